@@ -1,0 +1,233 @@
+"""Documents: what is written parses back, and an edit touches nothing but its entry."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tomldiary.errors import InvalidTOML, InvalidValue, UnsafeDocument
+from tomldiary.toml.document import Document
+from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import decode_nulls, encode_nulls, render_value, same_value
+
+text = st.text(st.characters(exclude_categories=["Cs"]))
+scalars = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), text, st.integers(10**18, 10**60)
+)
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner) | st.dictionaries(text, inner), max_leaves=20
+)
+entries = st.dictionaries(text.filter(lambda key: key != "_null"), json_values, max_size=5)
+
+HAND = """\
+# my memory, please keep tidy
+
+[_meta]
+version = "0.3"   # do not touch
+
+# likes come first
+[preferences.likes.pref001]
+text = "dark roast"    # every morning
+contexts = [
+    "morning",  # early
+]
+_count = 2
+# about coffee
+
+# ---- dislikes ----
+
+[preferences.dislikes.pref001]
+'text' = 'cilantro'
+extra = { by = "hand" }
+"""
+
+
+@settings(max_examples=200, deadline=None)
+@given(entries)
+def test_any_json_entry_comes_back_equal(entry):
+    edit = Document.parse("").edit()
+    edit.put(("items", "k"), encode_nulls(entry))
+    read = Document.parse(edit.done().text).table(("items", "k"))
+    assert read is not None
+    assert same_value(decode_nulls(read), entry)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_edited_values_and_parsed_text_agree_after_any_series_of_edits(data):
+    document = Document.parse(data.draw(st.sampled_from(["", HAND, HAND.replace("\n", "\r\n")])))
+    keys = st.sampled_from(["pref001", "pref002", "a b", "é", "pref.3"])
+    for _ in range(data.draw(st.integers(1, 6))):
+        edit = document.edit()
+        for _ in range(data.draw(st.integers(1, 4))):
+            path = (
+                "preferences",
+                data.draw(st.sampled_from(["likes", "dislikes"])),
+                data.draw(keys),
+            )
+            if data.draw(st.booleans()):
+                old = dict(edit.table(path) or {})
+                old.update(encode_nulls(data.draw(entries)))
+                edit.put(path, old)
+            else:
+                edit.delete(path)
+        document = edit.done()
+        # The whole text is parsed afresh: block-wise reasoning must give the same values.
+        assert same_value(_pruned(tomllib.loads(document.text)), _pruned(document.data))
+        fresh = Document.parse(document.text)
+        assert [b.path for b in fresh.blocks] == [b.path for b in document.blocks]
+        assert [b.text for b in fresh.blocks] == [b.text for b in document.blocks]
+
+
+def _pruned(data):
+    """Leave out parents that became empty: without entries they are not written."""
+    return {
+        key: inner
+        for key, inner in ((k, _pruned(v) if isinstance(v, dict) else v) for k, v in data.items())
+        if inner != {} or not isinstance(inner, dict)
+    }
+
+
+def test_an_edit_changes_only_the_touched_value():
+    edit = Document.parse(HAND).edit()
+    path = ("preferences", "likes", "pref001")
+    edit.put(path, {**(edit.table(path) or {}), "_count": 3})
+    assert edit.done().text == HAND.replace("_count = 2", "_count = 3")
+
+
+def test_a_new_entry_goes_behind_its_last_sibling_and_before_a_free_comment():
+    edit = Document.parse(HAND).edit()
+    edit.put(("preferences", "likes", "pref002"), {"text": "tea"})
+    added = '# about coffee\n\n[preferences.likes.pref002]\ntext = "tea"\n\n# ---- dislikes'
+    assert edit.done().text == HAND.replace("# about coffee\n\n# ---- dislikes", added)
+
+
+def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
+    edit = Document.parse(HAND).edit()
+    assert edit.delete(("preferences", "likes", "pref001"))
+    assert edit.done().text == HAND[: HAND.index("# likes come")] + HAND[HAND.index("# ---- d") :]
+
+
+def test_adding_and_deleting_gives_the_same_bytes_back():
+    document = Document.parse(HAND)
+    edit = document.edit()
+    edit.put(("preferences", "dislikes", "pref002"), {"text": "x"})
+    edit.put(("preferences", "likes", "pref002"), {"text": "x"})
+    edit = Document.parse(edit.done().text).edit()
+    edit.delete(("preferences", "dislikes", "pref002"))
+    edit.delete(("preferences", "likes", "pref002"))
+    assert edit.done().text == HAND
+
+
+def test_an_unusual_form_is_changed_in_place():
+    source = 'likes.a = { text = "x", n = 1 } # one\n[t]\nb.text = "y" # two\nc = 1\n'
+    edit = Document.parse(source).edit()
+    edit.put(("likes", "a"), {"text": "z", "n": 1})
+    edit.put(("t", "b"), {"text": "w"})
+    edit.put(("t", "d"), {"text": "v"})
+    done = edit.done()
+    assert tomllib.loads(done.text) == done.data
+    assert done.data["likes"]["a"]["text"] == "z"
+    assert "# one" in done.text
+    assert "# two" in done.text
+
+
+def test_a_header_inside_a_text_or_a_list_is_no_header():
+    source = '[a]\nx = """\n[b]\n# c"""\ny = [\n["b"]\n]\n[c]\nz = 1\n'
+    document = Document.parse(source)
+    assert [block.path for block in document.blocks] == [(), ("a",), ("c",)]
+    edit = document.edit()
+    edit.delete(("a",))
+    assert edit.done().text == "[c]\nz = 1\n"
+
+
+def test_a_member_of_a_list_of_tables_is_refused_not_damaged():
+    edit = Document.parse("[[a]]\nx = 1\n[a.b]\ny = 1\n").edit()
+    with pytest.raises(InvalidValue, match="expected a table"):
+        edit.put(("a", "b"), {"y": 2})
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "ok \udfff"])
+def test_half_a_surrogate_pair_is_refused_with_its_place(bad):
+    with pytest.raises(InvalidValue, match=r"likes\.pref001\.text: .*surrogate"):
+        render_value({"text": bad}, where="likes.pref001")
+
+
+def test_text_that_reads_differently_from_how_it_is_stored_is_escaped():
+    rendered = render_value("safe\u202etxt.exe\u2028\x1b[2J\x00")
+    assert rendered.isascii()
+    assert rendered.isprintable()
+    assert tomllib.loads(f"k = {rendered}")["k"] == "safe\u202etxt.exe\u2028\x1b[2J\x00"
+
+
+def test_text_with_line_breaks_is_readable_and_exact():
+    value = 'one\n  two """ three\\\n\r\nfour"'
+    rendered = render_value(value, lines=True)
+    assert "\n  two" in rendered
+    assert tomllib.loads(f"k = {rendered}")["k"] == value
+
+
+@pytest.mark.parametrize(
+    "value", [{1, 2}, b"x", object(), {1: 2}, 10**5000], ids=lambda value: type(value).__name__
+)
+def test_a_value_that_toml_has_no_word_for_is_refused(value):
+    with pytest.raises(InvalidValue, match="items.k"):
+        render_value([value], where="items.k")
+
+
+def test_same_value_tells_types_apart():
+    assert same_value({"a": [math.nan]}, {"a": [math.nan]})
+    assert not same_value(1, True)
+    assert not same_value(1, 1.0)
+    assert not same_value(0.0, -0.0)
+
+
+@pytest.mark.parametrize(
+    ("source", "place"),
+    [
+        ("a = 1\nb 2\n", "f.toml:2:3"),
+        ("a = \n", "f.toml:1:5"),
+        ('a = "x\n', "f.toml:1"),
+        ("a = [1,\n", "f.toml:2:1"),
+    ],
+)
+def test_a_syntax_error_names_path_line_and_column(source, place):
+    with pytest.raises(InvalidTOML) as caught:
+        parse_toml(source, path="f.toml")
+    assert str(caught.value).startswith(place)
+
+
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        ".".join("a" * 5000) + " = 1",
+        "[" + ".".join("a" * 5000) + "]",
+        "x = { " + ".".join('"a"' for _ in range(500)) + " = 1 }",
+        "x = " + "[" * 5000,
+        "x = " + "[\n" * 5000,
+        "x = " + "{a = " * 5000,
+        "x = " + '["]",\n' * 100_000,
+        '"' + '\\"' * 200_000,
+        "'" + "'a" * 200_000,
+        "a" * 16 * 1024 * 1024 + "aa",
+    ],
+    ids=lambda text: text[:8],
+)
+def test_a_hostile_document_is_refused_with_a_typed_error(hostile):
+    with pytest.raises((UnsafeDocument, InvalidTOML)):
+        parse_toml(hostile)
+
+
+def test_many_dots_and_brackets_in_a_text_are_no_reason_to_refuse():
+    value = "a." * 500 + "[" * 500 + "..." * 100
+    assert parse_toml(f"k = {render_value(value)}")["k"] == value
+
+
+def test_a_byte_order_mark_is_kept_and_ignored():
+    document = Document.parse("\ufeff[a]\nx = 1\n")
+    edit = document.edit()
+    edit.put(("a",), {"x": 2})
+    assert edit.done().text == "\ufeff[a]\nx = 2\n"

@@ -1,0 +1,119 @@
+"""An agent's memory as TOML files that people read, edit and diff.
+
+    from tomldiary import Diary
+
+    diary = Diary("./memories", agent="rules")
+    alice = diary.user("alice")
+    alice.add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
+
+Importing the package loads no framework; what is rarely needed is loaded when it is first named.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.compaction import CompactionConfig
+from tomldiary.default_table import DefaultPrefTable
+from tomldiary.diary import Diary, TOMLDiary
+from tomldiary.draft import MemoryDeps
+from tomldiary.errors import Conflict, DiaryError
+from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
+from tomldiary.recall import Hit
+from tomldiary.user import UserDiary
+from tomldiary.writer import MemoryWriter, Receipt, Turn, shutdown_all_background_tasks
+
+if TYPE_CHECKING:
+    from tomldiary.extractor_factory import (
+        build_extractor,
+        compactor_agent,
+        extractor_agent,
+        extractor_prompt_check,
+    )
+    from tomldiary.loaders import (
+        ConversationLoader,
+        PreferenceLoader,
+        load_conversations,
+        load_preferences,
+    )
+    from tomldiary.pretty_print import (
+        ConversationsPrinter,
+        PreferencesPrinter,
+        pretty_print_conversations,
+        pretty_print_preferences,
+    )
+    from tomldiary.schema import (
+        get_conversations_schema,
+        get_preferences_schema,
+        show_conversations_schema,
+        show_preferences_schema,
+    )
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "CompactionConfig",
+    "Conflict",
+    "ConversationItem",
+    "ConversationLoader",
+    "ConversationsPrinter",
+    "DefaultPrefTable",
+    "Diary",
+    "DiaryError",
+    "Hit",
+    "MemoryDeps",
+    "MemoryWriter",
+    "MetaInfo",
+    "PreferenceItem",
+    "PreferenceLoader",
+    "PreferencesPrinter",
+    "Receipt",
+    "TOMLDiary",
+    "Turn",
+    "UserDiary",
+    "__version__",
+    "build_extractor",
+    "compactor_agent",
+    "extractor_agent",
+    "extractor_prompt_check",
+    "get_conversations_schema",
+    "get_preferences_schema",
+    "load_conversations",
+    "load_preferences",
+    "pretty_print_conversations",
+    "pretty_print_preferences",
+    "show_conversations_schema",
+    "show_preferences_schema",
+    "shutdown_all_background_tasks",
+]
+
+_LAZY = {
+    "ConversationLoader": "loaders",
+    "ConversationsPrinter": "pretty_print",
+    "PreferenceLoader": "loaders",
+    "PreferencesPrinter": "pretty_print",
+    "build_extractor": "extractor_factory",
+    "compactor_agent": "extractor_factory",
+    "extractor_agent": "extractor_factory",
+    "extractor_prompt_check": "extractor_factory",
+    "get_conversations_schema": "schema",
+    "get_preferences_schema": "schema",
+    "load_conversations": "loaders",
+    "load_preferences": "loaders",
+    "pretty_print_conversations": "pretty_print",
+    "pretty_print_preferences": "pretty_print",
+    "show_conversations_schema": "schema",
+    "show_preferences_schema": "schema",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _LAZY.get(name)
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{module}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

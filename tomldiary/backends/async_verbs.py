@@ -1,0 +1,78 @@
+"""The ancestor's six async methods, on top of the sync protocol.
+
+`save` is a transaction like any other: it waits for the user's lock and is logged in history.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.base import Commit, digest
+from tomldiary.history import Change, Record, next_sequence, render_record
+
+if TYPE_CHECKING:
+    from tomldiary.backends.base import Backend
+
+__all__ = ["AsyncVerbs"]
+
+_SAVE_TIMEOUT = 30.0  # seconds
+
+
+class AsyncVerbs:
+    """Adds load, save, exists, delete, delete_user and list_users to a sync backend."""
+
+    async def load(self: Backend, user_id: str, kind: str) -> str | None:
+        """Return the document's text, or None. An unknown user leaves no trace."""
+        stored = await asyncio.to_thread(self.read, user_id, kind)
+        return stored.text if stored is not None else None
+
+    async def save(self: Backend, user_id: str, kind: str, content: str) -> None:
+        """Replace the document as one logged transaction.
+
+        Raises:
+            DocumentError: `content` is not TOML that this library would read back.
+        """
+        await asyncio.to_thread(_save, self, user_id, kind, content)
+
+    async def exists(self: Backend, user_id: str, kind: str) -> bool:
+        """Tell whether the document exists."""
+        return await asyncio.to_thread(self.token, user_id, kind) is not None
+
+    async def delete(self: Backend, user_id: str, kind: str) -> None:
+        """Remove the document if it exists."""
+        await asyncio.to_thread(_erase, self, user_id, kind)
+
+    async def delete_user(self: Backend, user_id: str) -> None:
+        """Remove everything of the user, history included."""
+        await asyncio.to_thread(_erase, self, user_id, None)
+
+    async def list_users(self: Backend) -> list[str]:
+        """Return all user ids, sorted."""
+        return await asyncio.to_thread(self.users)
+
+
+def _save(backend: Backend, user: str, kind: str, content: str) -> None:
+    from tomldiary.toml.parse import parse_toml  # noqa: PLC0415 - keeps the import of backends light
+
+    parse_toml(content, path=backend.place(user, kind))
+    with backend.lock(user, _SAVE_TIMEOUT):
+        old = backend.read(user, kind)
+        if old is not None and old.text == content:
+            return
+        before = old.text if old is not None else ""
+        change = Change(kind, 0, before, content)
+        record = Record(
+            seq=next_sequence(backend.last_record(user)),
+            type="save",
+            changes=[change],
+            bases={kind: digest(before)},
+            results={kind: digest(content)},
+        )
+        expected = {kind: old.token if old is not None else None}
+        backend.commit(user, Commit({kind: content}, expected, [render_record(record)]))
+
+
+def _erase(backend: Backend, user: str, kind: str | None) -> None:
+    with backend.lock(user, _SAVE_TIMEOUT):
+        backend.erase(user, kind)

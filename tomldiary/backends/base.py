@@ -1,0 +1,154 @@
+"""What a storage engine has to offer: the core's sync protocol, and the public async one.
+
+`Backend` is what the core speaks. `BackendProtocol` is the six-method async interface of the
+ancestor, which third parties implement; the core reaches it through `six_verbs.SixVerbsBackend`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+
+from tomldiary.identifiers import validate_identifier
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+
+__all__ = [
+    "Backend",
+    "BackendProtocol",
+    "Commit",
+    "Durability",
+    "Stored",
+    "Token",
+    "digest",
+    "validate_identifier",
+]
+
+Token = Any
+"""Names one version of a stored document; compared with `==`, otherwise opaque."""
+
+Durability = Literal["full", "process", "none"]
+"""`full`: on the disk before a write returns. `process`: survives a killed process, not a power cut.
+`none`: like `process`, and the background writer keeps its queue in memory."""
+
+
+def digest(text: str) -> str:
+    """Fingerprint of a text: 128 bits of BLAKE2b, in hex."""
+    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A document as stored, with the token of exactly this version."""
+
+    text: str
+    token: Token
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """All that one transaction changes; it is stored as a whole or not at all."""
+
+    texts: Mapping[str, str]
+    """New text of each changed document, by kind."""
+    expected: Mapping[str, Token | None]
+    """Version each changed document was read at; None: it did not exist."""
+    records: list[str] = field(default_factory=list[str])
+    """History records to append, oldest first."""
+
+
+class Backend(Protocol):
+    """Synchronous storage of documents and history, one user at a time. Thread-safe."""
+
+    @property
+    def is_atomic(self) -> bool:
+        """Whether a commit of several documents is all or nothing."""
+        ...
+
+    @property
+    def durability(self) -> Durability:
+        """What a returned commit survives."""
+        ...
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether several processes may write at once."""
+        ...
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers of `user`; raises LockTimeout after `timeout` seconds."""
+        ...
+
+    def token(self, user: str, kind: str) -> Token | None:
+        """Return the version stored now, cheaply; None if the document does not exist."""
+        ...
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return a document, or None. Raises BackendError if it cannot be read."""
+        ...
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of the user's documents, sorted; empty for an unknown user."""
+        ...
+
+    def commit(self, user: str, commit: Commit) -> dict[str, Token]:
+        """Store a transaction and return the new versions.
+
+        Raises:
+            Conflict: A document is not at its expected version.
+            BackendError: Nothing was stored.
+            CommittedUnpublished: History holds the change, a document does not show it yet.
+        """
+        ...
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record's text, or None."""
+        ...
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield the texts of all history records, newest first."""
+        ...
+
+    def users(self) -> list[str]:
+        """Return all user ids, sorted."""
+        ...
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove one document, or with `kind=None` everything of the user; False if there was nothing."""
+        ...
+
+    def place(self, user: str, kind: str) -> str:
+        """Return where the document is, for messages to people."""
+        ...
+
+
+@runtime_checkable
+class BackendProtocol(Protocol):
+    """The async interface for storage of your own: six methods, any class that has them will do."""
+
+    async def load(self, user_id: str, kind: str) -> str | None:
+        """Return the document's text, or None if there is none. Raise on any failure."""
+        ...
+
+    async def save(self, user_id: str, kind: str, content: str) -> None:
+        """Create or replace the document."""
+        ...
+
+    async def exists(self, user_id: str, kind: str) -> bool:
+        """Tell whether the document exists."""
+        ...
+
+    async def delete(self, user_id: str, kind: str) -> None:
+        """Remove the document if it exists."""
+        ...
+
+    async def delete_user(self, user_id: str) -> None:
+        """Remove everything of the user."""
+        ...
+
+    async def list_users(self) -> list[str]:
+        """Return the ids of all users that have documents."""
+        ...

@@ -1,0 +1,123 @@
+"""File operations that keep their word: whole writes, private modes, no links followed, syncs that count."""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["file_token", "make_folder", "read_file", "sync_folder", "write_all", "write_new"]
+
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+
+FileToken = tuple[int, int, int, int]
+
+
+def file_token(path: str | Path) -> FileToken | None:
+    """Return what tells one version of a file from the next: times, size and inode; None if absent."""
+    try:
+        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - the hot path of every read
+    except FileNotFoundError:
+        return None
+    except NotADirectoryError:
+        return None
+    except OSError as error:
+        raise BackendError(
+            f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
+        ) from error
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
+    """Read a regular file and the token of the version that was read; None if there is none.
+
+    Raises:
+        BackendError: Not readable, or not a regular file (links are not followed).
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        hint = (
+            "it is a link; put a regular file there"
+            if os.path.islink(path)  # noqa: PTH114 - paths are strings in this module
+            else error.strerror
+        )
+        raise BackendError(f"{path}: cannot be read ({hint}).") from error
+    try:
+        while True:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                raise BackendError(f"{path}: is not a regular file. Remove it.")
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            parts: list[bytes] = []
+            while part := os.read(descriptor, 1 << 20):
+                parts.append(part)
+            after = os.fstat(descriptor)
+            # An editor that saves in place may have been at it meanwhile: read again.
+            if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
+                token = (after.st_mtime_ns, after.st_ctime_ns, after.st_size, after.st_ino)
+                return b"".join(parts), token
+    except OSError as error:
+        raise BackendError(f"{path}: cannot be read ({error.strerror}).") from error
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of `data`; a short write is continued, never taken for a whole one."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def write_new(path: Path, data: bytes, *, sync: bool) -> FileToken:
+    """Create a private file that did not exist and fill it; removed again if that fails.
+
+    Returns the token, which also holds once the file was renamed on the same file system, but for
+    the change time.
+    """
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        os.fchmod(descriptor, 0o600)
+        write_all(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+        found = os.fstat(descriptor)
+    except BaseException:
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        raise
+    os.close(descriptor)
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+
+
+def make_folder(path: Path, *, sync: bool) -> None:
+    """Create a private folder and its parents, each synced into the one above."""
+    if path.is_dir():
+        return
+    make_folder(path.parent, sync=sync)
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        return
+    path.chmod(0o700)
+    if sync:
+        sync_folder(path.parent)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

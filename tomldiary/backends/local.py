@@ -1,0 +1,356 @@
+"""Documents and history as files in a folder.
+
+    memories/
+      alice/
+        preferences.toml  conversations.toml
+        history/2026-11-001.toml
+      .tomldiary/locks/
+
+A commit stages every changed document in a temporary file, appends to history (the commit point),
+and renames the temporary files into place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+import shutil
+import time
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.async_verbs import AsyncVerbs
+from tomldiary.backends.base import Stored, digest
+from tomldiary.backends.files import (
+    FileToken,
+    file_token,
+    make_folder,
+    read_file,
+    sync_folder,
+    write_new,
+)
+from tomldiary.backends.segments import append_records, last_record, newest_segment, read_records
+from tomldiary.errors import (
+    BackendError,
+    CommittedUnpublished,
+    Conflict,
+    IdentifierError,
+    LockTimeout,
+)
+from tomldiary.history import parse_record, redo
+from tomldiary.identifiers import MAX_FOLDER, decode_folder, encode_folder, is_canonical
+from tomldiary.locks import UserLocks
+from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.toml.values import render_value
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from tomldiary.backends.base import Commit, Durability
+    from tomldiary.history import Record
+
+__all__ = ["LocalBackend"]
+
+_SYSTEM = ".tomldiary"
+_OWNER = "owner.toml"
+_TEMP_PREFIX = ".staged-"
+_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=-]*(/[a-z0-9_][a-z0-9_.%=-]*)*")
+
+
+class LocalBackend(AsyncVerbs):
+    """Keeps everything below one folder, for any number of threads and processes at once.
+
+    Args:
+        base_path: The folder; created at the first write. `path` is another name for it.
+        durability: What a returned write survives; see `Durability`.
+    """
+
+    is_atomic = True
+    is_shared = True
+
+    def __init__(
+        self,
+        base_path: str | os.PathLike[str] | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        durability: Durability = "full",
+    ) -> None:
+        chosen = base_path if base_path is not None else path
+        if chosen is None or (base_path is not None and path is not None):
+            raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
+        if durability not in {"full", "process", "none"}:
+            raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
+        self.base_path = Path(chosen)
+        self.durability: Durability = durability
+        self._sync = durability == "full"
+        self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
+        self._folders: dict[str, Path] = {}
+        self._tails: dict[str, tuple[Path, FileToken | None, str | None]] = {}
+        self._recovered: set[str] = set()
+        self._names = itertools.count()
+
+    def __repr__(self) -> str:
+        return f"LocalBackend({str(self.base_path)!r})"
+
+    # Reading
+
+    def folder(self, user: str) -> Path:
+        """Return the folder of a user, whether it exists or not."""
+        known = self._folders.get(user)
+        if known is not None:
+            return known
+        name = encode_folder(user)
+        folder = self.base_path / name
+        if not folder.exists() and name != user and self._is_plain_folder(user):
+            folder = self.base_path / user  # made by the ancestor, which used the id as it was
+        if len(self._folders) > 10_000:  # noqa: PLR2004 - a bound on memory, nothing depends on it
+            self._folders.clear()
+        self._folders[user] = folder
+        return folder
+
+    def _is_plain_folder(self, user: str) -> bool:
+        """Tell whether a folder is named exactly like the id, and so can belong to nobody else."""
+        if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
+            return False
+        try:
+            return user in os.listdir(self.base_path)  # noqa: PTH208 - names, not paths
+        except OSError:
+            return False
+
+    def _file(self, user: str, kind: str) -> Path:
+        return self.folder(user) / f"{_checked_kind(kind)}.toml"
+
+    def place(self, user: str, kind: str) -> str:
+        """Return the path of a document's file."""
+        return str(self._file(user, kind))
+
+    def token(self, user: str, kind: str) -> FileToken | None:
+        """Return the version of the file: one `stat`."""
+        self._open(user)
+        return file_token(f"{self.folder(user)}/{kind}.toml")
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return the document's text, or None."""
+        self._open(user)
+        path = self._file(user, kind)
+        found = read_file(path)
+        if found is None:
+            return None
+        data, token = found
+        return Stored(decode_utf8(data, path=str(path)), token)
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of the user's documents."""
+        folder = self.folder(user)
+        try:
+            names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise BackendError(f"{folder}: cannot be listed ({error.strerror}).") from error
+        return sorted(
+            name.removesuffix(".toml")
+            for name in names
+            if name.endswith(".toml") and not name.startswith(".") and name != _OWNER
+        )
+
+    def users(self) -> list[str]:
+        """Return all user ids that have a document."""
+        try:
+            folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found = [self._user_of(name) for name in folders if name != _SYSTEM]
+        return sorted(user for user in found if user is not None and self.kinds(user))
+
+    def _user_of(self, name: str) -> str | None:
+        decoded = decode_folder(name)
+        if decoded is not None:
+            return decoded
+        owner = read_file(self.base_path / name / _OWNER)
+        if owner is None:
+            return None
+        encoded = parse_toml(decode_utf8(owner[0]))["user_id"]
+        return str(encoded).encode("ascii").decode("unicode_escape")
+
+    # Writing
+
+    @contextmanager
+    def lock(self, user: str, timeout: float) -> Generator[None]:
+        """Exclude other writers, in this process and in others, after finishing what a crash left."""
+        with self._locks.hold(user, timeout):
+            self._recover(user)
+            yield
+
+    def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
+        """Store a transaction; the caller holds the user's lock."""
+        folder = self.folder(user)
+        for kind in commit.texts:
+            if file_token(folder / f"{kind}.toml") != commit.expected.get(kind):
+                raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
+        staged: dict[str, Path] = {}
+        try:
+            if not folder.is_dir():
+                self._create(user, folder)
+            for kind, text in commit.texts.items():
+                temp = folder / f"{_TEMP_PREFIX}{os.getpid()}-{next(self._names)}-{kind}.tmp"
+                write_new(temp, text.encode("utf-8"), sync=self._sync)
+                staged[kind] = temp
+            history = folder / "history"
+            newest = self._tail(user)[0]
+            segment = append_records(history, newest, commit.records, sync=self._sync)
+        except OSError as error:
+            self._drop(staged)
+            raise BackendError(
+                f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was"
+                " changed. Check free space and permissions."
+            ) from error
+        except BaseException:
+            self._drop(staged)
+            raise
+        self._tails[user] = (segment, file_token(segment), commit.records[-1])
+        return self._publish(user, folder, staged)
+
+    @staticmethod
+    def _drop(staged: dict[str, Path]) -> None:
+        for temp in staged.values():
+            temp.unlink(missing_ok=True)
+
+    def _publish(self, user: str, folder: Path, staged: dict[str, Path]) -> dict[str, FileToken]:
+        tokens: dict[str, FileToken] = {}
+        try:
+            for kind, temp in staged.items():
+                target = folder / f"{kind}.toml"
+                os.replace(temp, target)  # noqa: PTH105 - as in the rest of this module
+                token = file_token(target)
+                assert token is not None  # noqa: S101 - it was just put there
+                tokens[kind] = token
+        except OSError as error:
+            self._recovered.discard(user)
+            raise CommittedUnpublished(
+                f"{error.filename}: the change is stored in history, but the file could not be"
+                f" replaced ({error.strerror}). It is replaced when the user is opened next."
+            ) from error
+        return tokens
+
+    def _create(self, user: str, folder: Path) -> None:
+        make_folder(folder, sync=self._sync)
+        if folder.name.startswith("~"):
+            encoded = user.encode("unicode_escape").decode("ascii")
+            text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
+            write_new(folder / _OWNER, text.encode(), sync=self._sync)
+        if self._sync:
+            sync_folder(folder)
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record."""
+        return self._tail(user)[1]
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield the texts of all history records, newest first."""
+        return read_records(self.folder(user) / "history")
+
+    def _tail(self, user: str) -> tuple[Path | None, str | None]:
+        """Return the newest segment and its last whole record; a torn end is cut off for good."""
+        cached = self._tails.get(user)
+        folder = self.folder(user) / "history"
+        if cached is not None and cached[1] is not None and file_token(cached[0]) == cached[1]:
+            following = newest_segment(folder) if cached[0].stat().st_size > (1 << 20) else None
+            if following is None or following == cached[0]:
+                return cached[0], cached[2]
+        newest = newest_segment(folder)
+        if newest is None:
+            return None, None
+        record, end = last_record(newest)
+        if end < newest.stat().st_size:
+            with newest.open("r+b") as file:
+                file.truncate(end)
+        if record is None:
+            # The only record of a fresh segment was torn: the one before it is in the segment before.
+            newest.unlink()
+            return self._tail(user)
+        self._tails[user] = (newest, file_token(newest), record)
+        return newest, record
+
+    # After a crash
+
+    def _open(self, user: str) -> None:
+        """Let the first reader of a user finish what a crash left half done."""
+        if user in self._recovered:
+            return
+        if not self.folder(user).is_dir():
+            return
+        try:
+            with self.lock(user, 5.0):
+                pass
+        except (BackendError, LockTimeout):
+            return  # a reader without the right or the time to repair reads what is there
+
+    def _recover(self, user: str) -> None:
+        """Publish what was committed and sweep what was only staged; the caller holds the lock."""
+        folder = self.folder(user)
+        try:
+            staged = [e.name for e in os.scandir(folder) if e.name.startswith(_TEMP_PREFIX)]
+        except FileNotFoundError:
+            return
+        if not staged and user in self._recovered:
+            return
+        text = self._tail(user)[1]
+        if text is not None:
+            record = parse_record(text)
+            if staged or _restarted_since(record):
+                self._roll_forward(folder, record)
+        for name in staged:
+            (folder / name).unlink(missing_ok=True)
+        self._recovered.add(user)
+
+    def _roll_forward(self, folder: Path, record: Record) -> None:
+        """Publish the last transaction's documents where that did not happen any more."""
+        for kind, wanted in record.results.items():
+            target = folder / f"{kind}.toml"
+            found = read_file(target)
+            current = found[0].decode("utf-8", "replace") if found is not None else ""
+            if digest(current) == wanted or digest(current) != record.bases[kind]:
+                continue  # published, or a person has changed it since
+            text = redo(current, record, kind)
+            temp = folder / f"{_TEMP_PREFIX}{os.getpid()}-{next(self._names)}-{kind}.tmp"
+            write_new(temp, text.encode("utf-8"), sync=self._sync)
+            os.replace(temp, target)  # noqa: PTH105
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user; links are removed, never followed."""
+        folder = self.folder(user)
+        try:
+            if kind is not None:
+                path = self._file(user, kind)
+                existed = path.exists()
+                path.unlink(missing_ok=True)
+                return existed
+            if not folder.exists() or folder.is_symlink():
+                return False
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
+        self._tails.pop(user, None)
+        self._recovered.discard(user)
+        return True
+
+
+def _checked_kind(kind: str) -> str:
+    if not _KIND.fullmatch(kind):
+        raise IdentifierError(
+            f"{kind!r} cannot name a document. Use lower-case letters, digits, '-' and '_'."
+        )
+    return kind
+
+
+def _restarted_since(record: Record) -> bool:
+    """Tell whether the machine was restarted after the record was written: renames may be lost."""
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    if clock is None:
+        return True
+    booted = time.time() - time.clock_gettime(clock)
+    return datetime.fromisoformat(record.time).timestamp() < booted

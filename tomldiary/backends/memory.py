@@ -1,0 +1,95 @@
+"""Documents and history in this process's memory: for tests, and for what nobody should keep."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.async_verbs import AsyncVerbs
+from tomldiary.backends.base import Stored
+from tomldiary.errors import Conflict, IdentifierError
+from tomldiary.locks import UserLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+
+    from tomldiary.backends.base import Commit, Durability
+
+__all__ = ["MemoryBackend"]
+
+
+class MemoryBackend(AsyncVerbs):
+    """Keeps everything in dictionaries, gone with the process. Thread-safe."""
+
+    is_atomic = True
+    is_shared = False
+    durability: Durability = "none"
+
+    def __init__(self) -> None:
+        self._documents: dict[str, dict[str, Stored]] = {}
+        self._records: dict[str, list[str]] = {}
+        self._locks = UserLocks(None)
+        self._tokens = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return "MemoryBackend()"
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers in this process."""
+        if not user:
+            raise IdentifierError("the user id is empty. Say whose memory this is.")
+        return self._locks.hold(user, timeout)
+
+    def token(self, user: str, kind: str) -> int | None:
+        """Return the version, a number that is never used twice."""
+        stored = self._documents.get(user, {}).get(kind)
+        return stored.token if stored is not None else None
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return a document, or None."""
+        return self._documents.get(user, {}).get(kind)
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of the user's documents."""
+        return sorted(self._documents.get(user, {}))
+
+    def commit(self, user: str, commit: Commit) -> dict[str, int]:
+        """Store a transaction; the caller holds the user's lock."""
+        mine = dict(self._documents.get(user, {}))
+        tokens: dict[str, int] = {}
+        for kind, text in commit.texts.items():
+            if self.token(user, kind) != commit.expected.get(kind):
+                raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
+            tokens[kind] = next(self._tokens)
+            mine[kind] = Stored(text, tokens[kind])
+        self._records.setdefault(user, []).extend(commit.records)
+        self._documents[user] = mine
+        return tokens
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record."""
+        records = self._records.get(user)
+        return records[-1] if records else None
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield all records, newest first."""
+        yield from reversed(list(self._records.get(user, [])))
+
+    def users(self) -> list[str]:
+        """Return all user ids that have a document."""
+        return sorted(user for user, documents in list(self._documents.items()) if documents)
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user."""
+        if kind is not None:
+            mine = dict(self._documents.get(user, {}))
+            existed = mine.pop(kind, None) is not None
+            self._documents[user] = mine
+            return existed
+        self._records.pop(user, None)
+        return self._documents.pop(user, None) is not None
+
+    def place(self, user: str, kind: str) -> str:
+        """Return a name for messages."""
+        return f"memory:{user}/{kind}.toml"

@@ -1,0 +1,131 @@
+"""The history of one user in files: segments of at most 4 MB, appended to and never rewritten."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.files import make_folder, sync_folder, write_all
+from tomldiary.errors import BackendError, InvalidTOML
+from tomldiary.history import HEADER, parse_record
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["append_records", "last_record", "newest_segment", "read_records", "segments"]
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+_TAIL = 64 * 1024  # bytes read at a time when looking for the last record
+
+
+def segments(folder: Path) -> list[Path]:
+    """Return the segments, oldest first."""
+    try:
+        return sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def newest_segment(folder: Path) -> Path | None:
+    """Return the segment that is appended to, or None if there is no history yet."""
+    found = segments(folder)
+    return found[-1] if found else None
+
+
+def _next_segment(folder: Path, newest: Path | None) -> Path:
+    month = f"{datetime.now(UTC):%Y-%m}"
+    if newest is not None and newest.stem[:7] >= month:  # a clock set back never reorders segments
+        prefix, number = newest.stem.rsplit("-", 1)
+        return folder / f"{prefix}-{int(number) + 1:03d}.toml"
+    return folder / f"{month}-001.toml"
+
+
+def append_records(folder: Path, newest: Path | None, records: list[str], *, sync: bool) -> Path:
+    """Append records and return the segment that holds them; on failure the segment is as before.
+
+    Raises:
+        BackendError: Nothing was appended, or (and then it says so) that is not known.
+    """
+    data = "".join(records).encode()
+    path = newest
+    if path is None or path.stat().st_size + len(data) > SEGMENT_BYTES:
+        make_folder(folder, sync=sync)
+        path = _next_segment(folder, newest)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    descriptor = os.open(path, flags, 0o600)
+    try:
+        size = os.fstat(descriptor).st_size
+        if size == 0:
+            os.fchmod(descriptor, 0o600)
+        try:
+            write_all(descriptor, data)
+            if sync:
+                os.fdatasync(descriptor)
+                if size == 0:
+                    sync_folder(folder)
+        except OSError as error:
+            _take_back(descriptor, size, path, error, sync=sync)
+            raise
+    finally:
+        os.close(descriptor)
+    return path
+
+
+def _take_back(descriptor: int, size: int, path: Path, cause: OSError, *, sync: bool) -> None:
+    """Cut the segment back to `size`, so that what failed is not found later."""
+    try:
+        os.ftruncate(descriptor, size)
+        if sync:
+            os.fsync(descriptor)
+    except OSError as error:
+        raise BackendError(
+            f"{path}: a record was appended that could neither be finished ({cause.strerror}) nor"
+            f" taken back ({error.strerror}). Whether the change is stored is not known; reopen the"
+            " diary and look before you repeat it."
+        ) from error
+
+
+def last_record(path: Path) -> tuple[str | None, int]:
+    """Return the last whole record of a segment, and the size the segment has up to its end.
+
+    What follows the last whole record is the torn end of an append that was never acknowledged.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        begin, data = size, b""
+        end = size
+        while begin > 0:
+            step = min(_TAIL, begin)
+            begin -= step
+            file.seek(begin)
+            data = file.read(step) + data
+            while (at := _last_header(data)) >= 0:
+                text = data[at:].decode("utf-8", "replace")
+                try:
+                    parse_record(text)
+                except InvalidTOML:
+                    # Torn or damaged: what came before it is what counts.
+                    end = begin + at
+                    data = data[:at]
+                    continue
+                return text, end
+    return None, 0
+
+
+def _last_header(data: bytes) -> int:
+    header = HEADER.encode()
+    at = data.rfind(b"\n" + header)
+    if at >= 0:
+        return at + 1
+    return 0 if data.startswith(header) else -1
+
+
+def read_records(folder: Path) -> Iterator[str]:
+    """Yield all whole records, newest first."""
+    for path in reversed(segments(folder)):
+        data = path.read_bytes()
+        while (at := _last_header(data)) >= 0:
+            yield data[at:].decode("utf-8", "replace")
+            data = data[:at]

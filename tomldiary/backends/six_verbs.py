@@ -1,0 +1,120 @@
+"""The core's sync protocol on top of a six-method async backend of somebody else's.
+
+The backend's coroutines all run on one private event loop thread. What six methods cannot give is
+not pretended: several documents are stored one after the other, and another process that writes to
+the same storage is not noticed while a document is being written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.backends.base import Stored, digest
+from tomldiary.errors import BackendError, CommittedUnpublished
+from tomldiary.locks import UserLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine, Iterator
+    from contextlib import AbstractContextManager
+
+    from tomldiary.backends.base import BackendProtocol, Commit, Durability
+
+__all__ = ["SixVerbsBackend"]
+
+_DOCUMENTS = ("conversations", "preferences")
+
+
+class SixVerbsBackend:
+    """Wraps any object with load, save, exists, delete, delete_user and list_users."""
+
+    is_atomic = False
+    is_shared = False
+    durability: Durability = "process"
+
+    def __init__(self, wrapped: BackendProtocol) -> None:
+        self.wrapped = wrapped
+        self._locks = UserLocks(None)
+        self._records: dict[str, str] = {}
+        self._guard = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __repr__(self) -> str:
+        return f"SixVerbsBackend({self.wrapped!r})"
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        with self._guard:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._loop.run_forever, name="tomldiary-backend", daemon=True
+                ).start()
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers in this process."""
+        return self._locks.hold(user, timeout)
+
+    def token(self, user: str, kind: str) -> str | None:
+        """Return the fingerprint of the stored text; this loads it."""
+        stored = self.read(user, kind)
+        return stored.token if stored is not None else None
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return a document, or None."""
+        text = self._call(self.wrapped.load(user, kind))
+        return None if text is None or text == "" else Stored(text, digest(text))
+
+    def kinds(self, user: str) -> list[str]:
+        """Return which of the documents that six-method backends know of exist."""
+        return [kind for kind in _DOCUMENTS if self._call(self.wrapped.exists(user, kind))]
+
+    def commit(self, user: str, commit: Commit) -> dict[str, str]:
+        """Save the documents one after the other; the caller holds the lock."""
+        tokens: dict[str, str] = {}
+        for kind, text in commit.texts.items():
+            try:
+                self._call(self.wrapped.save(user, kind, text))
+            except Exception as error:
+                if not tokens:
+                    raise BackendError(
+                        f"{self.place(user, kind)}: could not be saved ({error}). Nothing was changed."
+                    ) from error
+                saved = ", ".join(tokens)
+                raise CommittedUnpublished(
+                    f"{self.place(user, kind)}: could not be saved ({error}), but {saved} was saved."
+                    " Save the turn again."
+                ) from error
+            tokens[kind] = digest(text)
+        if commit.records:
+            self._records[user] = commit.records[-1]
+        return tokens
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest record of this process; six methods keep no history."""
+        return self._records.get(user)
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield the newest record of this process, if any."""
+        if user in self._records:
+            yield self._records[user]
+
+    def users(self) -> list[str]:
+        """Return all user ids."""
+        return sorted(self._call(self.wrapped.list_users()))
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user."""
+        if kind is not None:
+            existed = bool(self._call(self.wrapped.exists(user, kind)))
+            self._call(self.wrapped.delete(user, kind))
+            return existed
+        existed = user in self.users()
+        self._call(self.wrapped.delete_user(user))
+        self._records.pop(user, None)
+        return existed
+
+    def place(self, user: str, kind: str) -> str:
+        """Return a name for messages."""
+        return f"{type(self.wrapped).__name__}:{user}/{kind}"

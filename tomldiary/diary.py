@@ -1,0 +1,461 @@
+"""The object people hold: storage, a preference table, limits, and an extractor."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.backends.base import BackendProtocol
+from tomldiary.backends.local import LocalBackend
+from tomldiary.backends.memory import MemoryBackend
+from tomldiary.compaction import CompactionConfig, CompactionDeps, CompactionStats, load_compactor
+from tomldiary.conversations import Conversations
+from tomldiary.default_table import DefaultPrefTable
+from tomldiary.draft import MemoryDeps
+from tomldiary.engine import Engine, Source
+from tomldiary.errors import BackendError, DiaryError, ExtractionError
+from tomldiary.extraction.message import turn_message
+from tomldiary.extraction.protocol import as_extractor, run_extractor
+from tomldiary.extraction.resolve import resolve_extractor
+from tomldiary.logging import get_logger
+from tomldiary.models import timestamp
+from tomldiary.preferences import PreferenceRules, Preferences
+from tomldiary.recall import Indexes
+from tomldiary.schema import categories
+from tomldiary.similarity import DEFAULT_THRESHOLD, Similarity
+from tomldiary.turns import Applied, TurnRules, apply_turn
+from tomldiary.user import UserDiary
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+    from typing import Self
+
+    from pydantic import BaseModel
+
+    from tomldiary.backends.base import Backend, Durability
+    from tomldiary.engine import Transaction
+    from tomldiary.extraction.protocol import Extractor
+    from tomldiary.operations import Operation
+    from tomldiary.similarity import Scorer
+
+__all__ = ["Diary", "TOMLDiary"]
+
+_KINDS = ("preferences", "conversations")
+_logger = get_logger(__name__)
+
+
+class Diary:
+    """An agent's memory of its users. Thread-safe; serves several event loops at once.
+
+    Args:
+        backend: A folder, "memory:", a backend of this package, or any object with the six async
+            methods of `BackendProtocol`.
+        pref_table_cls: A pydantic model whose fields are the categories; None is a built-in table.
+        agent: Who reads the turns: "rules" (offline), a model name, an extractor or agent with
+            `run(message, deps=…)`, a function, or a framework's model. None asks $EXTRACTOR_MODEL.
+            Looked up at the first turn, never here.
+        max_prefs_per_category: Preferences a category may hold.
+        max_conversations: Conversations kept; the least recently used leaves.
+        compaction_config: When to clean up; None is never.
+        compactor: Who cleans up; None is the pydantic-ai compaction agent.
+        similarity: Score from which a stored preference is suggested instead of a new one, 0 to 100.
+        scorer: Compares two normalised texts, 0 to 100; None is rapidfuzz `token_set_ratio`.
+        durability: What a returned write survives ("full", "process", "none"), for a folder only.
+        lock_timeout: Seconds a writer waits for another one of the same user.
+
+    Raises:
+        SchemaError: `pref_table_cls` cannot be read as categories.
+    """
+
+    def __init__(
+        self,
+        backend: Backend | BackendProtocol | str | os.PathLike[str],
+        pref_table_cls: type[BaseModel] = DefaultPrefTable,
+        agent: Any = None,
+        max_prefs_per_category: int = 100,
+        max_conversations: int = 100,
+        compaction_config: CompactionConfig | None = None,
+        compactor: Any = None,
+        *,
+        similarity: float = DEFAULT_THRESHOLD,
+        scorer: Scorer | None = None,
+        durability: Durability | None = None,
+        lock_timeout: float = 30.0,
+    ) -> None:
+        descriptions = categories(pref_table_cls)
+        self.pref_table_cls = pref_table_cls
+        self.schema_name = pref_table_cls.__name__
+        self.allowed: list[str] = list(descriptions)
+        self.agent = agent
+        self.max_prefs_per_category = max_prefs_per_category
+        self.max_conversations = max_conversations
+        self.compaction_config = compaction_config
+        self.compactor = compactor
+        self.similarity = Similarity(similarity, scorer)
+        self.indexes = Indexes()
+        self.engine = Engine(
+            open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
+        )
+        is_place = isinstance(backend, str | os.PathLike)
+        self.backend: Any = self.engine.backend if is_place else backend
+        rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)
+        self.turn_rules = TurnRules(rules, max_conversations)
+        self._descriptions = descriptions
+        self._extractor: tuple[Any, Extractor] | None = None
+        self._last_compaction: dict[tuple[str, str], datetime] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.engine.backend!r}, {self.schema_name})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Leave; every write is finished when its call returns, so there is nothing to close."""
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """See `__exit__`."""
+
+    def user(self, user_id: str) -> UserDiary:
+        """Return everything about one user; any non-empty string is a user id."""
+        return UserDiary(self, user_id)
+
+    def users(self) -> list[str]:
+        """Return the ids of all users that have a document, sorted."""
+        return self.engine.backend.users()
+
+    def stats(self) -> dict[str, Any]:
+        """Return what the storage promises: durability, atomicity, and who may write at once."""
+        backend = self.engine.backend
+        return {
+            "backend": repr(backend),
+            "durability": backend.durability,
+            "is_atomic": backend.is_atomic,
+            "is_shared": backend.is_shared,
+        }
+
+    @property
+    def extractor(self) -> Extractor:
+        """Who reads the turns; looked up when first asked for, and again if `agent` was replaced.
+
+        Raises:
+            MissingExtra: A model is wanted, and the adapter that drives it is not installed.
+        """
+        known = self._extractor
+        if known is None or known[0] is not self.agent:
+            known = (self.agent, resolve_extractor(self.agent, self.pref_table_cls))
+            self._extractor = known
+        return known[1]
+
+    # The coroutines of the ancestor
+
+    async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:  # noqa: FBT001, FBT002
+        """Return the preferences document as TOML text; "" if there is none."""
+        document = await asyncio.to_thread(self.engine.document, user_id, "preferences")
+        if not skip_metadata:
+            return document.text
+        edit = document.edit()
+        edit.delete(("_meta",))
+        return edit.done().text
+
+    async def last_conversations(
+        self,
+        user_id: str,
+        limit: int = 3,
+        skip_metadata: bool = False,  # noqa: FBT001, FBT002
+    ) -> dict[str, Any]:
+        """Return the fields of the newest conversations by session id, newest first.
+
+        The document's `_meta` table is in it too, under that key, unless `skip_metadata`.
+        """
+        document = await asyncio.to_thread(self.engine.document, user_id, "conversations")
+        entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
+        entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
+        meta = document.table(("_meta",))
+        head = {"_meta": dict(meta)} if meta is not None and not skip_metadata else {}
+        return {**head, **dict(entries[: max(0, limit)])}
+
+    async def ensure_session(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> bool:
+        """Create a session if it is new, and tell whether it was."""
+        now = timestamp(context_now)
+
+        def change(tx: Transaction) -> bool:
+            book = Conversations(tx.edit("conversations"), self.max_conversations)
+            return book.ensure(session_id, now=now)
+
+        if self.engine.is_cached(user_id, "conversations"):
+            document = self.engine.document(user_id, "conversations")
+            if Conversations(document).find(session_id) is not None:
+                return False
+        return await asyncio.to_thread(
+            self.engine.write, user_id, change, Source("session", session_id)
+        )
+
+    async def build_deps(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> MemoryDeps:
+        """Return a draft of the user's memory, as an extractor gets it."""
+        if self.engine.is_cached(user_id, *_KINDS):
+            return self._draft(user_id, session_id, context_now)
+        return await asyncio.to_thread(self._draft, user_id, session_id, context_now)
+
+    def _draft(self, user_id: str, session_id: str, now: datetime | None) -> MemoryDeps:
+        deps = MemoryDeps.from_documents(
+            self.engine.document(user_id, "preferences"),
+            self.engine.document(user_id, "conversations"),
+            rules=self.turn_rules.preferences,
+            schema_name=self.schema_name,
+            session_id=session_id,
+            context_now=now,
+            similarity=self.similarity,
+        )
+        deps.descriptions = self._descriptions
+        return deps
+
+    async def update_memory(
+        self,
+        user_id: str,
+        session_id: str,
+        user_msg: str,
+        assistant_msg: str,
+        *,
+        context_now: datetime | None = None,
+    ) -> None:
+        """Let the extractor read one turn, and commit what it wants together with the turn's count.
+
+        Raises:
+            ExtractionError: The extractor failed. Nothing was changed.
+        """
+        await self.process_turn(user_id, session_id, user_msg, assistant_msg, now=context_now)
+
+    async def process_turn(
+        self,
+        user_id: str,
+        session_id: str,
+        user_msg: str,
+        assistant_msg: str,
+        *,
+        now: datetime | None = None,
+    ) -> Applied:
+        """Do what `update_memory` does, and return what became of the extractor's operations."""
+        extractor = self.extractor
+        deps = await self.build_deps(user_id, session_id, context_now=now)
+        deps.user_msg, deps.assistant_msg = user_msg, assistant_msg
+        deps.begin_turn()
+        message = turn_message(deps, user_msg, assistant_msg)
+        try:
+            await run_extractor(extractor, message, deps)
+        except DiaryError:
+            raise
+        except Exception as error:
+            raise ExtractionError(
+                f"the extractor failed ({type(error).__name__}: {error}). Nothing was changed; the turn"
+                " can be given again."
+            ) from error
+        operations = deps.operations
+        done = await asyncio.to_thread(self._commit, user_id, session_id, operations, now)
+        await self._compact_if_due(user_id, session_id, now)
+        return done
+
+    def _commit(
+        self,
+        user_id: str,
+        session_id: str,
+        operations: Sequence[Operation],
+        now: datetime | None,
+        why: str = "turn",
+    ) -> Applied:
+        moment = timestamp(now)
+
+        def change(tx: Transaction) -> Applied:
+            return apply_turn(
+                tx, operations, self.turn_rules, session_id=session_id, now=moment,
+                counts_turn=why == "turn",
+            )  # fmt: skip
+
+        return self.engine.write(user_id, change, Source(why, session_id, actor="extractor"))
+
+    async def pretty_preferences(
+        self,
+        user_id: str,
+        skip_metadata: bool = True,  # noqa: FBT001, FBT002
+        fields: set[str] | None = None,
+        show_count: bool = True,  # noqa: FBT001, FBT002
+        show_timestamps: bool = True,  # noqa: FBT001, FBT002
+    ) -> str:
+        """Return the preferences laid out for people."""
+        from tomldiary.pretty_print import PreferencesPrinter  # noqa: PLC0415 - only for people
+
+        printer = PreferencesPrinter(
+            fields=fields, show_count=show_count, show_timestamps=show_timestamps
+        )
+        return printer.format_preferences(await self.preferences(user_id), skip_metadata)
+
+    async def pretty_conversations(
+        self,
+        user_id: str,
+        limit: int | None = None,
+        skip_metadata: bool = True,  # noqa: FBT001, FBT002
+        fields: set[str] | None = None,
+        show_turns: bool = True,  # noqa: FBT001, FBT002
+    ) -> str:
+        """Return the conversations laid out for people."""
+        from tomldiary.pretty_print import ConversationsPrinter  # noqa: PLC0415 - only for people
+
+        printer = ConversationsPrinter(fields=fields, show_turns=show_turns)
+        shown = await self.last_conversations(user_id, _ALL if limit is None else limit)
+        return printer.format_conversations(shown, skip_metadata)
+
+    # Clean-up, after a turn and apart from it
+
+    async def _compact_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
+        config = self.compaction_config
+        if config is None or not config.enabled:
+            return
+        moment = now or datetime.now(UTC)
+        try:
+            due = await asyncio.to_thread(self._due, config, user_id, moment)
+            if due:
+                await self._compact(user_id, session_id, due, moment)
+        except Exception:  # the turn is committed; a clean-up that fails is tried again later
+            _logger.exception("a clean-up failed; the turn is stored, the clean-up comes later")
+
+    def _due(self, config: CompactionConfig, user_id: str, now: datetime) -> list[str]:
+        due: list[str] = []
+        conversations = self.engine.document(user_id, "conversations")
+        turns = _meta_number(conversations.table(("_meta", "compaction")), "total_turns")
+        for kind in _KINDS:
+            document = self.engine.document(user_id, kind)
+            progress = document.table(("_meta", "compaction")) or {}
+            if kind == "preferences":
+                book = Preferences(document, self.turn_rules.preferences)
+                entries = [entry for name in self.allowed for _, entry in book.entries(name)]
+                stats = CompactionStats.of(entries, "text")
+            else:
+                sessions = [entry for _, entry in Conversations(document).entries()]
+                stats = CompactionStats.of(sessions, "summary")
+            tried = self._last_compaction.get((user_id, kind))
+            last = max(filter(None, (tried, _moment(progress.get("last_run")))), default=None)
+            if config.should_run(
+                store=kind,
+                stats=stats,
+                last_run=last,
+                turns_since_compaction=turns - _meta_number(progress, "turns_at_last_run"),
+                now=now,
+            ):
+                due.append(kind)
+        return due
+
+    async def _compact(
+        self, user_id: str, session_id: str, due: Sequence[str], now: datetime
+    ) -> None:
+        for kind in due:
+            self._last_compaction[user_id, kind] = now
+        if self.compactor is None:
+            self.compactor = load_compactor()
+        draft = await self.build_deps(user_id, session_id, context_now=now)
+        deps = CompactionDeps(
+            draft.prefs,
+            draft.convs,
+            include_preferences="preferences" in due,
+            include_conversations="conversations" in due,
+            live_session=session_id,
+            now=timestamp(now),
+        )
+        await run_extractor(as_extractor(self.compactor), _COMPACTION_TASK, cast("Any", deps))
+        await asyncio.to_thread(
+            self._commit_compaction, user_id, session_id, draft.operations, due, now
+        )
+
+    def _commit_compaction(
+        self,
+        user_id: str,
+        session_id: str,
+        operations: Sequence[Operation],
+        due: Sequence[str],
+        now: datetime,
+    ) -> None:
+        moment = timestamp(now)
+
+        def change(tx: Transaction) -> None:
+            apply_turn(
+                tx, operations, self.turn_rules, session_id=session_id, now=moment,
+                counts_turn=False,
+            )  # fmt: skip
+            path = ("_meta", "compaction")
+            turns = _meta_number(tx.edit("conversations").table(path), "total_turns")
+            for kind in due:
+                edit = tx.edit(kind)
+                progress = {"last_run": moment, "turns_at_last_run": turns}
+                if kind == "conversations":
+                    progress["turns_since_compaction"] = 0
+                edit.put(path, {**(edit.table(path) or {}), **progress})
+
+        source = Source("compaction", session_id, actor="compactor")
+        self.engine.write(user_id, change, source)
+
+
+TOMLDiary = Diary
+
+_ALL = 2**31
+_COMPACTION_TASK = "Clean up the diary blocks you are given tools for."
+
+
+def _meta_number(table: Any, key: str) -> int:
+    value = table.get(key, 0) if table is not None else 0
+    return value if isinstance(value, int) else 0
+
+
+def _moment(value: Any) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(str(value))
+    except ValueError:
+        return None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def open_backend(
+    backend: Backend | BackendProtocol | str | os.PathLike[str], durability: Durability | None
+) -> Backend:
+    """Return the sync backend that `backend` stands for.
+
+    Raises:
+        BackendError: It is none.
+    """
+    if isinstance(backend, str | os.PathLike):
+        place = os.fspath(backend)
+        if place == "memory:":
+            return MemoryBackend()
+        if "://" in place:
+            raise BackendError(f"{place!r}: no backend for this kind of address. Give a folder.")
+        return LocalBackend(place, durability=durability or "full")
+    if durability is not None:
+        raise BackendError("durability belongs to a folder; set it on the backend you give.")
+    if hasattr(backend, "commit") and hasattr(backend, "lock"):
+        return cast("Backend", backend)
+    if isinstance(backend, BackendProtocol):
+        from tomldiary.backends.six_verbs import SixVerbsBackend  # noqa: PLC0415 - rarely needed
+
+        return SixVerbsBackend(backend)
+    raise BackendError(
+        f"{type(backend).__name__} is no backend: it needs the methods load, save, exists, delete,"
+        " delete_user and list_users."
+    )

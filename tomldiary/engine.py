@@ -1,0 +1,285 @@
+"""The one write path: lock, read what is there now, change it, log it, publish it.
+
+Readers take no lock; they get immutable documents from a cache that one `stat` keeps honest.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from tomldiary.backends.base import Commit, digest
+from tomldiary.errors import Conflict, NewerVersion
+from tomldiary.history import (
+    Change,
+    Record,
+    block_changes,
+    next_sequence,
+    parse_record,
+    render_record,
+)
+from tomldiary.models import FORMAT_VERSION
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import render_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.backends.base import Backend, Token
+    from tomldiary.toml.document import Edit
+
+__all__ = ["Engine", "Source", "Transaction"]
+
+R = TypeVar("R")
+
+_CACHED_DOCUMENTS = 4096
+_YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
+_ATTEMPTS = 20
+_EMPTY = Document.parse("")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Why a transaction happens: what history says about it."""
+
+    type: str
+    session: str = ""
+    actor: str = ""
+    reason: str = ""
+    operation: str = ""
+
+
+@dataclass(slots=True)
+class _Cached:
+    token: Token
+    document: Document
+    digest: str
+    logged: bool
+    """Whether history is known to end at exactly this text."""
+    young: bool = False
+
+
+class Transaction:
+    """Changes to the documents of one user, on fresh state, under the user's lock."""
+
+    def __init__(self, engine: Engine, user: str) -> None:
+        self.user = user
+        self._engine = engine
+        self._edits: dict[str, Edit] = {}
+        self._bases: dict[str, _Cached | None] = {}
+
+    def edit(self, kind: str) -> Edit:
+        """Return the edit of a document, which starts from what is stored now."""
+        edit = self._edits.get(kind)
+        if edit is None:
+            base = self._engine.load(self.user, kind)
+            self._bases[kind] = base
+            edit = (base.document if base is not None else self._engine.template).edit()
+            self._edits[kind] = edit
+        return edit
+
+    def changed(self) -> dict[str, tuple[_Cached | None, Edit]]:
+        """Return the documents with changes, by kind."""
+        return {
+            kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
+        }
+
+
+class Engine:
+    """Reads and writes the documents of one backend. Thread-safe.
+
+    Args:
+        backend: Where the documents are.
+        schema_name: Written to `_meta.schema_name` of new documents.
+        lock_timeout: Seconds a writer waits for another one.
+    """
+
+    def __init__(self, backend: Backend, schema_name: str, *, lock_timeout: float = 30.0) -> None:
+        self.backend = backend
+        self.schema_name = schema_name
+        self.lock_timeout = lock_timeout
+        name = render_value(schema_name)
+        self.template = Document.parse(
+            f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
+        )
+        self._cache: OrderedDict[tuple[str, str], _Cached] = OrderedDict()
+        self._guard = threading.Lock()
+
+    def document(self, user: str, kind: str) -> Document:
+        """Return a document as it is now; an empty one if there is none.
+
+        Raises:
+            DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
+        """
+        cached = self.load(user, kind)
+        return cached.document if cached is not None else _EMPTY
+
+    def is_cached(self, user: str, *kinds: str) -> bool:
+        """Tell whether reading these documents needs nothing but a look at the file's status."""
+        for kind in kinds:
+            cached = self._cache.get((user, kind))
+            if cached is None or cached.young or cached.token != self.backend.token(user, kind):
+                return False
+        return True
+
+    def load(self, user: str, kind: str) -> _Cached | None:
+        """Return a document with the version it was read at, or None if there is none."""
+        key = (user, kind)
+        cached = self._cache.get(key)
+        token = self.backend.token(user, kind)
+        if token is None:
+            self._cache.pop(key, None)
+            return None
+        if cached is not None and cached.token == token and not cached.young:
+            return cached
+        stored = self.backend.read(user, kind)
+        if stored is None:
+            return None
+        if cached is not None and cached.document.text == stored.text:
+            fresh = _Cached(stored.token, cached.document, cached.digest, cached.logged)
+        else:
+            place = self.backend.place(user, kind)
+            document = Document.parse(stored.text, path=place)
+            check_version(document, place)
+            fresh = _Cached(stored.token, document, digest(stored.text), logged=False)
+        fresh.young = _is_young(stored.token)
+        self._remember(key, fresh)
+        return fresh
+
+    def _remember(self, key: tuple[str, str], cached: _Cached) -> None:
+        with self._guard:
+            self._cache[key] = cached
+            self._cache.move_to_end(key)
+            while len(self._cache) > _CACHED_DOCUMENTS:
+                self._cache.popitem(last=False)
+
+    def write(self, user: str, change: Callable[[Transaction], R], source: Source) -> R:
+        """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
+
+        `change` is called again if a document was saved by somebody outside between reading and
+        writing it, so it must have no effect but on its transaction.
+
+        Raises:
+            Conflict: Somebody kept saving the document all the time.
+            LockTimeout: Another writer kept the lock.
+            BackendError: The storage failed; nothing was changed.
+        """
+        with self.backend.lock(user, self.lock_timeout):
+            for attempt in range(_ATTEMPTS):
+                transaction = Transaction(self, user)
+                result = change(transaction)
+                changed = transaction.changed()
+                if not changed:
+                    return result
+                try:
+                    self._commit(user, changed, source)
+                except Conflict:
+                    if attempt == _ATTEMPTS - 1:
+                        raise
+                    continue
+                return result
+        raise AssertionError  # the loop returns or raises
+
+    def _commit(
+        self, user: str, changed: dict[str, tuple[_Cached | None, Edit]], source: Source
+    ) -> None:
+        seq = next_sequence(self.backend.last_record(user))
+        records: list[str] = []
+        outside = self._outside_changes(user, changed, seq)
+        if outside is not None:
+            records.append(render_record(outside))
+            seq += 1
+        documents: dict[str, Document] = {}
+        changes: list[Change] = []
+        bases: dict[str, str] = {}
+        results: dict[str, str] = {}
+        for kind, (base, edit) in changed.items():
+            self._stamp(edit, seq)
+            document = edit.done()
+            old = base.document if base is not None else _EMPTY
+            documents[kind] = document
+            changes += block_changes(kind, old.blocks, document.blocks)
+            bases[kind] = base.digest if base is not None else digest("")
+            results[kind] = digest(document.text)
+        record = Record(
+            seq=seq,
+            type=source.type,
+            changes=changes,
+            bases=bases,
+            results=results,
+            session=source.session,
+            actor=source.actor,
+            reason=source.reason,
+            operation=source.operation,
+        )
+        records.append(render_record(record))
+        tokens = self.backend.commit(
+            user,
+            Commit(
+                {kind: document.text for kind, document in documents.items()},
+                {kind: base.token if base else None for kind, (base, _) in changed.items()},
+                records,
+            ),
+        )
+        for kind, document in documents.items():
+            cached = _Cached(tokens[kind], document, results[kind], logged=True)
+            self._remember((user, kind), cached)
+
+    def _stamp(self, edit: Edit, seq: int) -> None:
+        meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
+        meta["version"] = FORMAT_VERSION
+        meta.setdefault("schema_name", self.schema_name)
+        meta["seq"] = seq
+        edit.put(("_meta",), meta, at_head=True)
+
+    def _outside_changes(
+        self, user: str, changed: dict[str, tuple[_Cached | None, Edit]], seq: int
+    ) -> Record | None:
+        """Return a record of what people (or another program) saved since history's end, if anything."""
+        changes: list[Change] = []
+        results: dict[str, str] = {}
+        for kind, (base, _) in changed.items():
+            if base is None or base.logged:
+                continue
+            if self._last_logged(user, kind) == base.digest:
+                base.logged = True
+                continue
+            # The whole text: what it was before may not be known.
+            changes.append(Change(kind, 0, "", base.document.text))
+            results[kind] = base.digest
+        if not changes:
+            return None
+        bases = dict.fromkeys(results, digest(""))
+        return Record(seq, "hand", changes, bases, results, actor="hand")
+
+    def _last_logged(self, user: str, kind: str) -> str | None:
+        for text in self.backend.records(user):
+            record = parse_record(text)
+            if kind in record.results:
+                return record.results[kind]
+        return None
+
+
+def check_version(document: Document, place: str) -> None:
+    """Refuse a document of a newer format.
+
+    Raises:
+        NewerVersion: Names the version and what this package reads.
+    """
+    version = (document.table(("_meta",)) or {}).get("version", FORMAT_VERSION)
+    parts = str(version).split(".")
+    known = [int(part) for part in FORMAT_VERSION.split(".")]
+    if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:
+        raise NewerVersion(
+            f"this document has format version {version!r}; this package reads up to"
+            f" {FORMAT_VERSION!r} and will not touch it. Upgrade tomldiary-kit.",
+            path=place,
+        )
+
+
+def _is_young(token: Token) -> bool:
+    """Tell whether a file changed so recently that its time stamp may not show the next change."""
+    return isinstance(token, tuple) and time.time_ns() - token[0] < _YOUNG * 1e9  # pyright: ignore[reportUnknownVariableType]

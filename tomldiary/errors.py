@@ -1,0 +1,168 @@
+"""Every error the library raises on purpose.
+
+```
+DiaryError
+├── IdentifierError (ValueError)      a user, session or document name that cannot be used
+├── SchemaError (TypeError)           a preference table class that cannot be read as categories
+├── InvalidValue (ValueError)         a value that TOML or the entry's rule does not allow
+├── UnknownCategory (ValueError)      a category the schema does not have
+├── UnknownEntry (KeyError)           an id that is not in the diary
+├── LimitReached                      a collection that is full
+├── DocumentError                     a document that cannot be used; has path, line, column
+│   ├── InvalidTOML (ValueError)      does not parse
+│   ├── UnsafeDocument (ValueError)   refused before parsing: size, nesting, dotted keys
+│   └── NewerVersion                  written by a newer version; never rewritten
+├── Conflict                          somebody else changed what this write was based on
+├── LockTimeout (TimeoutError)        another process or thread kept the user's lock
+├── BackendError                      the storage failed; nothing was changed
+│   └── CommittedUnpublished          the change is in history, the file will follow
+├── MissingExtra (ImportError)        an optional dependency is not installed; names the command
+├── UnsupportedFormat (ValueError)    a chat log in a format that is not known
+├── ExtractionError                   the extractor failed; nothing was changed
+└── WriterBusy                        the writer's queue is full
+```
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "CommittedUnpublished",
+    "Conflict",
+    "DiaryError",
+    "DocumentError",
+    "ExtractionError",
+    "IdentifierError",
+    "InvalidTOML",
+    "InvalidValue",
+    "LimitReached",
+    "LockTimeout",
+    "MissingExtra",
+    "NewerVersion",
+    "SchemaError",
+    "UnknownCategory",
+    "UnknownEntry",
+    "UnsafeDocument",
+    "UnsupportedFormat",
+    "WriterBusy",
+]
+
+
+class DiaryError(Exception):
+    """Base of all errors of this library."""
+
+
+class IdentifierError(DiaryError, ValueError):
+    """A name that cannot identify a user, a session or a document."""
+
+
+class SchemaError(DiaryError, TypeError):
+    """A class that cannot serve as a preference table."""
+
+
+class InvalidValue(DiaryError, ValueError):
+    """A value that cannot be stored; `where` names it in TOML words."""
+
+    def __init__(self, message: str, *, where: str = "") -> None:
+        super().__init__(f"{where}: {message}" if where else message)
+        self.where = where
+
+
+class UnknownCategory(DiaryError, ValueError):
+    """A category that the preference table does not have."""
+
+    def __init__(self, category: str, allowed: list[str]) -> None:
+        known = ", ".join(allowed) or "none"
+        super().__init__(f"unknown category {category!r}. Use one of: {known}.")
+        self.category = category
+        self.allowed = allowed
+
+
+class UnknownEntry(DiaryError, KeyError):
+    """An id that is not in the diary; `where` is the place that was looked in."""
+
+    def __init__(self, where: str, hint: str = "") -> None:
+        super().__init__(where)
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.where} does not exist. {self.hint}".rstrip()
+
+
+class LimitReached(DiaryError):
+    """A collection that holds as many entries as its rule allows."""
+
+    def __init__(self, where: str, limit: int) -> None:
+        super().__init__(
+            f"{where} is full ({limit}/{limit}). Update or forget an entry, or raise the limit."
+        )
+        self.where = where
+        self.limit = limit
+
+
+class DocumentError(DiaryError):
+    """A document that cannot be used as it is. The file is left untouched."""
+
+    def __init__(
+        self, message: str, *, path: str = "", line: int | None = None, column: int | None = None
+    ) -> None:
+        place = ":".join(str(part) for part in (path, line, column) if part not in ("", None))
+        super().__init__(f"{place}: {message}" if place else message)
+        self.path = path
+        self.line = line
+        self.column = column
+
+
+class InvalidTOML(DocumentError, ValueError):
+    """A document that does not parse."""
+
+
+class UnsafeDocument(DocumentError, ValueError):
+    """A document refused before parsing, because parsing it could take too long."""
+
+
+class NewerVersion(DocumentError):
+    """A document written by a newer version of the format; it is never rewritten."""
+
+
+class Conflict(DiaryError):
+    """Somebody else changed what this write was based on; nothing was written."""
+
+    def __init__(self, message: str, *, keys: list[str] | None = None) -> None:
+        super().__init__(message)
+        self.keys = keys or []
+
+
+class LockTimeout(DiaryError, TimeoutError):
+    """The user's lock was held by somebody else for too long."""
+
+
+class BackendError(DiaryError):
+    """The storage failed. Unless the subclass says otherwise, nothing was changed."""
+
+
+class CommittedUnpublished(BackendError):
+    """The change is committed in history, but its file could not be replaced yet."""
+
+
+class MissingExtra(DiaryError, ImportError):
+    """An optional dependency is missing; the message holds the command that installs it."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        super().__init__(
+            f'{what} needs an optional dependency. Run: python -m pip install "tomldiary-kit[{extra}]"'
+        )
+        self.extra = extra
+
+
+class UnsupportedFormat(DiaryError, ValueError):
+    """A chat log in a format that is not known."""
+
+
+class ExtractionError(DiaryError):
+    """The extractor failed or answered with something unusable; nothing was written."""
+
+
+class WriterBusy(DiaryError):
+    """The writer's queue is full; try again, or use `submit`, which waits."""

@@ -1,0 +1,1 @@
+"""Turning a conversation turn into operations."""

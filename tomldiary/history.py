@@ -1,0 +1,196 @@
+"""The log of transactions: append-only TOML, one checksummed `[[tx]]` record for each.
+
+A record's envelope (sequence, time, type) comes first, then the payload: who and why, and for every
+document the exact text that was taken out and put in, so that a commit can be redone byte for byte.
+
+    [[tx]]
+    check = "1f6c0d9a"              # CRC-32 of the rest of the record, in hex
+    seq = 12
+    time = "2026-11-20T03:37:54.320748+00:00"
+    type = "turn"
+    session = "s1"
+    base = { preferences = "…" }    # fingerprint of each document before
+    result = { preferences = "…" }  # and after
+    changes = [ … { doc = "preferences", at = 310, old = "…", new = "…" } … ]
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.models import timestamp
+from tomldiary.toml.values import render_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.toml.lexer import Block
+
+__all__ = [
+    "HEADER",
+    "Change",
+    "Record",
+    "block_changes",
+    "next_sequence",
+    "parse_record",
+    "redo",
+    "render_record",
+]
+
+HEADER = "[[tx]]\n"
+"""Every record starts with this line, and no line inside a record looks like it."""
+_LINES = re.compile(r"[^\n]*\n|[^\n]+")
+_CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """In document `doc`, at character `at`, the text `old` gave way to `new`."""
+
+    doc: str
+    at: int
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One transaction as logged."""
+
+    seq: int
+    type: str
+    changes: list[Change]
+    bases: dict[str, str]
+    results: dict[str, str]
+    time: str = field(default_factory=timestamp)
+    session: str = ""
+    actor: str = ""
+    reason: str = ""
+    operation: str = ""
+
+
+def render_record(record: Record) -> str:
+    """Render a record as TOML text that ends with a line break."""
+    lines = [f"seq = {record.seq}", f'time = "{record.time}"', f"type = {_value(record.type)}"]
+    lines += [
+        f"{name} = {_value(value)}"
+        for name in ("session", "actor", "reason", "operation")
+        if (value := getattr(record, name))
+    ]
+    lines += [f"base = {_value(record.bases)}", f"result = {_value(record.results)}", "changes = ["]
+    lines += [
+        f"    {{ doc = {_value(change.doc)}, at = {change.at}, old = {_value(change.old)},"
+        f" new = {_value(change.new)} }},"
+        for change in record.changes
+    ]
+    body = "\n".join([*lines, "]", ""])
+    return f'{HEADER}check = "{crc32(body.encode()):08x}"\n{body}'
+
+
+def _value(value: Any) -> str:
+    # Everything is on one line, so that no text of a user's can look like a record's first line.
+    return render_value(value)
+
+
+def parse_record(text: str) -> Record:
+    """Parse one record.
+
+    Raises:
+        InvalidTOML: The record is torn or was altered.
+    """
+    import tomllib  # noqa: PLC0415 - only needed after a restart or for a look back
+
+    head = _CHECK.match(text)
+    if head is None or f"{crc32(text[head.end() :].encode()):08x}" != head.group(1):
+        raise InvalidTOML("a history record does not match its checksum.")
+    data = tomllib.loads(text)["tx"][0]
+    return Record(
+        seq=data["seq"],
+        time=data["time"],
+        type=data["type"],
+        session=data.get("session", ""),
+        actor=data.get("actor", ""),
+        reason=data.get("reason", ""),
+        operation=data.get("operation", ""),
+        bases=data["base"],
+        results=data["result"],
+        changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],
+    )
+
+
+def next_sequence(last: str | None) -> int:
+    """Return the sequence number that follows the record `last` (None: there is no history yet)."""
+    return 1 if last is None else parse_record(last).seq + 1
+
+
+def redo(text: str, record: Record, doc: str) -> str:
+    """Apply a record's changes of document `doc` to the text it was based on.
+
+    Raises:
+        DocumentError: `text` is not the one the record was based on.
+    """
+    shift = 0
+    for change in record.changes:
+        if change.doc != doc:
+            continue
+        at = change.at + shift
+        if text[at : at + len(change.old)] != change.old:
+            raise DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
+        text = text[:at] + change.new + text[at + len(change.old) :]
+        shift += len(change.new) - len(change.old)
+    return text
+
+
+def block_changes(doc: str, old: Sequence[Block], new: Sequence[Block]) -> list[Change]:
+    """Compare two versions block by block; what is unchanged takes no part.
+
+    Positions are in the old text. Blocks that an edit did not touch are the same objects in both
+    versions, so the comparison takes little more than a walk over them.
+    """
+    known = {id(block) for block in new}
+    changes: list[Change] = []
+    at = position = 0  # in old text, in new blocks
+    pending_old = ""
+    start = 0
+    for block in old:
+        if id(block) not in known:
+            if not pending_old:
+                start = at
+            pending_old += block.text
+            at += len(block.text)
+            continue
+        added = ""
+        while new[position] is not block:
+            added += new[position].text
+            position += 1
+        position += 1
+        if pending_old != added:
+            changes.append(_trimmed(doc, start if pending_old else at, pending_old, added))
+        pending_old = ""
+        at += len(block.text)
+    added = "".join(block.text for block in new[position:])
+    if pending_old != added:
+        changes.append(_trimmed(doc, start if pending_old else at, pending_old, added))
+    return changes
+
+
+def _trimmed(doc: str, at: int, old: str, new: str) -> Change:
+    """Leave out the lines at both ends that stay the same."""
+    before, after = _LINES.findall(old), _LINES.findall(new)
+    head = 0
+    while head < min(len(before), len(after)) and before[head] == after[head]:
+        at += len(before[head])
+        head += 1
+    tail = 0
+    while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    return Change(
+        doc,
+        at,
+        "".join(before[head : len(before) - tail]),
+        "".join(after[head : len(after) - tail]),
+    )

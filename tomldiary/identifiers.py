@@ -1,0 +1,95 @@
+"""Names for people, and the folders they live in.
+
+Any string is a legal user id. A folder name is the id percent-encoded (RFC 3986, lower-case hex)
+outside a small ASCII alphabet without capitals, so two ids never share a folder, not even on a file
+system that ignores case or Unicode form, and no id leaves the root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from urllib.parse import unquote_to_bytes
+
+from tomldiary.errors import IdentifierError
+
+__all__ = [
+    "MAX_FOLDER",
+    "decode_folder",
+    "encode_folder",
+    "is_canonical",
+    "validate_identifier",
+]
+
+MAX_FOLDER = 180
+"""Longest folder name; a longer id gets a folder named by its hash and a file that holds the id."""
+
+_SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.@+=,")
+_RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
+_CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def encode_folder(user_id: str) -> str:
+    """Map a user id to its folder name, injectively.
+
+    Raises:
+        IdentifierError: The id is empty or not a string.
+    """
+    if not isinstance(user_id, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise IdentifierError(f"a user id is text, found {type(user_id).__name__}.")
+    if not user_id:
+        raise IdentifierError("the user id is empty. Say whose memory this is.")
+    name = "".join(
+        chr(byte) if byte in _SAFE else f"%{byte:02x}"
+        for byte in user_id.encode("utf-8", "surrogatepass")
+    )
+    if name[0] == ".":
+        name = f"%2e{name[1:]}"
+    if name[-1] == ".":
+        name = f"{name[:-1]}%2e"
+    if _RESERVED.match(name):
+        name = f"%{ord(name[0]):02x}{name[1:]}"
+    if len(name) > MAX_FOLDER:
+        digest = hashlib.sha256(user_id.encode("utf-8", "surrogatepass")).hexdigest()
+        return f"~{digest}"
+    return name
+
+
+def decode_folder(name: str) -> str | None:
+    """Undo `encode_folder`; None for the folder of a long id, whose id is in a file inside."""
+    if name.startswith("~"):
+        return None
+    if not is_canonical(name):
+        return name  # a folder of the ancestor's, named by the plain id
+    return unquote_to_bytes(name).decode("utf-8", "surrogatepass")
+
+
+def is_canonical(name: str) -> bool:
+    """Tell whether `name` is the folder name that `encode_folder` gives to some id."""
+    if not _CANONICAL.fullmatch(name):
+        return False
+    try:
+        return encode_folder(unquote_to_bytes(name).decode("utf-8", "surrogatepass")) == name
+    except UnicodeDecodeError:
+        return False
+
+
+def validate_identifier(value: str, name: str = "identifier") -> str:
+    """Return `value` if it can name a file directly, by the ancestor's rules.
+
+    The backends of this package take any user id; this serves storage code of your own.
+
+    Raises:
+        IdentifierError: Empty, blank, starts with a dot, or holds "..", a slash, a backslash or a
+            control character.
+    """
+    if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise IdentifierError(f"{name} must be text that is not blank.")
+    if value.startswith(".") or ".." in value:
+        raise IdentifierError(f"{name} must not start with a dot or hold '..': {value!r}.")
+    if "/" in value or "\\" in value or _CONTROL.search(value):
+        raise IdentifierError(
+            f"{name} must not hold a slash, a backslash or a control character: {value!r}."
+        )
+    return value

@@ -1,0 +1,62 @@
+"""Typed looks at parsed JSON, whose shape nobody has checked."""
+
+from __future__ import annotations
+
+import math
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["JsonObject", "as_list", "as_object", "as_text", "first_moment", "is_list", "moment"]
+
+JsonObject: TypeAlias = "dict[str, object]"
+
+_MILLISECONDS_FROM = 1e11
+"""Larger numbers are milliseconds: as seconds they would lie beyond the year 5000."""
+
+
+def as_object(value: object) -> JsonObject:
+    """The value if it is a JSON object, else an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """The value if it is a JSON array, else an empty one."""
+    return value if is_list(value) else []
+
+
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Whether the value is a JSON array."""
+    return isinstance(value, list)
+
+
+def as_text(value: object) -> str:
+    """The value if it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def moment(value: object) -> datetime | None:
+    """A time in UTC from ISO 8601 text or a Unix time in seconds or milliseconds, else None.
+
+    A time without a zone counts as UTC.
+    """
+    try:
+        if isinstance(value, str):
+            found = datetime.fromisoformat(value.strip())
+            return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+            seconds = value / 1000 if value > _MILLISECONDS_FROM else value
+            return datetime.fromtimestamp(seconds, UTC) if seconds > 0 else None
+    except (ValueError, OverflowError, OSError):
+        return None
+    return None
+
+
+def first_moment(source: JsonObject, keys: Iterable[str]) -> datetime | None:
+    """The first of the keys that holds a time."""
+    for key in keys:
+        if (found := moment(source.get(key))) is not None:
+            return found
+    return None

@@ -1,0 +1,74 @@
+"""Dumps of LangChain's messages, in the three shapes that its own functions write.
+
+`messages_to_dict`: `{"type": "human", "data": {"content": …}}`; `dumpd` and `dumps`:
+`{"lc": 1, "type": "constructor", "id": […, "HumanMessage"], "kwargs": {"content": …}}`; `model_dump`:
+`{"type": "human", "content": …}`. All are read as data: the named class is never looked up.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, Literal
+
+from tomldiary.ingest.content import content_text, refers_to_tools
+from tomldiary.ingest.conversations import MOMENT_KEYS
+from tomldiary.ingest.json_values import as_list, as_object, as_text, first_moment
+from tomldiary.ingest.turns import Utterance
+
+if TYPE_CHECKING:
+    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.omissions import Omissions
+
+__all__ = ["read_message", "recognises"]
+
+_ROLES: Final[dict[str, Literal["user", "assistant"]]] = {
+    "human": "user",
+    "user": "user",
+    "ai": "assistant",
+    "assistant": "assistant",
+}
+_KINDS: Final = {"human", "ai", "chat", "system", "tool", "function", "remove"}
+
+
+def recognises(raw: JsonObject) -> bool:
+    """Whether this is a message of one of the three shapes."""
+    kind, fields = _unwrap(raw)
+    return kind in _KINDS and fields is not None
+
+
+def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
+    """The utterance, or None for messages that neither the user nor the assistant says."""
+    kind, fields = _unwrap(raw)
+    fields = fields or {}
+    role = _ROLES.get(as_text(fields.get("role")).lower() if kind == "chat" else kind)
+    if role is None:
+        omissions.leave_out(f"{kind} message", f"{kind} messages")
+        return None
+    content = fields.get("content")
+    extra = as_object(fields.get("additional_kwargs"))
+    when = None
+    for place in (fields, extra, as_object(fields.get("response_metadata"))):
+        when = when or first_moment(place, MOMENT_KEYS)
+    return Utterance(
+        role=role,
+        # LangChain's own `.text` joins without a separator: blocks may be pieces of one sentence.
+        text=content_text(content, omissions, separator=""),
+        when=when,
+        calls_tools=bool(fields.get("tool_calls") or extra.get("tool_calls"))
+        or refers_to_tools(content),
+    )
+
+
+def _unwrap(raw: JsonObject) -> tuple[str, JsonObject | None]:
+    """The message's kind ("human", "ai", …) and its fields, or None if it has none."""
+    name = as_text(raw.get("type"))
+    fields: JsonObject | None = None
+    if "lc" in raw:
+        path = as_list(raw.get("id"))
+        name = as_text(path[-1]) if path else ""
+        if isinstance(raw.get("kwargs"), dict):
+            fields = as_object(raw["kwargs"])
+    elif isinstance(raw.get("data"), dict):
+        fields = as_object(raw["data"])
+    elif "content" in raw:
+        fields = raw
+    return name.removesuffix("Chunk").removesuffix("Message").lower(), fields

@@ -1,0 +1,176 @@
+"""LoCoMo files: long conversations of two people in dated sessions, read from one person's side.
+
+Layout (Maharana et al., "Evaluating Very Long-Term Conversational Memory of LLM Agents", 2024):
+`[{"sample_id": …, "conversation": {"speaker_a": …, "speaker_b": …, "session_1": [{"speaker": …, "text": …}],
+"session_1_date_time": "1:56 pm on 8 May, 2023"}}]`.
+
+A turn is what the chosen person says plus the partner's reply. Where the partner opens a session, those
+words answer nothing and are left out. Session times name no zone and count as UTC.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from tomldiary.errors import InvalidValue
+from tomldiary.ingest.conversations import Names, name_of
+from tomldiary.ingest.json_values import as_object, as_text, is_list, moment
+from tomldiary.ingest.turns import Utterance, pair
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.omissions import Omissions
+    from tomldiary.ingest.turns import ChatTurn
+
+__all__ = ["read_dialogues", "recognises"]
+
+_SESSION: Final = re.compile(r"session_([0-9]{1,9})")
+_DATE: Final = re.compile(
+    r"\s*([0-9]{1,2}):([0-9]{2})\s*([ap])\.?m\.?\s+on\s+([0-9]{1,2})\s+([a-z]+),?\s+([0-9]{4})\s*",
+    re.IGNORECASE,
+)
+_MONTHS: Final = (
+    "jan",
+    "feb",
+    "mar",
+    "apr",
+    "may",
+    "jun",
+    "jul",
+    "aug",
+    "sep",
+    "oct",
+    "nov",
+    "dec",
+)
+
+
+def recognises(record: JsonObject) -> bool:
+    """Whether this is a sample with two named speakers and at least one session."""
+    talk = as_object(record.get("conversation"))
+    return bool(_speakers(talk)) and any(_SESSION.fullmatch(key) for key in talk)
+
+
+def read_dialogues(
+    records: Sequence[object], speaker: str | None, path: Path, omissions: Omissions
+) -> list[ChatTurn]:
+    """All turns of `speaker`: a name, "speaker_a" (what None means too) or "speaker_b".
+
+    A name that occurs in several samples is read from each; samples without it are left out.
+
+    Raises:
+        InvalidValue: Nobody in the file has that name.
+    """
+    names = Names()
+    turns: list[ChatTurn] = []
+    present: dict[str, None] = {}
+    found = False
+    for record in map(as_object, records):
+        if not recognises(record):
+            omissions.leave_out(
+                "record that is no LoCoMo sample", "records that are no LoCoMo samples"
+            )
+            continue
+        sample = names.distinct(
+            name_of(record, ("sample_id",), omissions) or omissions.clean(path.stem)
+        )
+        talk = as_object(record["conversation"])
+        people = _speakers(talk)
+        present.update(dict.fromkeys(people))
+        user = _choose(people, speaker)
+        if user is None:
+            omissions.leave_out(
+                f"conversation in which {speaker} does not speak",
+                f"conversations in which {speaker} does not speak",
+            )
+            continue
+        found = True
+        partner = people[1] if user == people[0] else people[0]
+        turns.extend(_sample_turns(talk, sample, user, partner, omissions))
+    if not found:
+        listed = omissions.clean(", ".join(present))
+        raise InvalidValue(
+            f"nobody is called {speaker!r}. Set speaker to one of: {listed}.", where=str(path)
+        )
+    return turns
+
+
+def _speakers(talk: JsonObject) -> list[str]:
+    people = [as_text(talk.get("speaker_a")), as_text(talk.get("speaker_b"))]
+    return people if all(people) and people[0] != people[1] else []
+
+
+def _choose(people: list[str], speaker: str | None) -> str | None:
+    if speaker is None or speaker in people:
+        return speaker or people[0]
+    wanted = speaker.casefold()
+    if wanted in ("speaker_a", "speaker_b"):
+        return people[wanted == "speaker_b"]
+    return next((name for name in people if name.casefold() == wanted), None)
+
+
+def _sample_turns(
+    talk: JsonObject, sample: str, user: str, partner: str, omissions: Omissions
+) -> list[ChatTurn]:
+    keys = [key for key in talk if _SESSION.fullmatch(key)]
+    turns: list[ChatTurn] = []
+    for key in sorted(keys, key=lambda key: int(key.removeprefix("session_"))):
+        when = _session_time(talk.get(f"{key}_date_time"), omissions)
+        utterances: list[tuple[int, Utterance]] = []
+        if not is_list(messages := talk[key]):
+            omissions.leave_out("session that is no list", "sessions that are no lists")
+            continue
+        for index, message in enumerate(map(as_object, messages)):
+            name = message.get("speaker")
+            if name not in (user, partner):
+                omissions.leave_out(
+                    f"message in {sample} of neither speaker",
+                    f"messages in {sample} of neither speaker",
+                )
+                continue
+            role = "user" if name == user else "assistant"
+            utterances.append((index, Utterance(role, _text(message, omissions), when)))
+        opening = f"of {partner} in {sample}, said before {user} says anything in that session"
+        unasked = (f"opening message {opening}", f"opening messages {opening}")
+        turns.extend(
+            found.turn(f"{sample}-{key}", f"locomo/{sample}/{key}")
+            for found in pair(utterances, omissions, unasked=unasked)
+        )
+    return turns
+
+
+def _text(message: JsonObject, omissions: Omissions) -> str:
+    """What was said, with the caption of a shared photo in brackets."""
+    text = as_text(message.get("text"))
+    caption = as_text(message.get("blip_caption")).strip()
+    if caption:
+        text = f"{text} [photo: {caption}]".lstrip()
+    return omissions.clean(text)
+
+
+def _session_time(value: object, omissions: Omissions) -> datetime | None:
+    if value is None:
+        return None
+    found = moment(value)
+    match = _DATE.fullmatch(as_text(value))
+    if found is None and match is not None:
+        hour, minute, half, day, month, year = match.groups()
+        try:
+            found = datetime(
+                int(year),
+                _MONTHS.index(month[:3].lower()) + 1,
+                int(day),
+                int(hour) % 12 + (12 if half in "pP" else 0),
+                int(minute),
+                tzinfo=UTC,
+            )
+        except ValueError:
+            found = None
+    if found is None:
+        omissions.leave_out("session time that is no date", "session times that are no dates")
+    return found

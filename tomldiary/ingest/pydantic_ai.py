@@ -1,0 +1,90 @@
+"""Message histories of pydantic-ai, as its `ModelMessagesTypeAdapter` dumps them to JSON.
+
+A message is a request or a response with parts; `part_kind` says what a part is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tomldiary.ingest.conversations import name_of
+from tomldiary.ingest.json_values import as_list, as_object, as_text, moment
+from tomldiary.ingest.turns import Utterance
+
+if TYPE_CHECKING:
+    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.omissions import Omissions
+
+__all__ = ["read_message", "recognises"]
+
+_SESSION_KEYS: Final = ("conversation_id",)
+_SILENT_PARTS: Final = {
+    "builtin-tool-call": "tool call",
+    "builtin-tool-return": "tool result",
+    "compaction": "compaction summary",
+    "file": "file",
+    "instruction": "instruction",
+    "retry-prompt": "retry prompt",
+    "system-prompt": "system prompt",
+    "thinking": "thinking part",
+    "tool-call": "tool call",
+    "tool-return": "tool result",
+}
+
+
+def recognises(raw: JsonObject) -> bool:
+    """Whether this is a request or a response with parts."""
+    return as_text(raw.get("kind")) in ("request", "response") and isinstance(
+        raw.get("parts"), list
+    )
+
+
+def read_message(raw: JsonObject, omissions: Omissions) -> Utterance | None:
+    """The utterance, or None for a request that only carries instructions or tool results."""
+    is_request = as_text(raw.get("kind")) == "request"
+    spoken_kind = "user-prompt" if is_request else "text"
+    texts: list[str] = []
+    spoke = calls_tools = False
+    when = None
+    for part in map(as_object, as_list(raw.get("parts"))):
+        kind = as_text(part.get("part_kind"))
+        if kind == spoken_kind:
+            spoke = True
+            when = when or moment(part.get("timestamp"))
+            texts.extend(_texts(part.get("content"), omissions))
+        elif kind == "speech" and as_text(part.get("transcript")):
+            spoke = True
+            texts.append(omissions.clean(as_text(part["transcript"])))
+        else:
+            calls_tools = calls_tools or kind in ("tool-call", "builtin-tool-call")
+            noun = _SILENT_PARTS.get(kind, "part of another kind")
+            omissions.leave_out(
+                noun, noun.replace("part", "parts") if "part" in noun else f"{noun}s"
+            )
+    if is_request and not spoke:
+        return None
+    return Utterance(
+        role="user" if is_request else "assistant",
+        text="\n".join(texts),
+        when=when or moment(raw.get("timestamp")),
+        session=name_of(raw, _SESSION_KEYS, omissions),
+        calls_tools=calls_tools,
+    )
+
+
+def _texts(content: object, omissions: Omissions) -> list[str]:
+    """The texts of a prompt, which is a string or a list of strings, texts, images, files, …."""
+    if isinstance(content, str):
+        return [omissions.clean(content)]
+    found: list[str] = []
+    for item in as_list(content):
+        text = item if isinstance(item, str) else as_object(item).get("content")
+        if isinstance(text, str):
+            found.append(omissions.clean(text))
+        elif as_text(as_object(item).get("kind")) != "cache-point":
+            omissions.leave_out(
+                "image, file or other part of a prompt", "images, files or other parts of prompts"
+            )
+    if content is not None and not isinstance(content, list):
+        omissions.leave_out("prompt that is no text", "prompts that are no text")
+    return found

@@ -1,0 +1,122 @@
+"""Turns, and the rule that makes turns of single utterances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from tomldiary.ingest.omissions import Omissions
+
+__all__ = ["ChatLog", "ChatTurn", "Pair", "Utterance", "pair"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """What a user said and the reply that followed.
+
+    session_id    : the conversation, as the file names it or after the file's stem
+    user_msg      : consecutive messages of the user, joined by line feeds
+    assistant_msg : the reply, joined the same way; empty while nobody has answered
+    position      : place in the file, the same on every read and after messages were appended;
+                    it does not depend on the file's name unless the conversation id does
+    when          : time of the turn in UTC if the log knows it; times without a zone count as UTC
+    """
+
+    session_id: str
+    user_msg: str
+    assistant_msg: str
+    position: str
+    when: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChatLog:
+    """All turns of one file, in the file's order.
+
+    format  : name of the format that was read
+    turns   : the turns
+    digest  : SHA-256 of the file's bytes, hexadecimal
+    skipped : one sentence for each kind of thing that was left out or changed
+    """
+
+    format: str
+    turns: list[ChatTurn]
+    digest: str
+    skipped: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Utterance:
+    """One message of the user or of whoever answers; `session` if the message itself names one."""
+
+    role: Literal["user", "assistant"]
+    text: str
+    when: datetime | None = None
+    session: str | None = None
+    calls_tools: bool = False
+
+
+@dataclass(slots=True)
+class Pair:
+    """A turn before it has a session: `index` is the place of its first message."""
+
+    index: int
+    when: datetime | None
+    said: list[str] = field(default_factory=list[str])
+    answered: list[str] = field(default_factory=list[str])
+
+    def turn(self, session_id: str, place: str) -> ChatTurn:
+        """The finished turn; `place` is the conversation's part of the position."""
+        return ChatTurn(
+            session_id=session_id,
+            user_msg="\n".join(self.said),
+            assistant_msg="\n".join(self.answered),
+            position=f"{place}/{self.index}",
+            when=self.when,
+        )
+
+
+def pair(
+    utterances: Iterable[tuple[int, Utterance]],
+    omissions: Omissions,
+    *,
+    unasked: tuple[str, str],
+) -> list[Pair]:
+    """Join the user's consecutive messages and give them the reply that follows.
+
+    Every non-empty user utterance is in exactly one turn. Replies to nothing are left out and
+    counted under `unasked` (singular, plural).
+    """
+    pairs: list[Pair] = []
+    current: Pair | None = None
+    for index, utterance in utterances:
+        if not utterance.text.strip():
+            if utterance.calls_tools:
+                omissions.leave_out(
+                    "assistant message that only calls tools",
+                    "assistant messages that only call tools",
+                )
+            else:
+                omissions.leave_out(
+                    f"{utterance.role} message without text",
+                    f"{utterance.role} messages without text",
+                )
+            # The reply to a message that is only an image does not belong to the turn before it.
+            if utterance.role == "user" and current is not None and current.answered:
+                current = None
+        elif utterance.role == "user":
+            if current is None or current.answered:
+                current = Pair(index, utterance.when)
+                pairs.append(current)
+            current.said.append(utterance.text)
+            current.when = current.when or utterance.when
+        elif current is None:
+            omissions.leave_out(*unasked)
+        else:
+            current.answered.append(utterance.text)
+            current.when = current.when or utterance.when
+    return pairs

@@ -1,0 +1,308 @@
+"""The rules of the preferences document: ids, counts, limits, and where an entry stands.
+
+The same rules run twice: on a draft while a model works, and on fresh state when it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+
+from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
+from tomldiary.models import PreferenceItem
+from tomldiary.similarity import normalise
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tomldiary.toml.document import Edit
+
+__all__ = ["MAX_TEXT", "Outcome", "PreferenceRules", "Preferences", "entry_text", "entry_to_item"]
+
+MAX_TEXT = 10_000
+"""Longest text of one preference, in characters."""
+_MAX_ID = 200
+_ROOT = "preferences"
+_NEXT = "next_ids"
+
+
+class _Tables(Protocol):
+    """What reading needs: a document, or an edit of one."""
+
+    def table(self, path: tuple[str, ...]) -> Mapping[str, Any] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceRules:
+    """What a collection of preferences obeys."""
+
+    categories: tuple[str, ...]
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an upsert did, and to which entry."""
+
+    action: Literal["created", "updated", "boosted", "merged"]
+    category: str
+    id: str
+    count: int
+
+
+class Preferences:
+    """Reads the preferences document, and changes it when it is given an edit."""
+
+    def __init__(self, tables: _Tables, rules: PreferenceRules) -> None:
+        self._tables = tables
+        self.rules = rules
+
+    # Reading
+
+    def check_category(self, category: str) -> None:
+        """Raise UnknownCategory unless the schema has `category`."""
+        if category not in self.rules.categories:
+            raise UnknownCategory(category, list(self.rules.categories))
+
+    def find(self, category: str, key: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | None:
+        """Return where an entry stands and its fields; both layouts are looked in."""
+        for path in ((_ROOT, category, key), (category, key)):
+            if path[0] != _ROOT or len(path) == 3:  # noqa: PLR2004 - a category may be called "preferences"
+                table = self._tables.table(path)
+                if table is not None:
+                    return path, table
+        return None
+
+    def entries(self, category: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the entries of a category in the order of the file; what is no entry is left out."""
+        main = self._tables.table((_ROOT, category)) or {}
+        for key, value in main.items():
+            if isinstance(value, Mapping):
+                yield key, cast("Mapping[str, Any]", value)
+        short = self._tables.table((category,)) if category != _ROOT else None
+        for key, value in (short or {}).items():
+            if isinstance(value, Mapping) and key not in main:
+                yield key, cast("Mapping[str, Any]", value)
+
+    def texts(self, category: str) -> dict[str, str]:
+        """Return the texts of a category by id."""
+        return {key: entry_text(entry) for key, entry in self.entries(category)}
+
+    def count(self, category: str) -> int:
+        """Return how many entries a category holds."""
+        return sum(1 for _ in self.entries(category))
+
+    def same(self, category: str, text: str) -> str | None:
+        """Return the id of the entry with the same normalised text, or None."""
+        wanted = normalise(text)
+        for key, entry in self.entries(category):
+            if normalise(entry_text(entry)) == wanted:
+                return key
+        return None
+
+    def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
+        """Return category and id of an entry with the same normalised text in another category."""
+        for other in self.rules.categories:
+            if other != category and (key := self.same(other, text)) is not None:
+                return other, key
+        return None
+
+    # Writing
+
+    @property
+    def _edit(self) -> Edit:
+        return cast("Edit", self._tables)
+
+    def upsert(
+        self,
+        category: str,
+        key: str | None,
+        text: str | None,
+        contexts: Iterable[str],
+        *,
+        now: str,
+        session: str,
+        count_up: bool = True,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Create an entry, or change or confirm an existing one.
+
+        With `key` of an existing entry: `text` replaces its text, contexts are added, and the count
+        goes up. Without, or with a key that does not exist: an entry with equal text is confirmed
+        instead of stored twice, otherwise a new one is created.
+
+        Raises:
+            UnknownCategory: The schema does not have it.
+            UnknownEntry: `key` does not exist and there is no text to create it with.
+            LimitReached: The category is full.
+            InvalidValue: The text is blank or too long, or cannot be stored.
+        """
+        self.check_category(category)
+        contexts = _clean_contexts(contexts)
+        if text is not None:
+            text = _checked_text(text, f"{category}.text")
+        if key is not None:
+            found = self.find(category, key)
+            if found is not None:
+                changed = "boosted" if text is None or text == entry_text(found[1]) else "updated"
+                count = self._change(*found, text, contexts, now, session, count_up=count_up)
+                return Outcome(changed, category, key, count)
+            if text is None:
+                raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
+        if text is None:
+            raise InvalidValue("a new preference needs text.", where=category)
+        same = self.same(category, text)
+        if same is not None:
+            path, entry = cast("tuple[Any, Any]", self.find(category, same))
+            count = self._change(path, entry, None, contexts, now, session, count_up=count_up)
+            return Outcome("merged", category, same, count)
+        if self.count(category) >= self.rules.limit:
+            raise LimitReached(category, self.rules.limit)
+        chosen = self._new_id(category, key)
+        entry = {
+            "text": text,
+            "contexts": contexts,
+            "_count": 1,
+            "_created": now,
+            "_updated": now,
+            "_created_by": session,
+            "_updated_by": session,
+            **(fields or {}),
+        }
+        self._edit.put((_ROOT, category, chosen), entry)
+        return Outcome("created", category, chosen, 1)
+
+    def forget(self, category: str, key: str) -> Mapping[str, Any]:
+        """Remove an entry and return it; its id is not given out again.
+
+        Raises:
+            UnknownCategory: The schema does not have it.
+            UnknownEntry: The id does not exist.
+        """
+        self.check_category(category)
+        found = self.find(category, key)
+        if found is None:
+            raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
+        path, entry = found
+        number = _number(key)
+        if number and number >= self._highest(category):
+            self._set_next(category, number + 1)
+        self._edit.delete(path)
+        return entry
+
+    def _change(
+        self,
+        path: tuple[str, ...],
+        entry: Mapping[str, Any],
+        text: str | None,
+        contexts: list[str],
+        now: str,
+        session: str,
+        *,
+        count_up: bool,
+    ) -> int:
+        changed = dict(entry)
+        if text is not None:
+            changed["text"] = text
+        known = _text_list(entry.get("contexts"))
+        added = [context for context in contexts if context not in known]
+        if added:
+            changed["contexts"] = known + added
+        count = entry_count(entry)
+        if count_up:
+            count += 1
+            changed["_count"] = count
+        if changed != entry:
+            changed["_updated"] = max(now, str(entry.get("_updated", "")))
+            changed["_updated_by"] = session
+        self._edit.put(path, changed)
+        return count
+
+    def _new_id(self, category: str, wanted: str | None) -> str:
+        following = self._next(category)
+        if wanted is not None:
+            if not wanted or len(wanted) > _MAX_ID:
+                raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
+            # An id of our own pattern may have belonged to something that was forgotten.
+            number = _number(wanted)
+            if number is None or number >= following:
+                return wanted
+        return f"pref{following:03d}"
+
+    def _highest(self, category: str) -> int:
+        numbers = (_number(key) for key, _ in self.entries(category))
+        return max((number for number in numbers if number is not None), default=0)
+
+    def _next(self, category: str) -> int:
+        marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
+        marked: Any = (
+            cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0
+        )
+        return max(self._highest(category) + 1, marked if isinstance(marked, int) else 0)
+
+    def _set_next(self, category: str, number: int) -> None:
+        meta = dict(self._edit.table(("_meta",)) or {})
+        marks: Any = meta.get(_NEXT)
+        known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
+        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}})
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """Return an entry's text, also one a person wrote as a number; empty if it has none."""
+    text = entry.get("text", "")
+    return text if isinstance(text, str) else str(text)
+
+
+def entry_count(entry: Mapping[str, Any]) -> int:
+    """Return an entry's hit counter; one that is missing or no number counts as 1."""
+    count = entry.get("_count", 1)
+    return count if isinstance(count, int) and not isinstance(count, bool) else 1
+
+
+def entry_to_item(
+    entry: Mapping[str, Any], item_type: type[PreferenceItem] = PreferenceItem
+) -> PreferenceItem:
+    """Return an entry as a typed item; what a person left out or wrote oddly is filled in.
+
+    Raises:
+        pydantic.ValidationError: A field of your own item type has a wrong value.
+    """
+    known = {key: value for key, value in entry.items() if not key.startswith("_")}
+    known["text"] = entry_text(entry)
+    known["contexts"] = _text_list(entry.get("contexts"))
+    known["_count"] = entry_count(entry)
+    for key in ("_created", "_updated", "_created_by", "_updated_by"):
+        known[key] = str(entry.get(key, ""))
+    return item_type.model_validate(known)
+
+
+def _text_list(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    return [str(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
+
+
+def _clean_contexts(contexts: Iterable[str]) -> list[str]:
+    if isinstance(contexts, str):
+        contexts = [contexts]
+    return list(dict.fromkeys(context.strip() for context in contexts if context.strip()))
+
+
+def _checked_text(text: str, where: str) -> str:
+    text = text.strip()
+    if not text:
+        raise InvalidValue("the text is blank.", where=where)
+    if len(text) > MAX_TEXT:
+        raise InvalidValue(
+            f"the text has {len(text)} characters, {MAX_TEXT} are allowed. Shorten it.", where=where
+        )
+    return text
+
+
+def _number(key: str) -> int | None:
+    """Return N of an id of the form prefN, else None."""
+    digits = key[4:]
+    if key.startswith("pref") and digits.isdecimal() and digits.isascii() and len(digits) <= 9:  # noqa: PLR2004
+        return int(digits)
+    return None

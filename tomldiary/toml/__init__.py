@@ -1,0 +1,1 @@
+"""TOML text: guarded reading, exact writing, and edits that touch nothing else."""

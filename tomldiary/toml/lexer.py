@@ -1,0 +1,122 @@
+"""Cut a document into blocks: the head, then one block for each table header.
+
+A block is the header, the comment lines that stand directly above it, and everything down to the
+next block. Joining the blocks' texts gives the document back byte for byte.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+
+__all__ = ["Block", "header_path", "split_blocks"]
+
+_KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_HEADER = re.compile(
+    rf"[ \t]*(\[\[?)[ \t]*({_KEY}(?:[ \t]*\.[ \t]*{_KEY})*)[ \t]*(\]\]?)[ \t]*(?:#[^\n]*)?\r?"
+)
+_HEADER_LINE = re.compile(r"^[ \t]*\[[^\n]*", re.MULTILINE)
+_KEYS = re.compile(_KEY)
+# A line break inside an array has "[" or "," before it, or "," or "]" after it.
+_MAYBE_MULTILINE = re.compile(r"\"\"\"|'''|[\[,][ \t]*(?:#[^\n]*)?\r?$|^[ \t]*[\],]", re.MULTILINE)
+_TOKEN = re.compile(
+    r'"""(?:[^"\\]|\\.|"{1,2}(?!"))*+"{3,5}'
+    r"|'''(?:[^']|'{1,2}(?!'))*+'{3,5}"
+    r'|"(?:[^"\\\n]|\\.)*+"|'
+    r"'[^'\n]*+'|#[^\n]*+|[^\"'#\[\]\n]++|.|\n",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Block:
+    """A stretch of a document: `path` is the header's, or empty for the head before all headers."""
+
+    path: tuple[str, ...]
+    text: str
+    is_array: bool = False
+
+
+def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
+    """Parse a table header line into its path and whether it is `[[…]]`; None if it is no header."""
+    match = _HEADER.fullmatch(line)
+    if match is None or len(match.group(1)) != len(match.group(3)):
+        return None
+    keys: list[str] = []
+    for raw in _KEYS.findall(match.group(2)):
+        if raw[0] == '"' and "\\" in raw:
+            try:
+                keys.append(tomllib.loads(f"k={raw}")["k"])
+            except tomllib.TOMLDecodeError:
+                return None
+        else:
+            keys.append(raw[1:-1] if raw[0] in "\"'" else raw)
+    return tuple(keys), match.group(1) == "[["
+
+
+def split_blocks(text: str) -> list[Block]:
+    """Cut `text` into blocks whose texts join to `text`; the first one is the head (maybe empty)."""
+    if text.startswith("\ufeff"):
+        head, *rest = split_blocks(text[1:])
+        return [Block((), f"\ufeff{head.text}"), *rest]
+    if _MAYBE_MULTILINE.search(text):
+        starts, comments = _exact_starts(text)
+    else:
+        starts = [match.start() for match in _HEADER_LINE.finditer(text)]
+        comments = None
+    blocks: list[Block] = []
+    begin, path, is_array = 0, (), False
+    for start in starts:
+        end = text.find("\n", start)
+        parsed = header_path(text[start : end if end >= 0 else len(text)])
+        if parsed is None:
+            continue
+        cut = _above_comments(text, start, begin, comments)
+        blocks.append(Block(path, text[begin:cut], is_array))
+        begin, (path, is_array) = cut, parsed
+    blocks.append(Block(path, text[begin:], is_array))
+    return blocks
+
+
+def _above_comments(text: str, start: int, floor: int, comments: set[int] | None) -> int:
+    """Move `start` up over the comment lines that stand directly above it."""
+    while start > floor:
+        above = text.rfind("\n", 0, start - 1) + 1
+        if above < floor or not text[above:start].lstrip(" \t").startswith("#"):
+            break
+        if comments is not None and above not in comments:
+            break
+        start = above
+    return start
+
+
+def _exact_starts(text: str) -> tuple[list[int], set[int]]:
+    """Find header lines and comment lines, minding strings and arrays that span lines."""
+    starts: list[int] = []
+    comments: set[int] = set()
+    depth = 0
+    line_start = 0
+    blank = True  # only white space so far on this line
+    in_header = False
+    for match in _TOKEN.finditer(text):
+        token = match.group()
+        first = token[0]
+        if first == "\n":
+            line_start, blank, in_header = match.end(), True, False
+        elif first == "#":
+            if blank and depth == 0:
+                comments.add(line_start)
+        elif first == "[" and not in_header:
+            if blank and depth == 0:
+                starts.append(line_start)
+                in_header = True
+            else:
+                depth += 1
+            blank = False
+        elif first == "]" and not in_header:
+            depth = max(0, depth - 1)
+            blank = False
+        elif token.strip(" \t\r\ufeff"):
+            blank = False
+    return starts, comments

@@ -1,0 +1,244 @@
+"""Values as TOML text, exactly: what is written parses back to an equal value.
+
+TOML has no null. `encode_nulls` takes None out of a table and keeps where it stood as JSON Pointers
+(RFC 6901) in the entry's `_null` field; `decode_nulls` puts it back.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
+from typing import Any, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.toml.guards import MAX_DEPTH
+
+__all__ = [
+    "NULL_FIELD",
+    "decode_nulls",
+    "encode_nulls",
+    "render_key",
+    "render_path",
+    "render_value",
+    "same_value",
+]
+
+NULL_FIELD = "_null"
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+# Control characters, and those that make text read differently from how it is stored
+# (bidirectional overrides, line separators, a byte order mark inside the text).
+_UNSAFE = (
+    "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ufeff"
+)
+_ESCAPE = re.compile(f'["\\\\{_UNSAFE}]')
+_ESCAPE_LINES = re.compile(f'\\\\|"""|"\\Z|(?![\\n\\t])[{_UNSAFE}]')
+_SHORT = {
+    '"': '\\"',
+    "\\": "\\\\",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\f": "\\f",
+    "\r": "\\r",
+    '"""': '""\\"',
+}
+_MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
+
+
+def _escaped(match: re.Match[str]) -> str:
+    found = match.group()
+    return _SHORT.get(found) or f"\\u{ord(found):04x}"
+
+
+def _check_unicode(text: str, where: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidValue(
+            f"the text holds half of a surrogate pair (U+{ord(text[error.start]):04X}) at character"
+            f" {error.start}, which no file can store. Replace or remove it.",
+            where=where,
+        ) from None
+
+
+def _render_text(text: str, where: str) -> str:
+    if not text.isascii():
+        _check_unicode(text, where)
+    return f'"{_ESCAPE.sub(_escaped, text)}"'
+
+
+def _render_lines(text: str, where: str) -> str:
+    _check_unicode(text, where)
+    return f'"""\n{_ESCAPE_LINES.sub(_escaped, text)}"""'
+
+
+def render_key(key: str) -> str:
+    """Render one key, quoted only where TOML asks for it."""
+    return key if _BARE_KEY.fullmatch(key) else _render_text(key, key)
+
+
+def render_path(path: Sequence[str]) -> str:
+    """Render a dotted path of keys, as in a table header."""
+    return ".".join(map(render_key, path))
+
+
+def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int = 0) -> str:
+    """Render one value, on one line unless `lines` allows text with line breaks its own lines.
+
+    Raises:
+        InvalidValue: A type that TOML has no word for, half of a surrogate pair, or nesting deeper
+            than a reader would accept; `where` names the place.
+    """
+    if isinstance(value, str):
+        if lines and "\n" in value:
+            return _render_lines(value, where)
+        return _render_text(value, where)
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return _render_integer(value, where)
+    if isinstance(value, float):
+        return _render_float(value)
+    if isinstance(value, datetime | date | time):
+        return value.isoformat()
+    if depth >= MAX_DEPTH - 1:
+        raise InvalidValue(f"nested deeper than {MAX_DEPTH - 1}. Flatten it.", where=where)
+    if isinstance(value, Mapping):
+        items = [
+            f"{_checked_key(key, where)} = {render_value(item, where=_join(where, key), depth=depth + 1)}"
+            for key, item in cast("Mapping[Any, Any]", value).items()
+        ]
+        return f"{{ {', '.join(items)} }}" if items else "{}"
+    if isinstance(value, list | tuple):
+        items = [
+            render_value(item, where=_join(where, str(index)), depth=depth + 1)
+            for index, item in enumerate(cast("Sequence[Any]", value))
+        ]
+        return f"[{', '.join(items)}]"
+    found = "nothing (null)" if value is None else type(value).__name__
+    raise InvalidValue(
+        f"expected text, a number, true or false, a list or a table, found {found}.", where=where
+    )
+
+
+def _checked_key(key: Any, where: str) -> str:
+    if not isinstance(key, str):
+        raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where=where)
+    return render_key(key)
+
+
+def _join(where: str, key: Any) -> str:
+    return f"{where}.{key}" if where else str(key)
+
+
+def _render_integer(value: int, where: str) -> str:
+    if abs(value) >> 64 and value.bit_length() > _MAX_DIGITS * 3.32:
+        raise InvalidValue(f"an integer of more than {_MAX_DIGITS} digits.", where=where)
+    return int.__repr__(value)
+
+
+def _render_float(value: float) -> str:
+    if math.isnan(value):
+        return "nan"
+    if math.isinf(value):
+        return "inf" if value > 0 else "-inf"
+    return float.__repr__(value)
+
+
+def same_value(left: Any, right: Any) -> bool:
+    """Tell whether two parsed values are the same one: types count, NaN equals NaN, -0.0 is not 0.0."""
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        one, two = cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
+        return one.keys() == two.keys() and all(same_value(one[key], two[key]) for key in one)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        first, second = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
+        return len(first) == len(second) and all(map(same_value, first, second))
+    return _is_same_scalar(left, right)  # pyright: ignore[reportUnknownArgumentType] - any value at all
+
+
+def _is_same_scalar(left: object, right: object) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return repr(left) == repr(right)
+    return left.__class__ is right.__class__ and left == right
+
+
+def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `data` without None, with the places where it stood in `_null`."""
+    found: list[str] = []
+    encoded = {key: _without_nulls(value, f"/{_token(key)}", found) for key, value in data.items()}
+    encoded = {key: value for key, value in encoded.items() if value is not _GONE}
+    if found:
+        encoded[NULL_FIELD] = found
+    return encoded
+
+
+def decode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Undo `encode_nulls`; a pointer that leads nowhere (after a hand edit) is ignored."""
+    if NULL_FIELD not in data:
+        return dict(data)
+    decoded = {key: _own_containers(value) for key, value in data.items() if key != NULL_FIELD}
+    pointers = data[NULL_FIELD]
+    for pointer in cast("list[Any]", pointers) if isinstance(pointers, list) else []:
+        if isinstance(pointer, str) and pointer.startswith("/"):
+            _place_null(decoded, [_untoken(part) for part in pointer[1:].split("/")])
+    return decoded
+
+
+_GONE = object()
+
+
+def _token(key: Any) -> str:
+    return str(key).replace("~", "~0").replace("/", "~1")
+
+
+def _untoken(part: str) -> str:
+    return part.replace("~1", "/").replace("~0", "~")
+
+
+def _without_nulls(value: Any, pointer: str, found: list[str]) -> Any:
+    if value is None:
+        found.append(pointer)
+        return _GONE
+    if isinstance(value, Mapping):
+        table = {
+            key: _without_nulls(item, f"{pointer}/{_token(key)}", found)
+            for key, item in cast("Mapping[str, Any]", value).items()
+        }
+        return {key: item for key, item in table.items() if item is not _GONE}
+    if isinstance(value, list | tuple):
+        items = [
+            _without_nulls(item, f"{pointer}/{index}", found)
+            for index, item in enumerate(cast("Sequence[Any]", value))
+        ]
+        # A list keeps its length: a placeholder stands where the null was.
+        return ["" if item is _GONE else item for item in items]
+    return value
+
+
+def _own_containers(value: Any) -> Any:
+    """Copy lists and tables, so that placing a null never reaches the cached document."""
+    if isinstance(value, dict):
+        return {key: _own_containers(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [_own_containers(item) for item in cast("list[Any]", value)]
+    return value
+
+
+def _place_null(target: Any, parts: list[str]) -> None:
+    for part in parts[:-1]:
+        if isinstance(target, dict):
+            target = cast("dict[str, Any]", target).get(part)
+        elif isinstance(target, list) and part.isdecimal():
+            items = cast("list[Any]", target)
+            target = items[int(part)] if int(part) < len(items) else None
+        else:
+            return
+    last = parts[-1]
+    if isinstance(target, dict):
+        cast("dict[str, Any]", target).setdefault(last, None)
+    elif isinstance(target, list) and last.isdecimal():
+        items = cast("list[Any]", target)
+        if int(last) < len(items) and items[int(last)] == "":
+            items[int(last)] = None

@@ -1,0 +1,123 @@
+"""Applying what an extractor wants to the memory as it is now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tomldiary.conversations import Conversations
+from tomldiary.draft import set_fields
+from tomldiary.errors import InvalidValue, LimitReached, UnknownEntry
+from tomldiary.logging import get_logger
+from tomldiary.operations import ForgetPreference, SetFields, SetSummary, UpsertPreference
+from tomldiary.preferences import PreferenceRules, Preferences, entry_text
+from tomldiary.similarity import same_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.engine import Transaction
+    from tomldiary.operations import Operation
+
+__all__ = ["Applied", "TurnRules", "apply_turn"]
+
+_logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TurnRules:
+    """The limits a turn is applied under."""
+
+    preferences: PreferenceRules
+    max_conversations: int = 100
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of a turn's operations."""
+
+    applied: int = 0
+    skipped: list[str] = field(default_factory=list[str])
+    """One sentence for each operation that no longer fitted, because somebody else was faster."""
+
+
+def apply_turn(
+    transaction: Transaction,
+    operations: Sequence[Operation],
+    rules: TurnRules,
+    *,
+    session_id: str,
+    now: str,
+    counts_turn: bool = True,
+) -> Applied:
+    """Apply operations to fresh state, and count the turn.
+
+    An entry that was forgotten meanwhile is not brought back; a new entry whose id was given away
+    meanwhile gets another one, and later operations of the same turn follow it.
+    """
+    preferences = Preferences(transaction.edit("preferences"), rules.preferences)
+    conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
+    if counts_turn:
+        conversations.count_turn(session_id, now=now)
+    ids: dict[tuple[str, str], str] = {}
+    done = Applied()
+    for operation in operations:
+        try:
+            if isinstance(operation, UpsertPreference):
+                _upsert(preferences, operation, ids, session_id=session_id, now=now)
+            elif isinstance(operation, ForgetPreference):
+                key = ids.get((operation.category, operation.id), operation.id)
+                preferences.forget(operation.category, key)
+            elif isinstance(operation, SetSummary):
+                conversations.set_summary(
+                    operation.session_id, operation.summary, operation.keywords, now=now
+                )
+            else:
+                _set(transaction, operation, ids)
+        except (LimitReached, UnknownEntry, InvalidValue) as error:
+            done.skipped.append(str(error))
+            _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
+        else:
+            done.applied += 1
+    return done
+
+
+def _upsert(
+    preferences: Preferences,
+    operation: UpsertPreference,
+    ids: dict[tuple[str, str], str],
+    *,
+    session_id: str,
+    now: str,
+) -> None:
+    key = operation.id
+    if operation.created_as is None and key is not None:
+        key = ids.get((operation.category, key), key)
+        if preferences.find(operation.category, key) is None:
+            raise UnknownEntry(f"{operation.category}/{key}")
+    elif key is not None:
+        found = preferences.find(operation.category, key)
+        if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
+            key = None  # somebody else took this id meanwhile
+    outcome = preferences.upsert(
+        operation.category,
+        key,
+        operation.text,
+        operation.contexts,
+        now=now,
+        session=session_id,
+        count_up=operation.count_up,
+        fields=dict(operation.fields),
+    )
+    if operation.created_as is not None:
+        ids[operation.category, operation.created_as] = outcome.id
+
+
+def _set(transaction: Transaction, operation: SetFields, ids: dict[tuple[str, str], str]) -> None:
+    path = operation.path
+    if operation.kind == "preferences":
+        mapped = ids.get((path[-2], path[-1]))
+        if mapped is not None:
+            path = (*path[:-1], mapped)
+    moved = SetFields(operation.kind, path, operation.values, operation.removed, operation.delete)
+    set_fields(transaction.edit(operation.kind), moved)

@@ -1,0 +1,356 @@
+"""Everything about one user: reading, changing and finding what is remembered.
+
+Methods block and are thread-safe; each has a coroutine twin with an `a` in front. What is handed out
+is a copy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from tomldiary.conversations import Conversations, entry_to_conversation
+from tomldiary.engine import Source as Why
+from tomldiary.errors import UnknownEntry
+from tomldiary.models import timestamp
+from tomldiary.preferences import Preferences, entry_count, entry_text, entry_to_item
+from tomldiary.recall import Hit, Source
+from tomldiary.render import escape_for_model, render_memory
+from tomldiary.schema import item_type
+from tomldiary.twins import async_twin, run_coroutine
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    from tomldiary.diary import Diary
+    from tomldiary.engine import Transaction
+    from tomldiary.models import ConversationItem, PreferenceItem
+    from tomldiary.similarity import Match
+    from tomldiary.toml.document import Document
+    from tomldiary.turns import Applied
+
+__all__ = ["UserDiary"]
+
+KINDS = ("preferences", "conversations")
+_SUMMARIES_SHOWN = 3
+
+
+class UserDiary:
+    """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
+
+    def __init__(self, diary: Diary, user_id: str) -> None:
+        self.diary = diary
+        self.user_id = user_id
+        self._engine = diary.engine
+
+    def __repr__(self) -> str:
+        return f"UserDiary({self.user_id!r})"
+
+    # Preferences
+
+    @overload
+    def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
+    @overload
+    def preferences(self, category: str) -> dict[str, PreferenceItem]: ...
+    def preferences(
+        self, category: str | None = None
+    ) -> dict[str, dict[str, PreferenceItem]] | dict[str, PreferenceItem]:
+        """Return typed preferences by id; without `category`, by category and id.
+
+        Raises:
+            UnknownCategory: The preference table has no such category.
+            DocumentError: The file does not parse; has path, line and column.
+        """
+        book = self._book()
+        if category is not None:
+            book.check_category(category)
+            return self._items(book, category)
+        return {name: self._items(book, name) for name in self.diary.allowed}
+
+    apreferences = async_twin(preferences)
+
+    def _items(self, book: Preferences, category: str) -> dict[str, PreferenceItem]:
+        kind = item_type(self.diary.pref_table_cls, category)
+        return {key: entry_to_item(entry, kind) for key, entry in book.entries(category)}
+
+    def upsert_preference(
+        self,
+        category: str,
+        text: str | None = None,
+        *,
+        id: str | None = None,  # noqa: A002 - the word of the file format
+        contexts: Iterable[str] = (),
+        count_up: bool = True,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+        now: datetime | None = None,
+    ) -> tuple[str, PreferenceItem]:
+        """Store a preference, or change or confirm the one with `id`, and return it with its id.
+
+        Equal text (but for case, spacing and punctuation) is confirmed, not stored twice. Similar
+        text is stored: `similar` finds it if you want to ask first.
+
+        Args:
+            category: A category of the preference table.
+            text: What to remember; with `id`, leave out to only confirm the entry.
+            id: The entry to change. An id that does not exist yet is given to the new entry.
+            contexts: Labels that are added to those stored.
+            count_up: Whether an existing entry's counter goes up by one.
+            session_id: Kept in `_created_by` and `_updated_by`, and in history.
+            actor: Who did it, for history.
+            reason: Why, for history.
+            now: The time to write down; None is the time now.
+
+        Raises:
+            UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
+        """
+        moment = timestamp(now)
+
+        def change(tx: Transaction) -> tuple[str, PreferenceItem]:
+            book = Preferences(tx.edit("preferences"), self.diary.turn_rules.preferences)
+            outcome = book.upsert(
+                category, id, text, contexts, now=moment, session=session_id, count_up=count_up
+            )
+            found = book.find(category, outcome.id)
+            assert found is not None  # noqa: S101 - it was just stored
+            kind = item_type(self.diary.pref_table_cls, category)
+            return outcome.id, entry_to_item(found[1], kind)
+
+        return self._engine.write(self.user_id, change, Why("upsert", session_id, actor, reason))
+
+    aupsert_preference = async_twin(upsert_preference)
+
+    def forget_preference(
+        self,
+        category: str,
+        id: str,  # noqa: A002 - the word of the file format
+        *,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+    ) -> PreferenceItem:
+        """Remove a preference from the file and return it; its id is not given out again.
+
+        Raises:
+            UnknownCategory, UnknownEntry: Nothing was changed.
+        """
+
+        def change(tx: Transaction) -> PreferenceItem:
+            book = Preferences(tx.edit("preferences"), self.diary.turn_rules.preferences)
+            kind = (
+                item_type(self.diary.pref_table_cls, category)
+                if category in self.diary.allowed
+                else None
+            )
+            entry = book.forget(category, id)
+            return entry_to_item(entry, kind) if kind is not None else entry_to_item(entry)
+
+        return self._engine.write(
+            self.user_id, change, Why("forget_preference", session_id, actor, reason)
+        )
+
+    aforget_preference = async_twin(forget_preference)
+
+    def similar(self, category: str, text: str, *, limit: int = 5) -> list[Match]:
+        """Return preferences of a category that resemble `text`, best first, with what contradicts it.
+
+        Raises:
+            UnknownCategory: The preference table has no such category.
+        """
+        book = self._book()
+        book.check_category(category)
+        return self.diary.similarity.find(category, text, book.texts(category), limit=limit)
+
+    asimilar = async_twin(similar)
+
+    # Conversations
+
+    def conversations(self, limit: int | None = None) -> dict[str, ConversationItem]:
+        """Return typed conversations by session id, most recently used first."""
+        book = Conversations(self._document("conversations"))
+        found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
+        found.sort(key=lambda item: item[1].updated, reverse=True)
+        return dict(found if limit is None else found[: max(0, limit)])
+
+    aconversations = async_twin(conversations)
+
+    def forget_conversation(self, session_id: str, *, reason: str = "") -> None:
+        """Remove a conversation's summary from the file.
+
+        Raises:
+            UnknownEntry: There is no such session. Nothing was changed.
+        """
+
+        def change(tx: Transaction) -> None:
+            Conversations(tx.edit("conversations")).delete(session_id)
+
+        self._engine.write(
+            self.user_id, change, Why("forget_conversation", session_id, reason=reason)
+        )
+
+    aforget_conversation = async_twin(forget_conversation)
+
+    # Turns
+
+    async def aadd_turn(
+        self,
+        user_msg: str,
+        assistant_msg: str,
+        session_id: str,
+        *,
+        now: datetime | None = None,
+    ) -> Applied:
+        """Let the extractor read one turn, and commit what it wants together with the turn's count.
+
+        Raises:
+            ExtractionError: The extractor failed. Nothing was changed.
+        """
+        return await self.diary.process_turn(
+            self.user_id, session_id, user_msg, assistant_msg, now=now
+        )
+
+    def add_turn(
+        self,
+        user_msg: str,
+        assistant_msg: str,
+        session_id: str,
+        *,
+        now: datetime | None = None,
+    ) -> Applied:
+        """Let the extractor read one turn, and commit what it wants together with the turn's count.
+
+        Raises:
+            ExtractionError: The extractor failed. Nothing was changed.
+        """
+        return run_coroutine(self.aadd_turn(user_msg, assistant_msg, session_id, now=now))
+
+    # Finding and showing
+
+    def recall(
+        self, query: str, limit: int = 5, *, kinds: Collection[str] | None = None
+    ) -> list[Hit]:
+        """Return the entries that match a question best, with score and matching words.
+
+        Args:
+            query: A question or words; no query language.
+            limit: Most hits returned.
+            kinds: Documents to look in: "preferences", "conversations"; None is both.
+        """
+        wanted = KINDS if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
+        documents = tuple(self._document(kind) for kind in KINDS)
+        fetch = limit if kinds is None else _MANY
+        found = self.diary.indexes.search(
+            self.user_id, query, documents, self._sources(documents), fetch
+        )
+        return [
+            _hit(source, score, words) for source, score, words in found if source.kind in wanted
+        ][: max(0, limit)]
+
+    arecall = async_twin(recall)
+
+    def _sources(self, documents: tuple[Document, ...]) -> Iterator[Source]:
+        book = Preferences(documents[0], self.diary.turn_rules.preferences)
+        for category in self.diary.allowed:
+            for key, entry in book.entries(category):
+                body = f"{entry_text(entry)} {category} {_joined(entry.get('contexts'))}"
+                yield Source("preferences", f"{category}/{key}", body, entry)
+        for key, entry in Conversations(documents[1]).entries():
+            body = f"{entry.get('summary', '')} {_joined(entry.get('keywords'))}"
+            yield Source("conversations", key, body, entry)
+
+    def render(
+        self,
+        query: str | None = None,
+        max_tokens: int = 1500,
+        token_counter: Callable[[str], int] | None = None,
+    ) -> str:
+        """Return what is remembered as text for a model: framed, escaped, within a budget.
+
+        Args:
+            query: Facts that match it come first; None orders by count and date alone.
+            max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many.
+            token_counter: Counts tokens; None takes four characters for one token.
+        """
+        book = self._book()
+        ranked: list[tuple[tuple[int, str], str, str]] = []
+        for category in self.diary.allowed:
+            for key, entry in book.entries(category):
+                rank = (entry_count(entry), str(entry.get("_updated", "")))
+                ranked.append((rank, f"{category}/{key}", _fact(category, entry)))
+        ranked.sort(key=lambda item: item[0], reverse=True)
+        if query:
+            hits = self.recall(query, len(ranked) + 1, kinds=("preferences",))
+            order = {hit.key: number for number, hit in enumerate(hits)}
+            ranked.sort(key=lambda item: order.get(item[1], len(order)))
+        facts = [fact for _, _, fact in ranked]
+        facts += [
+            f"conversation of {shown.updated[:10]}: {escape_for_model(shown.summary)}"
+            for shown in self.conversations(_SUMMARIES_SHOWN).values()
+            if shown.summary
+        ]
+        return render_memory(facts, max_tokens=max_tokens, token_counter=token_counter)
+
+    arender = async_twin(render)
+
+    def entry(self, kind: str, key: str) -> dict[str, Any]:
+        """Return the fields of one entry as they are in the file.
+
+        Args:
+            kind: "preferences" or "conversations".
+            key: `category/id`, or the session id.
+
+        Raises:
+            UnknownEntry: There is none.
+        """
+        found: Mapping[str, Any] | None
+        if kind == "conversations":
+            found = Conversations(self._document(kind)).find(key)
+        else:
+            category, _, name = key.partition("/")
+            located = self._book().find(category, name)
+            found = located[1] if located is not None else None
+        if found is None:
+            raise UnknownEntry(f"{kind}/{key}")
+        return dict(found)
+
+    def document(self, kind: str) -> str:
+        """Return the text of a document, byte for byte; empty if there is none."""
+        return self._document(kind).text
+
+    def _document(self, kind: str) -> Document:
+        return self._engine.document(self.user_id, kind)
+
+    def _book(self) -> Preferences:
+        return Preferences(self._document("preferences"), self.diary.turn_rules.preferences)
+
+
+_MANY = 1_000_000  # all entries: kinds are filtered after ranking
+
+
+def _joined(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else ""  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _fact(category: str, entry: Mapping[str, Any]) -> str:
+    contexts = _joined(entry.get("contexts"))
+    count = entry_count(entry)
+    text = f"{escape_for_model(category)}: {escape_for_model(entry_text(entry))}"
+    if contexts:
+        text += f" [{escape_for_model(contexts)}]"
+    return f"{text} ({count}×)" if count > 1 else text
+
+
+def _hit(source: Source, score: float, words: list[str]) -> Hit:
+    entry = source.entry
+    text = entry_text(entry) if source.kind == "preferences" else str(entry.get("summary", ""))
+    return Hit(
+        source.kind,
+        source.key,
+        text,
+        score,
+        words,
+        created=str(entry.get("_created", "")),
+        updated=str(entry.get("_updated", "")),
+        source=str(entry.get("_source", "")),
+    )

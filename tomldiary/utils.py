@@ -1,0 +1,17 @@
+"""Kept so that `from tomldiary.utils import extract_categories_from_schema` of TOMLDiary 0.9 works; new code uses `tomldiary.schema.categories`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.schema import categories
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["extract_categories_from_schema"]
+
+
+def extract_categories_from_schema(pref_table_cls: type[BaseModel]) -> list[str]:
+    """The names of the categories, in the order of the class; raises SchemaError like `categories`."""
+    return list(categories(pref_table_cls))
