@@ -65,12 +65,9 @@ def test_importing_leaves_root_and_every_other_logger_alone():
 
 def test_importing_opens_no_file_even_if_one_is_named(tmp_path):
     file = tmp_path / "log"
-    source = "import logging, tomldiary.logging; print(logging.getLogger('tomldiary').handlers)"
+    source = "import tomldiary.logging"
     env = {"TOMLDIARY_LOG_FILE": str(file), "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", source], env=env, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[<NullHandler (NOTSET)>]\n"
+    subprocess.run([sys.executable, "-c", source], env=env, check=True)
     assert not file.exists()
 
 

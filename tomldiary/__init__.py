@@ -22,7 +22,6 @@ from tomldiary.errors import Conflict, DiaryError
 from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
 from tomldiary.recall import Hit
 from tomldiary.user import UserDiary
-from tomldiary.writer import MemoryWriter, Receipt, Turn, shutdown_all_background_tasks
 
 if TYPE_CHECKING:
     from tomldiary.extractor_factory import (
@@ -49,6 +48,7 @@ if TYPE_CHECKING:
         show_conversations_schema,
         show_preferences_schema,
     )
+    from tomldiary.writer import MemoryWriter, Receipt, Turn, shutdown_all_background_tasks
 
 __version__ = "0.1.0"
 
@@ -91,8 +91,11 @@ __all__ = [
 _LAZY = {
     "ConversationLoader": "loaders",
     "ConversationsPrinter": "pretty_print",
+    "MemoryWriter": "writer",
     "PreferenceLoader": "loaders",
     "PreferencesPrinter": "pretty_print",
+    "Receipt": "writer",
+    "Turn": "writer",
     "build_extractor": "extractor_factory",
     "compactor_agent": "extractor_factory",
     "extractor_agent": "extractor_factory",
@@ -105,6 +108,7 @@ _LAZY = {
     "pretty_print_preferences": "pretty_print",
     "show_conversations_schema": "schema",
     "show_preferences_schema": "schema",
+    "shutdown_all_background_tasks": "writer",
 }
 
 

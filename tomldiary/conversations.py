@@ -12,7 +12,7 @@ from tomldiary.models import ConversationItem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tomldiary.toml.document import Edit
+    from tomldiary.toml.document import Overlay
 
 __all__ = ["Conversations", "entry_to_conversation"]
 
@@ -68,8 +68,8 @@ class Conversations:
     # Writing
 
     @property
-    def _edit(self) -> Edit:
-        return cast("Edit", self._tables)
+    def _edit(self) -> Overlay:
+        return cast("Overlay", self._tables)
 
     def _migrate(self) -> None:
         """Give sessions of a file before version 0.3 their header; body and comments stay."""

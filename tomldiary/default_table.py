@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tomldiary.models import PreferenceItem  # noqa: TC001 - pydantic reads the annotations
 
@@ -21,6 +21,8 @@ class DefaultPrefTable(BaseModel):
     goals         : What the person wants to reach, learn or change, with a deadline if there is one
     work          : Job, employer, projects, colleagues and the tools used at work
     """
+
+    model_config = ConfigDict(defer_build=True)  # only loaders validate it
 
     likes: dict[str, PreferenceItem] = {}
     dislikes: dict[str, PreferenceItem] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
@@ -26,6 +25,7 @@ from tomldiary.recall import Indexes
 from tomldiary.schema import categories
 from tomldiary.similarity import DEFAULT_THRESHOLD, Similarity
 from tomldiary.turns import Applied, TurnRules, apply_turn
+from tomldiary.twins import in_thread
 from tomldiary.user import UserDiary
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from tomldiary.extraction.protocol import Extractor
     from tomldiary.operations import Operation
     from tomldiary.similarity import Scorer
+    from tomldiary.toml.document import Document
 
 __all__ = ["Diary", "TOMLDiary"]
 
@@ -163,11 +164,18 @@ class Diary:
             self._extractor = known
         return known[1]
 
+    async def _ready_extractor(self) -> Extractor:
+        """Return the extractor; the first time it may load a framework, which takes a second."""
+        known = self._extractor
+        if known is not None and known[0] is self.agent:
+            return known[1]
+        return await in_thread(lambda: self.extractor)
+
     # The coroutines of the ancestor
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:  # noqa: FBT001, FBT002
         """Return the preferences document as TOML text; "" if there is none."""
-        document = await asyncio.to_thread(self.engine.document, user_id, "preferences")
+        document = await in_thread(self.engine.document, user_id, "preferences")
         if not skip_metadata:
             return document.text
         edit = document.edit()
@@ -184,7 +192,7 @@ class Diary:
 
         The document's `_meta` table is in it too, under that key, unless `skip_metadata`.
         """
-        document = await asyncio.to_thread(self.engine.document, user_id, "conversations")
+        document = await in_thread(self.engine.document, user_id, "conversations")
         entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
         entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
         meta = document.table(("_meta",))
@@ -201,34 +209,31 @@ class Diary:
             book = Conversations(tx.edit("conversations"), self.max_conversations)
             return book.ensure(session_id, now=now)
 
-        if self.engine.is_cached(user_id, "conversations"):
-            document = self.engine.document(user_id, "conversations")
-            if Conversations(document).find(session_id) is not None:
-                return False
-        return await asyncio.to_thread(
-            self.engine.write, user_id, change, Source("session", session_id)
-        )
+        known = self.engine.cached(user_id, "conversations")
+        if known is not None and Conversations(known[0]).find(session_id) is not None:
+            return False
+        return await in_thread(self.engine.write, user_id, change, Source("session", session_id))
 
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory, as an extractor gets it."""
-        if self.engine.is_cached(user_id, *_KINDS):
-            return self._draft(user_id, session_id, context_now)
-        return await asyncio.to_thread(self._draft, user_id, session_id, context_now)
-
-    def _draft(self, user_id: str, session_id: str, now: datetime | None) -> MemoryDeps:
+        documents = self.engine.cached(user_id, *_KINDS)
+        if documents is None:
+            documents = await in_thread(self._documents, user_id)
         deps = MemoryDeps.from_documents(
-            self.engine.document(user_id, "preferences"),
-            self.engine.document(user_id, "conversations"),
+            *documents,
             rules=self.turn_rules.preferences,
             schema_name=self.schema_name,
             session_id=session_id,
-            context_now=now,
+            context_now=context_now,
             similarity=self.similarity,
         )
         deps.descriptions = self._descriptions
         return deps
+
+    def _documents(self, user_id: str) -> list[Document]:
+        return [self.engine.document(user_id, kind) for kind in _KINDS]
 
     async def update_memory(
         self,
@@ -256,7 +261,7 @@ class Diary:
         now: datetime | None = None,
     ) -> Applied:
         """Do what `update_memory` does, and return what became of the extractor's operations."""
-        extractor = self.extractor
+        extractor = await self._ready_extractor()
         deps = await self.build_deps(user_id, session_id, context_now=now)
         deps.user_msg, deps.assistant_msg = user_msg, assistant_msg
         deps.begin_turn()
@@ -271,7 +276,7 @@ class Diary:
                 " can be given again."
             ) from error
         operations = deps.operations
-        done = await asyncio.to_thread(self._commit, user_id, session_id, operations, now)
+        done = await in_thread(self._commit, user_id, session_id, operations, now)
         await self._compact_if_due(user_id, session_id, now)
         return done
 
@@ -332,7 +337,7 @@ class Diary:
             return
         moment = now or datetime.now(UTC)
         try:
-            due = await asyncio.to_thread(self._due, config, user_id, moment)
+            due = await in_thread(self._due, config, user_id, moment)
             if due:
                 await self._compact(user_id, session_id, due, moment)
         except Exception:  # the turn is committed; a clean-up that fails is tried again later
@@ -381,9 +386,7 @@ class Diary:
             now=timestamp(now),
         )
         await run_extractor(as_extractor(self.compactor), _COMPACTION_TASK, cast("Any", deps))
-        await asyncio.to_thread(
-            self._commit_compaction, user_id, session_id, draft.operations, due, now
-        )
+        await in_thread(self._commit_compaction, user_id, session_id, draft.operations, due, now)
 
     def _commit_compaction(
         self,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.preferences import Outcome
-    from tomldiary.toml.document import Edit
+    from tomldiary.toml.document import Overlay
 
 __all__ = ["MemoryDeps", "preference_line", "set_fields"]
 
@@ -87,7 +87,7 @@ class MemoryDeps:
         self.descriptions: dict[str, str] = {}
         self.user_msg = ""
         self.assistant_msg = ""
-        self._edits = {"preferences": prefs.edit(), "conversations": convs.edit()}
+        self._edits = {"preferences": prefs.overlay(), "conversations": convs.overlay()}
         self._stores: dict[str, Store] = {}
         self._operations: list[Operation] = []
         rules = PreferenceRules(tuple(self.allowed_cats), max_prefs_per_category)
@@ -296,7 +296,7 @@ def preference_line(category: str, key: str, entry: Mapping[str, Any]) -> str:
     return f"- {category}/{key}: {text} ({entry_count(entry)}×)"
 
 
-def set_fields(edit: Edit, operation: SetFields) -> None:
+def set_fields(edit: Overlay, operation: SetFields) -> None:
     """Apply a `SetFields` to an edit; an entry that is gone meanwhile is not brought back by parts."""
     table = edit.table(operation.path)
     if operation.delete:

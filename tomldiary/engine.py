@@ -117,13 +117,20 @@ class Engine:
         cached = self.load(user, kind)
         return cached.document if cached is not None else _EMPTY
 
-    def is_cached(self, user: str, *kinds: str) -> bool:
-        """Tell whether reading these documents needs nothing but a look at the file's status."""
+    def cached(self, user: str, *kinds: str) -> list[Document] | None:
+        """Return these documents if that needs nothing but a look at the files' status, else None."""
+        found: list[Document] = []
+        if not self.backend.is_quick:
+            return None
         for kind in kinds:
-            cached = self._cache.get((user, kind))
-            if cached is None or cached.young or cached.token != self.backend.token(user, kind):
-                return False
-        return True
+            cached, token = self._cache.get((user, kind)), self.backend.token(user, kind)
+            if token is None:
+                found.append(_EMPTY)
+                continue
+            if cached is None or cached.young or cached.token != token:
+                return None
+            found.append(cached.document)
+        return found
 
     def load(self, user: str, kind: str) -> _Cached | None:
         """Return a document with the version it was read at, or None if there is none."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -26,8 +27,6 @@ from tomldiary.models import timestamp
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from tomldiary.toml.lexer import Block
 
 __all__ = [
@@ -43,6 +42,7 @@ __all__ = [
 
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
+_SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
@@ -124,7 +124,12 @@ def parse_record(text: str) -> Record:
 
 def next_sequence(last: str | None) -> int:
     """Return the sequence number that follows the record `last` (None: there is no history yet)."""
-    return 1 if last is None else parse_record(last).seq + 1
+    if last is None:
+        return 1
+    found = _SEQ.search(last)  # the backend has verified the record
+    if found is None:
+        raise InvalidTOML("a history record has no sequence number.")
+    return int(found.group(1)) + 1
 
 
 def redo(text: str, record: Record, doc: str) -> str:
@@ -145,37 +150,49 @@ def redo(text: str, record: Record, doc: str) -> str:
     return text
 
 
-def block_changes(doc: str, old: Sequence[Block], new: Sequence[Block]) -> list[Change]:
+def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
     """Compare two versions block by block; what is unchanged takes no part.
 
     Positions are in the old text. Blocks that an edit did not touch are the same objects in both
-    versions, so the comparison takes little more than a walk over them.
+    versions, so most of the comparison is done by comparing slices of references.
     """
-    known = {id(block) for block in new}
     changes: list[Change] = []
-    at = position = 0  # in old text, in new blocks
-    pending_old = ""
-    start = 0
-    for block in old:
-        if id(block) not in known:
-            if not pending_old:
-                start = at
-            pending_old += block.text
-            at += len(block.text)
-            continue
-        added = ""
-        while new[position] is not block:
-            added += new[position].text
-            position += 1
-        position += 1
-        if pending_old != added:
-            changes.append(_trimmed(doc, start if pending_old else at, pending_old, added))
-        pending_old = ""
-        at += len(block.text)
-    added = "".join(block.text for block in new[position:])
-    if pending_old != added:
-        changes.append(_trimmed(doc, start if pending_old else at, pending_old, added))
+    i = j = at = 0
+    while i < len(old) or j < len(new):
+        same = _common(old, i, new, j)
+        i, j = i + same, j + same
+        if i == len(old) and j == len(new):
+            break
+        at += sum(map(len, map(_text_of, old[i - same : i])))
+        removed = added = ""
+        # Blocks do not move: what is not on the other side any more was removed or added here.
+        while i < len(old) and old[i] not in new[j:]:
+            removed += old[i].text
+            i += 1
+        while j < len(new) and (i == len(old) or new[j] is not old[i]):
+            added += new[j].text
+            j += 1
+        if removed != added:
+            changes.append(_trimmed(doc, at, removed, added))
+        at += len(removed)
     return changes
+
+
+_text_of = attrgetter("text")
+
+
+def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
+    """Return how many blocks from here on are the same, by bisection over equal slices."""
+    low, high = 0, min(len(old) - i, len(new) - j)
+    if old[i : i + high] == new[j : j + high]:
+        return high
+    while low < high - 1:
+        middle = (low + high) // 2
+        if old[i + low : i + middle] == new[j + low : j + middle]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def _trimmed(doc: str, at: int, old: str, new: str) -> Change:

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, LockTimeout
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ class UserLocks:
         if descriptor is None:
             path = self._folder / f"{number:02x}"
             try:
-                self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                make_folder(self._folder, sync=False)
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
                 descriptor = os.open(path, flags, 0o600)
             except OSError as error:

@@ -32,7 +32,7 @@ class PreferenceItem(BaseModel):
     updated_by : session that last changed it (`_updated_by`, managed)
     """
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
     text: str
     contexts: list[str] = Field(default_factory=list[str])
@@ -53,7 +53,7 @@ class ConversationItem(BaseModel):
     keywords : the main topics
     """
 
-    model_config = ConfigDict(populate_by_name=True)
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
     created: str = Field(default_factory=timestamp, alias="_created")
     updated: str = Field(default_factory=timestamp, alias="_updated")
@@ -64,6 +64,8 @@ class ConversationItem(BaseModel):
 
 class MetaInfo(BaseModel):
     """The `[_meta]` table at the head of a document."""
+
+    model_config = ConfigDict(defer_build=True)
 
     version: str = FORMAT_VERSION
     schema_name: str = ""

@@ -5,7 +5,6 @@ The same rules run twice: on a draft while a model works, and on fresh state whe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -14,9 +13,9 @@ from tomldiary.models import PreferenceItem
 from tomldiary.similarity import normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
-    from tomldiary.toml.document import Edit
+    from tomldiary.toml.document import Overlay
 
 __all__ = ["MAX_TEXT", "Outcome", "PreferenceRules", "Preferences", "entry_text", "entry_to_item"]
 
@@ -78,12 +77,12 @@ class Preferences:
         """Yield the entries of a category in the order of the file; what is no entry is left out."""
         main = self._tables.table((_ROOT, category)) or {}
         for key, value in main.items():
-            if isinstance(value, Mapping):
-                yield key, cast("Mapping[str, Any]", value)
+            if type(value) is dict:
+                yield key, cast("dict[str, Any]", value)
         short = self._tables.table((category,)) if category != _ROOT else None
         for key, value in (short or {}).items():
-            if isinstance(value, Mapping) and key not in main:
-                yield key, cast("Mapping[str, Any]", value)
+            if type(value) is dict and key not in main:
+                yield key, cast("dict[str, Any]", value)
 
     def texts(self, category: str) -> dict[str, str]:
         """Return the texts of a category by id."""
@@ -111,8 +110,8 @@ class Preferences:
     # Writing
 
     @property
-    def _edit(self) -> Edit:
-        return cast("Edit", self._tables)
+    def _edit(self) -> Overlay:
+        return cast("Overlay", self._tables)
 
     def upsert(
         self,

@@ -7,19 +7,27 @@ thread, which also works where a loop is running already, as in a notebook.
 
 from __future__ import annotations
 
-import asyncio
 import functools
+import os
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable, Coroutine
 
-__all__ = ["async_twin", "run_coroutine"]
+__all__ = ["async_twin", "in_thread", "run_coroutine"]
 
 S = TypeVar("S")
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking call in a worker thread and wait for it without holding the event loop."""
+    import asyncio  # noqa: PLC0415 - a third of what importing this package would take
+
+    return await asyncio.to_thread(function, *args, **kwargs)
 
 
 def async_twin(
@@ -29,7 +37,7 @@ def async_twin(
 
     @functools.wraps(method)
     async def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
-        return await asyncio.to_thread(method, self, *args, **kwargs)
+        return await in_thread(method, self, *args, **kwargs)
 
     twin.__name__ = f"a{method.__name__}"
     twin.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.a{method.__name__}"
@@ -38,28 +46,33 @@ def async_twin(
     return twin
 
 
-class _PrivateLoop:
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(
-            target=self.loop.run_forever, name="tomldiary-sync", daemon=True
-        )
+class _LoopThread:
+    """An event loop that runs in a thread of its own for as long as the process."""
+
+    def __init__(self, name: str) -> None:
+        import asyncio  # noqa: PLC0415 - see in_thread
+
+        self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
         self.thread.start()
 
 
 _guard = threading.Lock()
-_private: dict[int, _PrivateLoop] = {}
+_loops: dict[tuple[int, str], _LoopThread] = {}
 
 
-def run_coroutine(work: Coroutine[Any, Any, R]) -> R:
-    """Run a coroutine to its end from sync code, whether or not a loop runs in this thread."""
-    import os  # noqa: PLC0415 - only here
+def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync") -> R:
+    """Run a coroutine to its end from sync code, whether or not a loop runs in this thread.
 
+    Args:
+        work: The coroutine.
+        name: Which of the private loops to use; what one waits for runs in another.
+    """
+    import asyncio  # noqa: PLC0415 - see in_thread
+
+    key = (os.getpid(), name)  # a forked child has no use for its parent's threads
     with _guard:
-        private = _private.get(os.getpid())
-        if private is None:
-            _private.clear()  # a forked child has no use for its parent's threads
-            private = _private.setdefault(os.getpid(), _PrivateLoop())
+        private = _loops.get(key) or _loops.setdefault(key, _LoopThread(name))
     if threading.current_thread() is private.thread:
         work.close()
         raise RuntimeError(

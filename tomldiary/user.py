@@ -81,6 +81,7 @@ class UserDiary:
         id: str | None = None,  # noqa: A002 - the word of the file format
         contexts: Iterable[str] = (),
         count_up: bool = True,
+        create: bool = True,
         session_id: str = "",
         actor: str = "",
         reason: str = "",
@@ -97,6 +98,7 @@ class UserDiary:
             id: The entry to change. An id that does not exist yet is given to the new entry.
             contexts: Labels that are added to those stored.
             count_up: Whether an existing entry's counter goes up by one.
+            create: False if only an entry that exists may be changed.
             session_id: Kept in `_created_by` and `_updated_by`, and in history.
             actor: Who did it, for history.
             reason: Why, for history.
@@ -109,6 +111,9 @@ class UserDiary:
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
             book = Preferences(tx.edit("preferences"), self.diary.turn_rules.preferences)
+            book.check_category(category)
+            if not create and (id is None or book.find(category, id) is None):
+                raise UnknownEntry(f"{category}/{id}")
             outcome = book.upsert(
                 category, id, text, contexts, now=moment, session=session_id, count_up=count_up
             )
@@ -301,14 +306,16 @@ class UserDiary:
             key: `category/id`, or the session id.
 
         Raises:
-            UnknownEntry: There is none.
+            UnknownCategory, UnknownEntry: There is none.
         """
         found: Mapping[str, Any] | None
         if kind == "conversations":
             found = Conversations(self._document(kind)).find(key)
         else:
             category, _, name = key.partition("/")
-            located = self._book().find(category, name)
+            book = self._book()
+            book.check_category(category)
+            located = book.find(category, name)
             found = located[1] if located is not None else None
         if found is None:
             raise UnknownEntry(f"{kind}/{key}")

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import Commit, digest
 from tomldiary.history import Change, Record, next_sequence, render_record
+from tomldiary.twins import in_thread
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend
@@ -24,7 +24,7 @@ class AsyncVerbs:
 
     async def load(self: Backend, user_id: str, kind: str) -> str | None:
         """Return the document's text, or None. An unknown user leaves no trace."""
-        stored = await asyncio.to_thread(self.read, user_id, kind)
+        stored = await in_thread(self.read, user_id, kind)
         return stored.text if stored is not None else None
 
     async def save(self: Backend, user_id: str, kind: str, content: str) -> None:
@@ -33,23 +33,23 @@ class AsyncVerbs:
         Raises:
             DocumentError: `content` is not TOML that this library would read back.
         """
-        await asyncio.to_thread(_save, self, user_id, kind, content)
+        await in_thread(_save, self, user_id, kind, content)
 
     async def exists(self: Backend, user_id: str, kind: str) -> bool:
         """Tell whether the document exists."""
-        return await asyncio.to_thread(self.token, user_id, kind) is not None
+        return await in_thread(self.token, user_id, kind) is not None
 
     async def delete(self: Backend, user_id: str, kind: str) -> None:
         """Remove the document if it exists."""
-        await asyncio.to_thread(_erase, self, user_id, kind)
+        await in_thread(_erase, self, user_id, kind)
 
     async def delete_user(self: Backend, user_id: str) -> None:
         """Remove everything of the user, history included."""
-        await asyncio.to_thread(_erase, self, user_id, None)
+        await in_thread(_erase, self, user_id, None)
 
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""
-        return await asyncio.to_thread(self.users)
+        return await in_thread(self.users)
 
 
 def _save(backend: Backend, user: str, kind: str, content: str) -> None:

@@ -36,8 +36,8 @@ Durability = Literal["full", "process", "none"]
 
 
 def digest(text: str) -> str:
-    """Fingerprint of a text: 128 bits of BLAKE2b, in hex."""
-    return hashlib.blake2b(text.encode("utf-8"), digest_size=16).hexdigest()
+    """Fingerprint of a text: the first 128 bits of SHA-256, in hex."""
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +71,11 @@ class Backend(Protocol):
     @property
     def durability(self) -> Durability:
         """What a returned commit survives."""
+        ...
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether `token` takes no longer than a look at a file's status."""
         ...
 
     @property

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import os
 import stat
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 from tomldiary.errors import BackendError
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["file_token", "make_folder", "read_file", "sync_folder", "write_all", "write_new"]
+__all__ = [
+    "file_token",
+    "make_folder",
+    "read_file",
+    "sync_folder",
+    "token_of",
+    "write_all",
+    "write_new",
+]
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
+_PRIVATE = 0o600
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 FileToken = tuple[int, int, int, int]
+
+
+def token_of(found: os.stat_result) -> FileToken:
+    """Return the token for what `stat` found."""
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def file_token(path: str | Path) -> FileToken | None:
@@ -31,7 +42,7 @@ def file_token(path: str | Path) -> FileToken | None:
         raise BackendError(
             f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
         ) from error
-    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+    return token_of(found)
 
 
 def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
@@ -63,8 +74,7 @@ def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
             after = os.fstat(descriptor)
             # An editor that saves in place may have been at it meanwhile: read again.
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
-                token = (after.st_mtime_ns, after.st_ctime_ns, after.st_size, after.st_ino)
-                return b"".join(parts), token
+                return b"".join(parts), token_of(after)
     except OSError as error:
         raise BackendError(f"{path}: cannot be read ({error.strerror}).") from error
     finally:
@@ -78,7 +88,7 @@ def write_all(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
-def write_new(path: Path, data: bytes, *, sync: bool) -> FileToken:
+def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
     """Create a private file that did not exist and fill it; removed again if that fails.
 
     Returns the token, which also holds once the file was renamed on the same file system, but for
@@ -87,17 +97,18 @@ def write_new(path: Path, data: bytes, *, sync: bool) -> FileToken:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
     descriptor = os.open(path, flags, 0o600)
     try:
-        os.fchmod(descriptor, 0o600)
         write_all(descriptor, data)
+        found = os.fstat(descriptor)
+        if found.st_mode & 0o777 != _PRIVATE:  # an unusual umask
+            os.fchmod(descriptor, _PRIVATE)
         if sync:
             os.fsync(descriptor)
-        found = os.fstat(descriptor)
     except BaseException:
         os.close(descriptor)
-        path.unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
         raise
     os.close(descriptor)
-    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+    return token_of(found)
 
 
 def make_folder(path: Path, *, sync: bool) -> None:
@@ -114,7 +125,7 @@ def make_folder(path: Path, *, sync: bool) -> None:
         sync_folder(path.parent)
 
 
-def sync_folder(path: Path) -> None:
+def sync_folder(path: str | Path) -> None:
     """Make the names in a folder durable."""
     descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
     try:

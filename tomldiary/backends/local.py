@@ -20,7 +20,7 @@ import time
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored, digest
@@ -60,6 +60,15 @@ _TEMP_PREFIX = ".staged-"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=-]*(/[a-z0-9_][a-z0-9_.%=-]*)*")
 
 
+class _Tail(NamedTuple):
+    """The end of a user's history as last seen."""
+
+    segment: str
+    token: FileToken
+    folder_time: int
+    record: str
+
+
 class LocalBackend(AsyncVerbs):
     """Keeps everything below one folder, for any number of threads and processes at once.
 
@@ -69,6 +78,7 @@ class LocalBackend(AsyncVerbs):
     """
 
     is_atomic = True
+    is_quick = True
     is_shared = True
 
     def __init__(
@@ -88,7 +98,7 @@ class LocalBackend(AsyncVerbs):
         self._sync = durability == "full"
         self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
         self._folders: dict[str, Path] = {}
-        self._tails: dict[str, tuple[Path, FileToken | None, str | None]] = {}
+        self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
         self._names = itertools.count()
 
@@ -187,21 +197,20 @@ class LocalBackend(AsyncVerbs):
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
-        folder = self.folder(user)
+        folder = str(self.folder(user))
         for kind in commit.texts:
-            if file_token(folder / f"{kind}.toml") != commit.expected.get(kind):
+            if file_token(f"{folder}/{kind}.toml") != commit.expected.get(kind):
                 raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
-        staged: dict[str, Path] = {}
+        staged: dict[str, str] = {}
         try:
-            if not folder.is_dir():
-                self._create(user, folder)
+            if not os.path.isdir(folder):  # noqa: PTH112 - this is the hot path of every write
+                self._create(user, self.folder(user))
             for kind, text in commit.texts.items():
-                temp = folder / f"{_TEMP_PREFIX}{os.getpid()}-{next(self._names)}-{kind}.tmp"
+                temp = self._temp_name(folder, kind)
                 write_new(temp, text.encode("utf-8"), sync=self._sync)
                 staged[kind] = temp
-            history = folder / "history"
             newest = self._tail(user)[0]
-            segment = append_records(history, newest, commit.records, sync=self._sync)
+            appended = append_records(f"{folder}/history", newest, commit.records, sync=self._sync)
         except OSError as error:
             self._drop(staged)
             raise BackendError(
@@ -211,20 +220,24 @@ class LocalBackend(AsyncVerbs):
         except BaseException:
             self._drop(staged)
             raise
-        self._tails[user] = (segment, file_token(segment), commit.records[-1])
+        self._tails[user] = _Tail(*appended, _folder_time(f"{folder}/history"), commit.records[-1])
         return self._publish(user, folder, staged)
 
-    @staticmethod
-    def _drop(staged: dict[str, Path]) -> None:
-        for temp in staged.values():
-            temp.unlink(missing_ok=True)
+    def _temp_name(self, folder: str, kind: str) -> str:
+        name = kind.replace("/", "%2f")
+        return f"{folder}/{_TEMP_PREFIX}{os.getpid()}-{next(self._names)}-{name}.tmp"
 
-    def _publish(self, user: str, folder: Path, staged: dict[str, Path]) -> dict[str, FileToken]:
+    @staticmethod
+    def _drop(staged: dict[str, str]) -> None:
+        for temp in staged.values():
+            Path(temp).unlink(missing_ok=True)
+
+    def _publish(self, user: str, folder: str, staged: dict[str, str]) -> dict[str, FileToken]:
         tokens: dict[str, FileToken] = {}
         try:
             for kind, temp in staged.items():
-                target = folder / f"{kind}.toml"
-                os.replace(temp, target)  # noqa: PTH105 - as in the rest of this module
+                target = f"{folder}/{kind}.toml"
+                os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
                 token = file_token(target)
                 assert token is not None  # noqa: S101 - it was just put there
                 tokens[kind] = token
@@ -241,7 +254,7 @@ class LocalBackend(AsyncVerbs):
         if folder.name.startswith("~"):
             encoded = user.encode("unicode_escape").decode("ascii")
             text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
-            write_new(folder / _OWNER, text.encode(), sync=self._sync)
+            write_new(str(folder / _OWNER), text.encode(), sync=self._sync)
         if self._sync:
             sync_folder(folder)
 
@@ -253,15 +266,18 @@ class LocalBackend(AsyncVerbs):
         """Yield the texts of all history records, newest first."""
         return read_records(self.folder(user) / "history")
 
-    def _tail(self, user: str) -> tuple[Path | None, str | None]:
+    def _tail(self, user: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
         cached = self._tails.get(user)
-        folder = self.folder(user) / "history"
-        if cached is not None and cached[1] is not None and file_token(cached[0]) == cached[1]:
-            following = newest_segment(folder) if cached[0].stat().st_size > (1 << 20) else None
-            if following is None or following == cached[0]:
-                return cached[0], cached[2]
-        newest = newest_segment(folder)
+        place = f"{self.folder(user)}/history"
+        changed = _folder_time(place)
+        if (
+            cached is not None
+            and cached.folder_time == changed  # no segment was added since
+            and file_token(cached.segment) == cached.token
+        ):
+            return cached.segment, cached.record
+        newest = newest_segment(Path(place))
         if newest is None:
             return None, None
         record, end = last_record(newest)
@@ -272,8 +288,10 @@ class LocalBackend(AsyncVerbs):
             # The only record of a fresh segment was torn: the one before it is in the segment before.
             newest.unlink()
             return self._tail(user)
-        self._tails[user] = (newest, file_token(newest), record)
-        return newest, record
+        token = file_token(newest)
+        assert token is not None  # noqa: S101 - it was just read, and the lock is held
+        self._tails[user] = _Tail(str(newest), token, changed, record)
+        return str(newest), record
 
     # After a crash
 
@@ -316,7 +334,7 @@ class LocalBackend(AsyncVerbs):
             if digest(current) == wanted or digest(current) != record.bases[kind]:
                 continue  # published, or a person has changed it since
             text = redo(current, record, kind)
-            temp = folder / f"{_TEMP_PREFIX}{os.getpid()}-{next(self._names)}-{kind}.tmp"
+            temp = self._temp_name(str(folder), kind)
             write_new(temp, text.encode("utf-8"), sync=self._sync)
             os.replace(temp, target)  # noqa: PTH105
 
@@ -337,6 +355,14 @@ class LocalBackend(AsyncVerbs):
         self._tails.pop(user, None)
         self._recovered.discard(user)
         return True
+
+
+def _folder_time(path: str) -> int:
+    """Return when a name was last added to a folder or taken away, or 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
+    except OSError:
+        return 0
 
 
 def _checked_kind(kind: str) -> str:

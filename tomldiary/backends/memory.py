@@ -23,6 +23,7 @@ class MemoryBackend(AsyncVerbs):
     """Keeps everything in dictionaries, gone with the process. Thread-safe."""
 
     is_atomic = True
+    is_quick = True
     is_shared = False
     durability: Durability = "none"
 

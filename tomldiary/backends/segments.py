@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import make_folder, sync_folder, write_all
+from tomldiary.backends.files import make_folder, sync_folder, token_of, write_all
 from tomldiary.errors import BackendError, InvalidTOML
 from tomldiary.history import HEADER, parse_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
+
+    from tomldiary.backends.files import FileToken
 
 __all__ = ["append_records", "last_record", "newest_segment", "read_records", "segments"]
 
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 SEGMENT_BYTES = 4 * 1024 * 1024
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
 
@@ -42,19 +45,26 @@ def _next_segment(folder: Path, newest: Path | None) -> Path:
     return folder / f"{month}-001.toml"
 
 
-def append_records(folder: Path, newest: Path | None, records: list[str], *, sync: bool) -> Path:
-    """Append records and return the segment that holds them; on failure the segment is as before.
+def append_records(
+    folder: str, newest: str | None, records: list[str], *, sync: bool
+) -> tuple[str, FileToken]:
+    """Append records; on failure the segment is as before.
+
+    Returns:
+        The segment that holds them, and its version.
 
     Raises:
-        BackendError: Nothing was appended, or (and then it says so) that is not known.
+        OSError: Nothing was appended.
+        BackendError: Whether something was appended is not known.
     """
     data = "".join(records).encode()
     path = newest
-    if path is None or path.stat().st_size + len(data) > SEGMENT_BYTES:
-        make_folder(folder, sync=sync)
-        path = _next_segment(folder, newest)
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-    descriptor = os.open(path, flags, 0o600)
+    if path is not None and os.stat(path).st_size + len(data) > SEGMENT_BYTES:  # noqa: PTH116 - hot
+        path = None
+    if path is None:
+        make_folder(Path(folder), sync=sync)
+        path = str(_next_segment(Path(folder), Path(newest) if newest else None))
+    descriptor = os.open(path, _FLAGS, 0o600)
     try:
         size = os.fstat(descriptor).st_size
         if size == 0:
@@ -62,18 +72,18 @@ def append_records(folder: Path, newest: Path | None, records: list[str], *, syn
         try:
             write_all(descriptor, data)
             if sync:
-                os.fdatasync(descriptor)
+                _sync_data(descriptor)
                 if size == 0:
                     sync_folder(folder)
         except OSError as error:
             _take_back(descriptor, size, path, error, sync=sync)
             raise
+        return path, token_of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
-    return path
 
 
-def _take_back(descriptor: int, size: int, path: Path, cause: OSError, *, sync: bool) -> None:
+def _take_back(descriptor: int, size: int, path: str, cause: OSError, *, sync: bool) -> None:
     """Cut the segment back to `size`, so that what failed is not found later."""
     try:
         os.ftruncate(descriptor, size)
@@ -114,18 +124,24 @@ def last_record(path: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def _last_header(data: bytes) -> int:
-    header = HEADER.encode()
-    at = data.rfind(b"\n" + header)
-    if at >= 0:
-        return at + 1
-    return 0 if data.startswith(header) else -1
-
-
 def read_records(folder: Path) -> Iterator[str]:
     """Yield all whole records, newest first."""
     for path in reversed(segments(folder)):
         data = path.read_bytes()
-        while (at := _last_header(data)) >= 0:
-            yield data[at:].decode("utf-8", "replace")
-            data = data[:at]
+        end = len(data)
+        while (at := _last_header(data, end)) >= 0:
+            yield data[at:end].decode("utf-8", "replace")
+            end = at
+
+
+def _sync_data(descriptor: int) -> None:
+    """Make a file's content durable; where there is no fdatasync, fsync does more than that."""
+    getattr(os, "fdatasync", os.fsync)(descriptor)
+
+
+def _last_header(data: bytes, end: int | None = None) -> int:
+    header = HEADER.encode()
+    at = data.rfind(b"\n" + header, 0, end)
+    if at >= 0:
+        return at + 1
+    return 0 if end != 0 and data.startswith(header) else -1

@@ -7,13 +7,12 @@ the same storage is not noticed while a document is being written.
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored, digest
 from tomldiary.errors import BackendError, CommittedUnpublished
 from tomldiary.locks import UserLocks
+from tomldiary.twins import run_coroutine
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
@@ -31,26 +30,19 @@ class SixVerbsBackend:
 
     is_atomic = False
     is_shared = False
+    is_quick = False
     durability: Durability = "process"
 
     def __init__(self, wrapped: BackendProtocol) -> None:
         self.wrapped = wrapped
         self._locks = UserLocks(None)
         self._records: dict[str, str] = {}
-        self._guard = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"SixVerbsBackend({self.wrapped!r})"
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        with self._guard:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                threading.Thread(
-                    target=self._loop.run_forever, name="tomldiary-backend", daemon=True
-                ).start()
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return run_coroutine(work, name="tomldiary-backend")
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers in this process."""

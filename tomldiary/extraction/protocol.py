@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import SchemaError
+from tomldiary.twins import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,6 +56,6 @@ async def run_extractor(extractor: Extractor, message: str, deps: MemoryDeps) ->
     if inspect.iscoroutinefunction(run):
         await run(message, deps=deps)
         return
-    result = await asyncio.to_thread(run, message, deps=deps)
+    result = await in_thread(run, message, deps=deps)
     if inspect.isawaitable(result):
         await result

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
@@ -27,6 +26,8 @@ def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:
     Raises:
         MissingExtra: No adapter offers it, or the framework the adapter needs is not installed.
     """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, used once
+
     for point in entry_points(group=GROUP, name=name):
         try:
             return point.load()

@@ -7,9 +7,11 @@ tomlkit. Either way the result is proved: the new block parses to exactly the wa
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidTOML, InvalidValue
+from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_key, render_path, render_value, same_value
 
@@ -57,29 +59,45 @@ def split_tail(text: str) -> tuple[str, str]:
 
 
 def edit_block(
-    text: str,
-    path: tuple[str, ...],
-    old: Mapping[str, Any],
-    new: Mapping[str, Any],
-    *,
-    newline: str = "\n",
-) -> str:
-    """Return `text` with the keys of table `path` changed from `old` to `new`.
+    block: Block, old: Mapping[str, Any], new: Mapping[str, Any], *, newline: str = "\n"
+) -> Block:
+    """Return `block` with the keys of its table changed from `old` to `new`.
+
+    A table that stands exactly as we render it is rendered anew: lines that stay equal come out
+    equal, and our own rendering needs no proof. Any other is edited in place and proved by parsing.
 
     Raises:
         InvalidValue: The block cannot be changed without changing something else.
     """
+    path, text = block.path, block.text
+    ours = block.ours or _find_ours(text, path, old, newline)
+    if ours is not None:
+        lead, tail = ours
+        rendered = render_block(path, new, newline=newline)
+        return Block(path, f"{text[:lead]}{rendered}{text[len(text) - tail :]}", ours=ours)
     edited = _edit_lines(text, path, old, new, newline)
     if edited is not None and _proved(edited, path, new):
-        return edited
+        return Block(path, edited)
     edited = _edit_tree(text, path, old, new)
     if _proved(edited, path, new):
-        return edited
+        return Block(path, edited)
     raise InvalidValue(
         "this table is written in a way that cannot be changed safely. Write it as one"
         f" [{render_path(path)}] table with a line for each key.",
         where=render_path(path),
     )
+
+
+def _find_ours(
+    text: str, path: tuple[str, ...], data: Mapping[str, Any], newline: str
+) -> tuple[int, int] | None:
+    """Return what stands before and behind the table, if it stands exactly as we render it."""
+    body, tail = split_tail(text)
+    rendered = render_block(path, data, newline=newline)
+    lead = len(body) - len(rendered)
+    if not path or not body.endswith(rendered) or (lead > 0 and body[lead - 1] != "\n"):
+        return None
+    return lead, len(tail)
 
 
 def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
@@ -92,6 +110,7 @@ def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
     return isinstance(found, dict) and same_value(found, want)
 
 
+@lru_cache(maxsize=256)
 def _line_of(key: str) -> re.Pattern[str]:
     forms = {re.escape(render_key(key)), re.escape(f'"{key}"'), re.escape(f"'{key}'")}
     return re.compile(

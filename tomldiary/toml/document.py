@@ -12,12 +12,12 @@ from tomldiary.toml.blockedit import edit_block, render_block, split_tail
 from tomldiary.toml.guards import check_size
 from tomldiary.toml.lexer import Block, header_path, split_blocks
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import render_path, same_value
+from tomldiary.toml.values import render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Document", "Edit", "Path", "parse_toml"]
+__all__ = ["Document", "Edit", "Overlay", "Path"]
 
 Table = dict[str, Any]
 Path = tuple[str, ...]
@@ -27,7 +27,7 @@ Path = tuple[str, ...]
 class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
-    __slots__ = ("_index", "_last", "_parents", "_text", "blocks", "data")
+    __slots__ = ("_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data")
 
     def __init__(
         self,
@@ -37,6 +37,8 @@ class Document:
         index: dict[Path, Block] | None = None,
         last: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
+        *,
+        has_arrays: bool | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -44,6 +46,7 @@ class Document:
         self._index = index
         self._last = last
         self._parents = parents
+        self._has_arrays = has_arrays
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -73,6 +76,13 @@ class Document:
         return self._index
 
     @property
+    def has_arrays(self) -> bool:
+        """Whether there is a list of tables, `[[…]]`, in it."""
+        if self._has_arrays is None:
+            self._has_arrays = any(block.is_array for block in self.blocks)
+        return self._has_arrays
+
+    @property
     def last(self) -> dict[Path, Block]:
         """The last block below each parent path: where the next sibling goes."""
         if self._last is None:
@@ -92,28 +102,96 @@ class Document:
         """Return the table at `path`, or None; not a copy."""
         return _find_table(self.data, path)
 
+    def overlay(self) -> Overlay:
+        """Start changes that only live in memory."""
+        return Overlay(self)
+
     def edit(self) -> Edit:
         """Start a set of changes; nothing happens to this document."""
         return Edit(self)
 
 
-class Edit:
-    """Changes to tables of one document, collected; `done()` gives the new document."""
+class Overlay:
+    """A document's values, changed in memory only; unchanged tables stay shared with the document."""
 
     def __init__(self, document: Document) -> None:
+        self._data = document.data
+        self._owned: dict[int, Table] = {}
+        self._changed = False
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether anything differs from the document the changes began with."""
+        return self._changed
+
+    def table(self, path: Path) -> Mapping[str, Any] | None:
+        """Return the table at `path` as changed so far; not a copy."""
+        return _find_table(self._data, path)
+
+    def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:  # noqa: ARG002 - see Edit
+        """Make the table at `path` hold exactly `data`.
+
+        Raises:
+            InvalidValue: A value that TOML cannot hold.
+        """
+        old = self.table(path)
+        if old is not None and same_value(old, data):
+            return
+        for key, value in data.items():
+            if old is None or key not in old or old[key] is not value:
+                render_value(value, where=".".join((*path, key)))
+        self._set_data(path, dict(data))
+        self._changed = True
+
+    def delete(self, path: Path) -> bool:
+        """Remove the table at `path`; False if there is none."""
+        if self.table(path) is None:
+            return False
+        self._set_data(path, None)
+        self._changed = True
+        return True
+
+    def rename(self, old: Path, new: Path) -> bool:
+        """Move the table `old` to `new`; False if that is not possible."""
+        data = self.table(old)
+        if data is None or self.table(new) is not None:
+            return False
+        self._set_data(old, None)
+        self._set_data(new, dict(data))
+        self._changed = True
+        return True
+
+    # Only the tables on the way are copied.
+
+    def _set_data(self, path: Path, value: Table | None) -> None:
+        if id(self._data) not in self._owned:
+            self._data = dict(self._data)
+            self._owned[id(self._data)] = self._data
+        table = self._data
+        for key in path[:-1]:
+            inner: Table = table.get(key, {})
+            if id(inner) not in self._owned:
+                inner = dict(inner)
+                self._owned[id(inner)] = inner
+                table[key] = inner
+            table = inner
+        if value is None:
+            table.pop(path[-1], None)
+        else:
+            table[path[-1]] = value
+
+
+class Edit(Overlay):
+    """Changes to tables of one document, text and values; `done()` gives the new document."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
         self._base = document
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
-        self._data = document.data
-        self._owned: dict[int, Table] = {}
-        self._changed = False
         self.newline = "\r\n" if any("\r\n" in block.text for block in self._blocks[:2]) else "\n"
-
-    def table(self, path: Path) -> Mapping[str, Any] | None:
-        """Return the table at `path` as changed so far; not a copy."""
-        return _find_table(self._data, path)
 
     def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
         """Make the table at `path` hold exactly `data`, touching only what differs.
@@ -171,16 +249,11 @@ class Edit:
                 tail = line[code.rindex("]") + 1 :]
                 lines[number] = f"{line[: line.index('[')]}[{render_path(new)}]{tail}"
                 break
-        self._swap(block, "\n".join(lines), path=new)
+        self._swap(block, Block(new, "\n".join(lines)))
         self._set_data(old, None)
         self._set_data(new, dict(data))
         self._changed = True
         return True
-
-    @property
-    def is_changed(self) -> bool:
-        """Whether anything differs from the document the edit began with."""
-        return self._changed
 
     def done(self) -> Document:
         """Return the changed document, or the same object if nothing changed.
@@ -190,7 +263,15 @@ class Edit:
         """
         if not self._changed:
             return self._base
-        document = Document(self._blocks, self._data, None, self._index, self._last, self._parents)
+        document = Document(
+            self._blocks,
+            self._data,
+            None,
+            self._index,
+            self._last,
+            self._parents,
+            has_arrays=self._base.has_arrays,  # an edit adds no list of tables
+        )
         check_size(document.text)
         return document
 
@@ -216,15 +297,18 @@ class Edit:
             return
         text = render_block(path, data, newline=self.newline)
         anchor = self._blocks[0] if at_head else self._anchor(path)
-        body, tail = split_tail(anchor.text)
+        tail_length = anchor.ours[1] if anchor.ours is not None else len(split_tail(anchor.text)[1])
+        body = anchor.text[: len(anchor.text) - tail_length]
+        tail = anchor.text[len(body) :]
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
         at = self._blocks.index(anchor)
-        self._swap(anchor, body + gap, at=at)
+        ours = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
+        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, ours), at=at)
         if at + 1 < len(self._blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
-        block = Block(path, text + tail)
+        block = Block(path, text + tail, ours=(0, len(tail)))
         self._blocks.insert(at + 1, block)
         self._index[path] = self._last[path[:-1]] = block
         if any(path[:end] not in self._parents for end in range(1, len(path))):
@@ -255,7 +339,7 @@ class Edit:
             else:
                 raise _part_of_list(path)
         elif path not in self._parents:
-            self._swap(block, edit_block(block.text, path, old, new, newline=self.newline))
+            self._swap(block, edit_block(block, old, new, newline=self.newline))
         else:
             self._change_with_subtables(block, old, new)
 
@@ -264,7 +348,7 @@ class Edit:
         first = self._below(path)[0]
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
-        block = Block(path, text + self.newline)
+        block = Block(path, text + self.newline, ours=(0, len(self.newline)))
         self._blocks.insert(self._blocks.index(first), block)
         self._index[path] = block
         self._last.setdefault(path[:-1], block)
@@ -289,8 +373,7 @@ class Edit:
 
     def _rewrite(self, block: Block, inner: Table, want: Table) -> None:
         if not same_value(inner, want):
-            text = edit_block(block.text, block.path, inner, want, newline=self.newline)
-            self._swap(block, text)
+            self._swap(block, edit_block(block, inner, want, newline=self.newline))
 
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
@@ -301,7 +384,7 @@ class Edit:
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
-        self._swap(before, kept + tail, at=at - 1)
+        self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
         del self._index[block.path]
         parent = block.path[:-1]
         if self._last.get(parent) is block:
@@ -311,13 +394,10 @@ class Edit:
                     self._last[parent] = other
                     break
 
-    def _swap(
-        self, block: Block, text: str, *, at: int | None = None, path: Path | None = None
-    ) -> None:
-        """Put `text` where `block` stands."""
-        if text == block.text and path is None:
+    def _swap(self, block: Block, new: Block, *, at: int | None = None) -> None:
+        """Put `new` where `block` stands."""
+        if new.text == block.text and new.path == block.path:
             return
-        new = Block(block.path if path is None else path, text, block.is_array)
         self._blocks[self._blocks.index(block) if at is None else at] = new
         if not block.path:
             return
@@ -342,31 +422,20 @@ class Edit:
 
     def _own_values(self, block: Block) -> Table | None:
         """Return the values written in `block` itself, without tables that have headers of their own."""
-        if not block.text or (not block.path and not block.text.strip("\ufeff \t\r\n")):
-            return {} if block.path else None
+        if not block.path and not block.text.strip("\ufeff \t\r\n"):
+            return None
+        if block.path and not self._base.has_arrays:
+            # Whatever has no header of its own below this one is written here.
+            table = self.table(block.path) or {}
+            return {
+                key: value
+                for key, value in table.items()
+                if (*block.path, key) not in self._index and (*block.path, key) not in self._parents
+            }
         found: Any = parse_toml(block.text)
         for key in block.path:
             found = found[key]
         return cast("Table", found)
-
-    # Values: only the tables on the way are copied
-
-    def _set_data(self, path: Path, value: Table | None) -> None:
-        if id(self._data) not in self._owned:
-            self._data = dict(self._data)
-            self._owned[id(self._data)] = self._data
-        table = self._data
-        for key in path[:-1]:
-            inner: Table = table.get(key, {})
-            if id(inner) not in self._owned:
-                inner = dict(inner)
-                self._owned[id(inner)] = inner
-                table[key] = inner
-            table = inner
-        if value is None:
-            table.pop(path[-1], None)
-        else:
-            table[path[-1]] = value
 
 
 def _part_of_list(path: Path) -> InvalidValue:
@@ -379,7 +448,9 @@ def _part_of_list(path: Path) -> InvalidValue:
 
 def _find_any(data: Any, path: Path) -> Any:
     for key in path:
-        data = cast("Table", data).get(key) if isinstance(data, dict) else None
+        if type(data) is not dict:
+            return None
+        data = cast("Table", data).get(key)
     return data
 
 

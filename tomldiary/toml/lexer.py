@@ -36,6 +36,8 @@ class Block:
     path: tuple[str, ...]
     text: str
     is_array: bool = False
+    ours: tuple[int, int] | None = None
+    """Characters before and behind the table, if the table stands exactly as we render it."""
 
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:

@@ -64,7 +64,10 @@ def _check_unicode(text: str, where: str) -> None:
 
 
 def _render_text(text: str, where: str) -> str:
-    if not text.isascii():
+    if text.isascii():
+        if text.isprintable() and '"' not in text and "\\" not in text:
+            return f'"{text}"'
+    else:
         _check_unicode(text, where)
     return f'"{_ESCAPE.sub(_escaped, text)}"'
 
@@ -149,19 +152,29 @@ def _render_float(value: float) -> str:
 
 def same_value(left: Any, right: Any) -> bool:
     """Tell whether two parsed values are the same one: types count, NaN equals NaN, -0.0 is not 0.0."""
-    if isinstance(left, Mapping) and isinstance(right, Mapping):
-        one, two = cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
-        return one.keys() == two.keys() and all(same_value(one[key], two[key]) for key in one)
-    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-        first, second = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
-        return len(first) == len(second) and all(map(same_value, first, second))
-    return _is_same_scalar(left, right)  # pyright: ignore[reportUnknownArgumentType] - any value at all
-
-
-def _is_same_scalar(left: object, right: object) -> bool:
-    if isinstance(left, float) and isinstance(right, float):
+    if left is right:
+        return True
+    kind: type[Any] = type(left)  # pyright: ignore[reportUnknownVariableType]
+    if kind is not type(right):
+        # A tuple stands for a list, and any mapping for a table.
+        if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+            return _same_items(list(left), list(right))  # pyright: ignore[reportUnknownArgumentType]
+        if isinstance(left, Mapping) and isinstance(right, Mapping):
+            return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType]
+        return False
+    if kind is dict:
+        return left.keys() == right.keys() and all(
+            same_value(value, right[key]) for key, value in left.items()
+        )
+    if kind is list or kind is tuple:
+        return _same_items(left, right)
+    if kind is float:
         return repr(left) == repr(right)
-    return left.__class__ is right.__class__ and left == right
+    return bool(left == right)
+
+
+def _same_items(left: Sequence[Any], right: Sequence[Any]) -> bool:
+    return len(left) == len(right) and all(map(same_value, left, right))
 
 
 def encode_nulls(data: Mapping[str, Any]) -> dict[str, Any]:

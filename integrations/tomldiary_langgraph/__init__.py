@@ -1,0 +1,19 @@
+"""One memory behind LangGraph: a store over a diary's entries, and nodes that recall and remember.
+
+from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from tomldiary.errors import MissingExtra
+
+if find_spec("langgraph") is None:
+    raise MissingExtra("tomldiary_langgraph", "langgraph")
+
+from tomldiary_langgraph.errors import NotSupported
+from tomldiary_langgraph.nodes import extract_node, recall_node, submit_node
+from tomldiary_langgraph.store import DiaryStore
+
+__all__ = ["DiaryStore", "NotSupported", "extract_node", "recall_node", "submit_node"]

@@ -1,0 +1,22 @@
+"""A diary inside pydantic-ai: a toolset for agents, and the agents that extract and compact.
+
+from pydantic_ai import Agent
+from tomldiary_pydantic_ai import DiaryToolset
+
+agent = Agent("openai-chat:gpt-5-mini", toolsets=[DiaryToolset("./memories", user_id="alice")])
+"""
+
+from __future__ import annotations
+
+from tomldiary.errors import MissingExtra
+
+try:
+    from tomldiary_pydantic_ai.compaction import compactor_agent
+    from tomldiary_pydantic_ai.extraction import build_extractor, extractor_agent
+    from tomldiary_pydantic_ai.toolset import DiaryToolset
+except ModuleNotFoundError as error:
+    if (error.name or "").partition(".")[0] != "pydantic_ai":
+        raise
+    raise MissingExtra("tomldiary_pydantic_ai", "pydantic-ai") from error
+
+__all__ = ["DiaryToolset", "build_extractor", "compactor_agent", "extractor_agent"]

@@ -1,0 +1,152 @@
+"""The model an agent runs on: looked up at the first request, tried again after a passing failure."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import TYPE_CHECKING, Any, cast
+from weakref import WeakKeyDictionary
+
+from pydantic_ai import exceptions
+from pydantic_ai.models import Model, infer_model
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.wrapper import WrapperModel
+
+from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.extraction.resolve import DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from pydantic_ai.models.fallback import FallbackOn
+
+    FallbackWhen = Iterable[type[Exception]] | Callable[[Exception], bool]
+
+__all__ = ["NamedModel", "agent_model", "is_transient"]
+
+_PASSING_STATUS = frozenset({408, 409, 425, 429})
+_SERVER_ERROR = 500
+_HTTP_CLIENTS = frozenset({"httpcore", "httpcore2", "httpx", "httpx2"})
+# Subclasses that newer releases have for what the provider will refuse again.
+_PERMANENT: tuple[type[Exception], ...] = tuple(
+    getattr(exceptions, name)
+    for name in ("ModelQuotaExceededError", "ModelRequestRejectedError")
+    if hasattr(exceptions, name)
+)
+
+
+def agent_model(
+    model: Model | str | None, retries: int = 3, fallback_on: FallbackWhen | None = None
+) -> Model:
+    """Return `model` with `retries` further attempts; a name is looked up at the first request.
+
+    Args:
+        model: A model, or the name of one. None is $EXTRACTOR_MODEL, or else the default model.
+        retries: Attempts after the first one; 0 is none.
+        fallback_on: Exceptions after which to try again, or a function that tells. None is
+            `is_transient`.
+
+    Raises:
+        InvalidValue: `model` is neither, or is "rules".
+    """
+    if isinstance(model, Model):
+        return _with_fallbacks(model, retries, fallback_on)
+    if model is not None and not isinstance(model, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValue(
+            f"expected a model's name or a pydantic-ai model, found {type(model).__name__}.",
+            where="model",
+        )
+    _check_name(model)
+    return NamedModel(model, lambda found: _with_fallbacks(found, retries, fallback_on))
+
+
+def _check_name(name: str | None) -> None:
+    if name == "rules":
+        raise InvalidValue(
+            '"rules" is the offline extractor, not a model. Give Diary(agent="rules"), or name a'
+            " model here.",
+            where="model",
+        )
+
+
+def is_transient(error: Exception) -> bool:
+    """Tell whether the same request may succeed a moment later: time-outs, overload, broken lines."""
+    if isinstance(error, _PERMANENT):
+        return False
+    if isinstance(error, exceptions.ModelHTTPError):
+        return error.status_code in _PASSING_STATUS or error.status_code >= _SERVER_ERROR
+    if isinstance(error, exceptions.ModelAPIError):
+        return True
+    if isinstance(error, TimeoutError | ConnectionError):
+        return True
+    # What an HTTP client raised and a provider passed on as it is.
+    return any(
+        kind.__module__.partition(".")[0] in _HTTP_CLIENTS
+        and kind.__name__ in {"NetworkError", "ProtocolError", "TimeoutException"}
+        for kind in type(error).__mro__
+    )
+
+
+def _with_fallbacks(model: Model, retries: int, fallback_on: FallbackWhen | None) -> Model:
+    when: Any = is_transient if fallback_on is None else fallback_on
+    if not callable(when):
+        when = list(cast("Iterable[type[Exception]]", when))
+    if retries < 1 or when == []:
+        return model
+    return FallbackModel(model, *[model] * retries, fallback_on=cast("FallbackOn", when))
+
+
+class NamedModel(WrapperModel):
+    """A model known by its name only, made when a run first needs it.
+
+    One is made for each event loop: the HTTP connections of a model belong to the loop it runs on,
+    and one diary serves several.
+
+    Args:
+        name: The model's name; None asks $EXTRACTOR_MODEL, or else is the default model.
+        wrap: Applied to the model that is made.
+    """
+
+    def __init__(self, name: str | None, wrap: Callable[[Model], Model]) -> None:
+        Model.__init__(self)  # the wrapper's own would look the name up now
+        self._given = name
+        self._wrap = wrap
+        self._guard = threading.Lock()
+        self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"NamedModel({self._name!r})"
+
+    @property
+    def _name(self) -> str:
+        return self._given or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+
+    def __getattr__(self, item: str) -> Any:
+        if item == "wrapped":  # never set, so that each look-up comes here
+            return self._find()
+        if item.startswith("__"):
+            raise AttributeError(item)
+        return super().__getattr__(item)
+
+    def _find(self) -> Model:
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            return self._make()
+        with self._guard:
+            model = self._made.get(loop)
+            if model is None:
+                model = self._made[loop] = self._make()
+            return model
+
+    def _make(self) -> Model:
+        _check_name(self._name)
+        try:
+            return self._wrap(infer_model(self._name))
+        except (exceptions.UserError, ImportError, ValueError) as error:
+            reason = str(error).partition(". ")[0].rstrip(".")
+            raise ExtractionError(
+                f"the model {self._name!r} cannot be used: {reason}. Nothing was changed; name another"
+                ' model, or give agent="rules" to work without one.'
+            ) from error

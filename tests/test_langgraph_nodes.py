@@ -1,0 +1,391 @@
+"""Memory in a graph: recalled before the model, submitted or extracted after it, never mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary.errors import ExtractionError, IdentifierError, InvalidValue, WriterBusy
+from tomldiary_langchain import ChatModelExtractor
+from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
+
+ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
+
+
+class Dictionary(TypedDict, total=False):
+    messages: Annotated[list[AnyMessage], add_messages]
+    memory: str
+
+
+@dataclass
+class Data:
+    messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
+    memory: str = ""
+
+
+class Model(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages] = []
+    memory: str = ""
+
+
+class Noted:
+    """An extractor that keeps what it was given, and nothing else."""
+
+    def __init__(self):
+        self.turns = []
+
+    def run(self, message, /, *, deps):
+        self.turns.append((deps.session_id, deps.user_msg, deps.assistant_msg))
+
+
+def answering(*answers):
+    return GenericFakeChatModel(messages=iter(AIMessage(answer) for answer in answers))
+
+
+def graph_of(nodes, *, state=Dictionary, context=None, checkpointer=None):
+    builder = StateGraph(state, context_schema=context)
+    builder.add_sequence(nodes)
+    builder.add_edge(START, nodes[0][0])
+    builder.add_edge(nodes[-1][0], END)
+    return builder.compile(checkpointer=checkpointer)
+
+
+def chat_node(model, seen=None):
+    def chat(state):
+        messages = state["messages"] if isinstance(state, dict) else state.messages
+        memory = state.get("memory", "") if isinstance(state, dict) else state.memory
+        if seen is not None:
+            seen.append(memory)
+        return {"messages": [model.invoke([SystemMessage(memory), *messages])]}
+
+    return chat
+
+
+def run(graph, text, config, mode, **more):
+    state = {"messages": [HumanMessage(text)]}
+    if mode == "sync":
+        return graph.invoke(state, config, **more)
+    return asyncio.run(graph.ainvoke(state, config, **more))
+
+
+both = pytest.mark.parametrize("mode", ["sync", "async"])
+
+
+@both
+@pytest.mark.parametrize("state", [Dictionary, Data, Model])
+def test_memory_is_recalled_before_the_model_and_the_turn_extracted_after_it(state, mode):
+    diary = Diary("memory:", agent="rules")
+    diary.user("alice").upsert_preference("likes", "dark roast")
+    seen = []
+    nodes = [
+        ("recall", recall_node(diary)),
+        ("chat", chat_node(answering("Enjoy."), seen)),
+        ("extract", extract_node(diary)),
+    ]
+    graph = graph_of(nodes, state=state)
+    result = run(graph, "I'm allergic to walnuts. Which roast?", ALICE, mode)
+    assert "dark roast" in seen[0]
+    assert seen[0].startswith("<user_memory")
+    assert result["memory"] == seen[0]
+    assert [message.text for message in result["messages"]][-1] == "Enjoy."
+    alice = diary.user("alice")
+    assert any("walnuts" in hit.text for hit in alice.recall("walnuts"))
+    assert alice.conversations()["t1"].turns == 1
+    store = DiaryStore(diary)
+    assert store.search(("alice",), query="walnuts")[0].key
+
+
+@both
+def test_a_checkpointed_graph_submits_each_of_five_turns_exactly_once(mode):
+    extractor = Noted()
+    diary = Diary("memory:", agent=extractor)
+    with MemoryWriter(diary) as writer:
+        nodes = [
+            ("chat", chat_node(answering(*(f"answer {n}" for n in range(5))))),
+            ("submit", submit_node(writer)),
+        ]
+        graph = graph_of(nodes, checkpointer=InMemorySaver())
+        for number in range(5):
+            result = run(graph, f"question {number}", ALICE, mode)
+        assert len(result["messages"]) == 10
+        assert writer.flush(10)
+        assert writer.stats()["submitted"] == 5
+    assert extractor.turns == [("t1", f"question {n}", f"answer {n}") for n in range(5)]
+    assert diary.user("alice").conversations()["t1"].turns == 5
+
+
+def test_the_submitting_node_does_not_wait_for_the_extraction():
+    gate = asyncio.Event()
+    loops = []
+
+    async def slow(message, *, deps):
+        loops.append(asyncio.get_running_loop())
+        await gate.wait()
+
+    with MemoryWriter(Diary("memory:", agent=slow)) as writer:
+        node = submit_node(writer)
+        state = {"messages": [HumanMessage("hi"), AIMessage("hello")]}
+        assert node.invoke(state, ALICE) == {}
+        assert asyncio.run(node.ainvoke(state, ALICE)) == {}
+        assert writer.stats()["pending"] == 2
+        while not loops:
+            assert not writer.flush(0.01)
+        loops[0].call_soon_threadsafe(gate.set)
+        assert writer.flush(10)
+
+
+def test_a_full_queue_is_an_error_in_sync_runs():
+    gate = asyncio.Event()
+    loops = []
+
+    async def slow(message, *, deps):
+        loops.append(asyncio.get_running_loop())
+        await gate.wait()
+
+    with MemoryWriter(Diary("memory:", agent=slow), workers=1, qsize=1) as writer:
+        node = submit_node(writer)
+        state = {"messages": [HumanMessage("hi"), AIMessage("hello")]}
+        node.invoke(state, ALICE)
+        while not loops:
+            assert not writer.flush(0.01)
+        node.invoke(state, ALICE)
+        with pytest.raises(WriterBusy):
+            node.invoke(state, ALICE)
+        loops[0].call_soon_threadsafe(gate.set)
+        assert writer.flush(10)
+
+
+TURNS = [
+    ([HumanMessage("a"), AIMessage("b"), HumanMessage("c"), AIMessage("d")], ("c", "d")),
+    ([HumanMessage("a"), AIMessage("b"), AIMessage("c")], ("a", "b\n\nc")),
+    (
+        [
+            HumanMessage("a"),
+            AIMessage("", tool_calls=[{"name": "f", "args": {}, "id": "1"}]),
+            ToolMessage("secret", tool_call_id="1"),
+            AIMessage("b"),
+        ],
+        ("a", "b"),
+    ),
+    ([HumanMessage([{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {"url": "u"}}]),
+      AIMessage([{"type": "text", "text": "b"}])], ("a", "b")),
+    ([{"role": "user", "content": "a"}, ("ai", "b")], ("a", "b")),
+    ([SystemMessage("s"), HumanMessage("a"), AIMessage("b"), SystemMessage("later")], ("a", "b")),
+    ([HumanMessage("a")], None),
+    ([HumanMessage("a"), AIMessage(" ")], None),
+    ([AIMessage("b")], None),
+    ([HumanMessage("a"), AIMessage("b"), HumanMessage("c")], None),
+    ([], None),
+]  # fmt: skip
+
+
+@both
+@pytest.mark.parametrize(("messages", "expected"), TURNS)
+def test_only_the_finished_current_turn_is_taken(messages, expected, mode):
+    extractor = Noted()
+    node = extract_node(Diary("memory:", agent=extractor))
+    state: dict[str, Any] = {"messages": messages}
+    if mode == "sync":
+        node.invoke(state, ALICE)
+    else:
+        asyncio.run(node.ainvoke(state, ALICE))
+    assert [turn[1:] for turn in extractor.turns] == ([expected] if expected else [])
+
+
+def test_messages_and_memory_may_have_other_names():
+    extractor = Noted()
+    diary = Diary("memory:", agent=extractor)
+    diary.user("alice").upsert_preference("likes", "tea")
+    state = {"chat": [HumanMessage("a"), AIMessage("b")]}
+    found = recall_node(diary, state_key="known", messages_key="chat").invoke(state, ALICE)
+    assert "tea" in found["known"]
+    assert "tea" in recall_node(diary, messages_key=None).invoke({}, ALICE)["memory"]
+    extract_node(diary, messages_key="chat").invoke(state, ALICE)
+    assert extractor.turns == [("t1", "a", "b")]
+    for node in (recall_node(diary), extract_node(diary)):
+        with pytest.raises(InvalidValue, match="the state has no 'messages'"):
+            node.invoke(state, ALICE)
+
+
+def test_the_budget_and_the_question_reach_the_renderer():
+    diary = Diary("memory:")
+    alice = diary.user("alice")
+    for number in range(50):
+        alice.upsert_preference("likes", f"fact number {number} about things")
+    alice.upsert_preference("likes", "walnuts make me ill")
+    state = {"messages": [HumanMessage("can I eat walnuts?")]}
+    text = recall_node(diary, max_tokens=80).invoke(state, ALICE)["memory"]
+    assert "walnuts make me ill" in text.splitlines()[1]
+    assert "more facts" in text
+    counted = recall_node(diary, max_tokens=30, token_counter=lambda text: len(text.split()))
+    assert len(counted.invoke(state, ALICE)["memory"].split()) <= 30
+
+
+# Who and which session
+
+
+@dataclass
+class Who:
+    user_id: str | None = None
+    session_id: str | None = None
+
+
+class SignedIn:
+    identity = "server"
+
+
+def configured(**settings):
+    return {"configurable": settings}
+
+
+USERS = [
+    ("fixed", Who("context"), configured(user_id="config"), "fixed"),
+    (lambda state, runtime: runtime.context.user_id[::-1], Who("context"), configured(), "txetnoc"),
+    (lambda state, runtime: state["messages"][0].text, None, configured(user_id="config"), "hi"),
+    (None, Who("context"), configured(user_id="config"), "context"),
+    (None, Who(), configured(user_id="config", langgraph_user_id="lg"), "config"),
+    (None, None, {"metadata": {"user_id": "meta"}, **configured(langgraph_user_id="lg")}, "meta"),
+    (None, None, configured(langgraph_user_id="lg", langgraph_auth_user=SignedIn()), "lg"),
+    (None, None, configured(langgraph_auth_user=SignedIn()), "server"),
+    (None, None, configured(langgraph_auth_user_id="server2"), "server2"),
+]
+
+
+@both
+@pytest.mark.parametrize(("explicit", "context", "config", "expected"), USERS)
+def test_the_user_is_found_in_a_fixed_order(explicit, context, config, expected, mode):
+    diary = Diary("memory:", agent=Noted())
+    nodes = [
+        ("recall", recall_node(diary, user_id=explicit)),
+        ("chat", chat_node(answering("hello"))),
+        ("extract", extract_node(diary, user_id=explicit, session_id="s")),
+    ]
+    graph = graph_of(nodes, context=Who)
+    run(graph, "hi", config, mode, context=context)
+    assert diary.users() == [expected]
+
+
+SESSIONS = [
+    ("fixed", Who("u", "context"), configured(thread_id="thread"), "fixed"),
+    (lambda state, runtime: "computed", Who("u"), configured(thread_id="thread"), "computed"),
+    (None, Who("u", "context"), configured(session_id="config", thread_id="thread"), "context"),
+    (None, Who("u"), configured(session_id="config", thread_id="thread"), "config"),
+    (None, Who("u"), {"metadata": {"session_id": "m"}, **configured(thread_id="thread")}, "m"),
+    (None, Who("u"), configured(thread_id="thread"), "thread"),
+]
+
+
+@pytest.mark.parametrize(("explicit", "context", "config", "expected"), SESSIONS)
+def test_the_session_is_found_in_a_fixed_order(explicit, context, config, expected):
+    diary = Diary("memory:", agent=Noted())
+    nodes = [
+        ("chat", chat_node(answering("hello"))),
+        ("extract", extract_node(diary, session_id=explicit)),
+    ]
+    run(graph_of(nodes, context=Who), "hi", config, "sync", context=context)
+    assert list(diary.user("u").conversations()) == [expected]
+
+
+@both
+@pytest.mark.parametrize(
+    ("explicit", "config"),
+    [
+        (None, {}),
+        (None, configured(thread_id="t1")),
+        (None, configured(user_id="", langgraph_user_id="lg")),
+        (None, configured(user_id=5)),
+        ("", configured(user_id="alice")),
+        (lambda state, runtime: None, configured(user_id="alice")),
+    ],
+)
+def test_an_unknown_user_is_an_error_before_the_model_is_called(explicit, config, mode):
+    seen = []
+    diary = Diary("memory:")
+    nodes = [
+        ("recall", recall_node(diary, user_id=explicit)),
+        ("chat", chat_node(answering("hello"), seen)),
+    ]
+    with pytest.raises(IdentifierError):
+        run(graph_of(nodes), "hi", config, mode)
+    assert seen == []
+
+
+def test_an_unknown_session_is_an_error():
+    with MemoryWriter(Diary("memory:", agent="rules")) as writer:
+        node = submit_node(writer, user_id="alice")
+        with pytest.raises(IdentifierError, match="session is not known"):
+            node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
+        assert writer.stats()["submitted"] == 0
+
+
+@both
+def test_two_users_of_one_graph_never_see_each_other(mode):
+    diary = Diary("memory:", agent="rules")
+    seen = []
+    nodes = [
+        ("recall", recall_node(diary)),
+        ("chat", chat_node(answering(*["Noted."] * 8), seen)),
+        ("extract", extract_node(diary)),
+    ]
+    graph = graph_of(nodes, checkpointer=InMemorySaver())
+    for turn in range(4):
+        for user, thing in (("alice", "walnuts"), ("bob", "shrimps")):
+            config = configured(user_id=user, thread_id=f"{user}-{turn}")
+            run(graph, f"I'm allergic to {thing}.", config, mode)
+    assert all("shrimps" not in memory for memory in seen[0::2])
+    assert all("walnuts" not in memory for memory in seen[1::2])
+    assert all("walnuts" in memory for memory in seen[2::2])
+    assert all("shrimps" in memory for memory in seen[3::2])
+
+
+def test_a_failing_extractor_fails_the_run_and_changes_nothing():
+    def fails(message, *, deps):
+        deps.upsert("likes", None, "half done", ())
+        raise OSError("no answer")
+
+    diary = Diary("memory:", agent=fails)
+    nodes = [("chat", chat_node(answering("hello"))), ("extract", extract_node(diary))]
+    with pytest.raises(ExtractionError):
+        run(graph_of(nodes), "hi", ALICE, "sync")
+    assert diary.users() == []
+
+
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools, **_):
+        return self
+
+
+@both
+def test_what_the_extraction_model_says_stays_out_of_the_message_stream(mode):
+    diary = Diary("memory:", agent=ChatModelExtractor(Scripted(messages=iter([AIMessage("done")]))))
+    nodes = [("chat", chat_node(answering("hello"))), ("extract", extract_node(diary))]
+    graph = graph_of(nodes)
+    state = {"messages": [HumanMessage("hi")]}
+
+    async def collect():
+        return [part async for part in graph.astream(state, ALICE, stream_mode="messages")]
+
+    if mode == "sync":
+        parts = list(graph.stream(state, ALICE, stream_mode="messages"))
+    else:
+        parts = asyncio.run(collect())
+    assert "".join(message.text for message, _ in parts) == "hello"
+
+
+def test_nodes_take_a_path(tmp_path):
+    Diary(tmp_path).user("alice").upsert_preference("likes", "tea")
+    assert "tea" in recall_node(tmp_path, user_id="alice", messages_key=None).invoke({})["memory"]
+    assert (
+        extract_node(str(tmp_path), user_id="alice", session_id="s").invoke({"messages": []}) == {}
+    )

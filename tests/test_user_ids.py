@@ -1,0 +1,112 @@
+"""Any string is a user id, and none leaves the root or shares a folder with another."""
+
+from __future__ import annotations
+
+import random
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.errors import IdentifierError
+from tomldiary.identifiers import (
+    decode_folder,
+    encode_folder,
+    is_canonical,
+    validate_identifier,
+)
+
+_PIECES = [
+    "..", ".", "/", "\\", "a/../b", "\x00", "CON", "con", "nul.txt", "LPT1", "a.", "a ", " a", "A", "a",
+    "é", "e\u0301", "%2e", "%2E", "%", "~", "😀", "日本", "\u202e", "\ufeff", "-", "_meta", ".tomldiary",
+    "alice", "Alice", "ALICE", "\n", "\t", "\x7f", "ß", "ss", "ı", "I", "K", "\u212a", "\ud800", "C:", "*", "?",
+]  # fmt: skip
+
+
+def hostile_ids(count):
+    choose = random.Random(7)
+    ids = set(_PIECES) | {"x" * 4096, "😀" * 1024, "a" * 180, "a" * 181, "A" * 60, "A" * 61}
+    while len(ids) < count:
+        ids.add("".join(choose.choices(_PIECES, k=choose.randint(1, 8))))
+    return sorted(ids, key=lambda text: text.encode("utf-8", "surrogatepass"))
+
+
+def test_ten_thousand_hostile_ids_stay_inside_and_apart(tmp_path):
+    ids = hostile_ids(10_000)
+    root = tmp_path / "root"
+    backend = LocalBackend(root)
+    seen = {}
+    for user in ids:
+        folder = backend.folder(user)
+        assert folder.parent == root
+        assert folder.name not in {"", ".", "..", ".tomldiary"}
+        assert folder.name.isascii()
+        assert len(folder.name) <= 200
+        assert not set(folder.name) & set('/\\:*?"<>| \x00')
+        # A file system may ignore case, or fold Unicode forms: the names differ all the same.
+        folded = unicodedata.normalize("NFKC", folder.name).casefold()
+        assert seen.setdefault(folded, user) == user
+    assert len(seen) == len(ids)
+
+
+def test_hostile_ids_keep_their_own_memory_on_disk(tmp_path):
+    root = tmp_path / "deep" / "root"
+    diary = Diary(LocalBackend(root, durability="process"), agent="rules")
+    ids = [user for user in hostile_ids(300) if "\ud800" not in user]
+    for user in ids:
+        diary.user(user).upsert_preference("likes", repr(user))
+    again = Diary(LocalBackend(root), agent="rules")
+    for user in ids:
+        items = again.user(user).preferences("likes")
+        assert [item.text for item in items.values()] == [repr(user).strip()]
+    assert again.users() == sorted(ids)
+    outside = [
+        p for p in tmp_path.rglob("*") if root not in p.parents and p not in (root, root.parent)
+    ]
+    assert outside == []
+
+
+@given(st.text(st.characters(), min_size=1, max_size=40))
+def test_a_folder_name_leads_back_to_the_id(user):
+    name = encode_folder(user)
+    assert is_canonical(name)
+    assert decode_folder(name) == user
+
+
+def test_an_empty_id_is_refused(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    with pytest.raises(IdentifierError, match="empty"):
+        diary.user("").upsert_preference("likes", "x")
+    with pytest.raises(IdentifierError, match="is text"):
+        encode_folder(None)
+
+
+def test_a_folder_of_the_ancestor_named_by_the_plain_id_is_used(tmp_path):
+    (tmp_path / "Alice B").mkdir()
+    (tmp_path / "Alice B" / "preferences.toml").write_text(
+        '[preferences.likes.pref001]\ntext = "tea"\n'
+    )
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("Alice B").upsert_preference("likes", "coffee")
+    assert [p.name for p in tmp_path.iterdir() if p.name != ".tomldiary"] == ["Alice B"]
+    assert diary.users() == ["Alice B"]
+    diary.user("alice b").upsert_preference("likes", "other")
+    assert len(diary.user("Alice B").preferences("likes")) == 2
+
+
+@pytest.mark.parametrize("bad", ["", "  ", ".hid", "a..b", "..", "a/b", "a\\b", "a\x00", "a\n"])
+def test_the_ancestors_rule_for_names_still_refuses(bad):
+    with pytest.raises(ValueError, match="must"):
+        validate_identifier(bad, "user_id")
+
+
+def test_the_ancestors_rule_for_names_still_passes():
+    assert validate_identifier("alice@example.org") == "alice@example.org"
+
+
+@pytest.mark.parametrize("kind", ["", "../x", "a/../b", "/etc/passwd", "a\x00", ".hidden", "A"])
+def test_a_document_name_cannot_leave_the_users_folder(tmp_path, kind):
+    with pytest.raises(IdentifierError):
+        LocalBackend(tmp_path).read("alice", kind)

@@ -1,0 +1,36 @@
+"""`search`: the entries that answer a question best."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tomldiary.cli.memory import known_user
+from tomldiary.cli.output import one_line, print_json, print_text
+
+__all__ = ["search"]
+
+
+def search(
+    query: Annotated[str, typer.Argument(help="A question or words.")],
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    limit: Annotated[int, typer.Option(help="Most entries shown.", min=1)] = 5,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Find what is remembered, best match first."""
+    hits = known_user(path, user).user(user).recall(query, limit)
+    if as_json:
+        print_json([asdict(hit) for hit in hits])
+        return
+    for hit in hits:
+        print_text(f"{hit.score:6.2f}  {one_line(hit.key)}  {one_line(hit.text)}")
+        words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else "word forms"
+        print_text(
+            f"        {hit.kind}, {words}, updated {one_line(hit.updated[:10] or 'unknown')}"
+        )
+    if not hits:
+        print_text("Nothing that is remembered has these words.")

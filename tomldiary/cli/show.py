@@ -1,0 +1,89 @@
+"""`show`: who is remembered, and what about one of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tomldiary.cli.memory import known_user, open_memory, stored_preferences
+from tomldiary.cli.output import heading, one_line, print_json, print_text, print_toml
+from tomldiary.conversations import Conversations
+from tomldiary.errors import UnknownCategory
+from tomldiary.pretty_print import pretty_print_conversations, pretty_print_preferences
+
+if TYPE_CHECKING:
+    from tomldiary.diary import Diary
+    from tomldiary.toml.document import Document
+
+__all__ = ["show"]
+
+
+def show(
+    user: Annotated[str | None, typer.Argument(help="Whose memory; without it, all users.")] = None,
+    *,
+    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    category: Annotated[str | None, typer.Option(help="Preferences of this category only.")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the users, or show what is remembered about one."""
+    if user is None:
+        _show_users(open_memory(path), path, as_json=as_json)
+        return
+    engine = known_user(path, user).engine
+    preferences = _narrowed(engine.document(user, "preferences"), category)
+    conversations = engine.document(user, "conversations")
+    shown = {"preferences": preferences}
+    if category is None:
+        shown["conversations"] = conversations
+    if as_json:
+        print_json({"user": user, **{kind: _data(kind, shown[kind], raw=raw) for kind in shown}})
+    elif raw:
+        for kind, document in shown.items():
+            heading(f"# {one_line(user)}: {kind}.toml")
+            print_toml(document.text)
+    else:
+        print_text(pretty_print_preferences(preferences.text))
+        if category is None:
+            print_text("\nconversations:")
+            print_text(pretty_print_conversations(_data("conversations", conversations, raw=False)))
+
+
+def _show_users(diary: Diary, path: str, *, as_json: bool) -> None:
+    users = diary.users()
+    if as_json:
+        print_json(users)
+        return
+    for user in users:
+        print_text(one_line(user))
+    if not users:
+        print_text(f"Nobody is remembered in {path} yet.")
+
+
+def _data(kind: str, document: Document, *, raw: bool) -> Any:
+    if raw:
+        return document.text
+    if kind == "preferences":
+        return stored_preferences(document)
+    return {key: dict(entry) for key, entry in Conversations(document).entries()}
+
+
+def _narrowed(document: Document, category: str | None) -> Document:
+    """Leave out the other categories.
+
+    Raises:
+        UnknownCategory: The document has no such category.
+    """
+    if category is None:
+        return document
+    known = stored_preferences(document)
+    if category not in known:
+        raise UnknownCategory(category, list(known))
+    edit = document.edit()
+    for other in known:
+        if other != category:
+            for place in (("preferences", other), (other,)):
+                if edit.table(place) is not None:
+                    edit.delete(place)
+    return edit.done()

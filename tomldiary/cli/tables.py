@@ -1,0 +1,84 @@
+"""A preference table from the Python file that the user named; the file is run."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.schema import categories
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+__all__ = ["load_table"]
+
+_MODULE = "_tomldiary_table"
+
+
+def load_table(place: str) -> type[BaseModel]:
+    """Run `FILE.py` of `FILE.py:Class` and return the class.
+
+    Raises:
+        InvalidValue: No such file, no class of that name, or the file fails when it is run.
+        SchemaError: The class is no preference table.
+    """
+    file, colon, name = place.rpartition(":")
+    if not colon or not file or not name.isidentifier():
+        raise InvalidValue("a table is named FILE.py:Class, such as prefs.py:MyTable", where=place)
+    path = Path(file)
+    if not path.is_file():
+        raise InvalidValue("there is no such file", where=file)
+    module = ModuleType(_MODULE)
+    module.__file__ = str(path)
+    # Annotations are looked up in the module by name, and the file may import what lies beside it.
+    sys.modules[_MODULE] = module
+    sys.path.insert(0, str(path.resolve().parent))
+    try:
+        _run(path, module)
+        table: Any = getattr(module, name, None)
+        if table is None:
+            raise InvalidValue(f"there is no class {name} in it{_offer(module)}", where=file)
+        try:
+            categories(table)
+        except SchemaError as error:
+            raise SchemaError(f"{file}: {error}") from error
+    finally:
+        sys.path.pop(0)
+        del sys.modules[_MODULE]
+    return table
+
+
+def _run(path: Path, module: ModuleType) -> None:
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)  # noqa: S102 - the user asked for it
+    except SyntaxError as error:
+        raise InvalidValue(
+            f"this is not Python ({error.msg})", where=f"{path}:{error.lineno or 1}"
+        ) from error
+    except (Exception, SystemExit) as error:
+        lines = [
+            frame.lineno
+            for frame in traceback.extract_tb(error.__traceback__)
+            if frame.filename == str(path)
+        ]
+        where = f"{path}:{lines[-1]}" if lines else str(path)
+        raise InvalidValue(
+            f"running it failed ({type(error).__name__}: {error})", where=where
+        ) from error
+
+
+def _offer(module: ModuleType) -> str:
+    """Name the preference tables that the file does define."""
+    found: list[str] = []
+    for name, value in vars(module).items():
+        if isinstance(value, type) and value.__module__ == _MODULE:
+            try:
+                categories(value)
+            except SchemaError:
+                continue
+            found.append(name)
+    return f"; it has {', '.join(found)}" if found else ""
