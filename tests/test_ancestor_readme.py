@@ -137,7 +137,9 @@ def test_safe_loading_gives_typed_data(reader, capsys):
     assert reader.names["validated"]["tea"].text == "green tea"
 
 
-@pytest.mark.parametrize("wrong", [{"tea": {"contexts": []}}, {"tea": "green"}, {"tea": {"text": 5}}])
+@pytest.mark.parametrize(
+    "wrong", [{"tea": {"contexts": []}}, {"tea": "green"}, {"tea": {"text": 5}}]
+)
 def test_safe_loading_answers_a_wrong_request_with_what_is_wrong(reader, wrong):
     reader.names["incoming_api_data"] = wrong
     answer = reader.run(block("Safe Data Loading"))
@@ -210,7 +212,11 @@ def test_the_statistics_have_the_twelve_keys_it_lists(writing):
     stats = reader.names["stats"]
     assert list(stats) == keys
     assert len(keys) == 12
-    assert (stats["total_workers"], stats["queue_capacity"], stats["is_running"]) == (8, 1000, False)
+    assert (stats["total_workers"], stats["queue_capacity"], stats["is_running"]) == (
+        8,
+        1000,
+        False,
+    )
 
 
 class App:
@@ -223,8 +229,8 @@ class App:
         return lambda function: self.routes.setdefault(path, function)
 
 
-class HTTPException(Exception):  # noqa: N818 - the web framework's name
-    pass
+class HTTPException(Exception):
+    """As the web framework names it."""
 
 
 def fill(reader, gate, size):

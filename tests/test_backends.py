@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML

@@ -92,13 +92,17 @@ def test_files_of_0_9_are_read_typed_and_shown(tmp_path):
 
     assert load_preferences(kept["preferences"], GuestTable).tastes == stored["tastes"]
     assert load_conversations(kept["conversations"]) == guest.conversations()
-    assert {kind: (GOLDEN / "tomldiary-0.9" / f"{kind}.toml").read_text("utf-8") for kind in KINDS} == kept
+    assert {
+        kind: (GOLDEN / "tomldiary-0.9" / f"{kind}.toml").read_text("utf-8") for kind in KINDS
+    } == kept
 
 
 def test_an_update_of_a_file_of_0_9_changes_only_the_touched_entry_and_meta(tmp_path):
     guest = guest_of(tmp_path, "tomldiary-0.9")
     before = guest.document("preferences")
-    guest.upsert_preference("allergies", "hazelnuts, almonds, pecans", id="pref001", session_id="s9")
+    guest.upsert_preference(
+        "allergies", "hazelnuts, almonds, pecans", id="pref001", session_id="s9"
+    )
 
     changed = changes(before, guest.document("preferences"))
     assert {place for place, _, _ in changed} == {"_meta", "preferences.allergies.pref001"}
@@ -304,7 +308,7 @@ def test_0_9_reads_and_updates_our_files_and_we_read_them_again(tmp_path):
     meta = tomllib.loads(guest.document("preferences"))["_meta"]
     done = peer("update", tmp_path, "guest")
 
-    assert "- tastes/pref002: a \"dry\" white\nfrom the Jura – 日本酒 too (1×)" in done["answers"][1]
+    assert '- tastes/pref002: a "dry" white\nfrom the Jura – 日本酒 too (1×)' in done["answers"][1]
     assert not [answer for answer in done["answers"] if "❌" in answer and "limit" not in answer]
     assert "first visit" in done["shown"][0]
     assert "Came by." in done["shown"][1]
@@ -313,7 +317,10 @@ def test_0_9_reads_and_updates_our_files_and_we_read_them_again(tmp_path):
     changed = after["tastes"].pop("pref001")
     assert (changed.text, changed.count) == ("ravioli with sage", 2)
     assert sorted(changed.contexts) == ["dinner", "supper"]
-    assert (changed.created, changed.created_by) == (before["tastes"].pop("pref001").created, "visit-1")
+    assert (changed.created, changed.created_by) == (
+        before["tastes"].pop("pref001").created,
+        "visit-1",
+    )
     assert after.pop("allergies")["pref001"].text == "celery"
     before.pop("allergies")
     assert after == before
@@ -333,7 +340,12 @@ def test_we_write_on_after_0_9_and_it_after_us(tmp_path):
     assert guest.preferences("tastes")["pref001"].count == 4
     # What we forgot keeps its id to itself, also after another program rewrote the file.
     assert guest.upsert_preference("tastes", "rye bread")[0] == "pref004"
-    assert list(guest.preferences("occasions")) == ["opening night", "pref001", "pref002", "pref003"]
+    assert list(guest.preferences("occasions")) == [
+        "opening night",
+        "pref001",
+        "pref002",
+        "pref003",
+    ]
     turns = {key: item.turns for key, item in guest.conversations().items()}
     assert turns == {"visit-1": 4, "visit-2": 3}
 

@@ -8,6 +8,7 @@ import tomllib
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from tomldiary.errors import InvalidTOML, InvalidValue, UnsafeDocument
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import parse_toml
@@ -146,7 +147,7 @@ def test_a_header_inside_a_text_or_a_list_is_no_header():
 
 def test_a_member_of_a_list_of_tables_is_refused_not_damaged():
     edit = Document.parse("[[a]]\nx = 1\n[a.b]\ny = 1\n").edit()
-    with pytest.raises(InvalidValue, match="expected a table"):
+    with pytest.raises(InvalidValue, match=r"expected a table"):
         edit.put(("a", "b"), {"y": 2})
 
 
@@ -174,7 +175,7 @@ def test_text_with_line_breaks_is_readable_and_exact():
     "value", [{1, 2}, b"x", object(), {1: 2}, 10**5000], ids=lambda value: type(value).__name__
 )
 def test_a_value_that_toml_has_no_word_for_is_refused(value):
-    with pytest.raises(InvalidValue, match="items.k"):
+    with pytest.raises(InvalidValue, match=r"items\.k"):
         render_value([value], where="items.k")
 
 

@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.backends import local as local_module
@@ -515,9 +516,11 @@ def test_a_lock_that_is_kept_too_long_is_a_timeout(tmp_path):
         [
             sys.executable,
             "-c",
-            "import sys; from tomldiary.backends import LocalBackend\n"
-            f"with LocalBackend({str(tmp_path)!r}).lock('alice', 1):\n"
-            "    print('held', flush=True); sys.stdin.readline()",
+            (
+                "import sys; from tomldiary.backends import LocalBackend\n"
+                f"with LocalBackend({str(tmp_path)!r}).lock('alice', 1):\n"
+                "    print('held', flush=True); sys.stdin.readline()"
+            ),
         ],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -358,7 +359,7 @@ def test_the_history_of_a_real_agent_run_is_read(tmp_path):
     pydantic_ai = pytest.importorskip("pydantic_ai")
     models = pytest.importorskip("pydantic_ai.models.test")
     agent = pydantic_ai.Agent(models.TestModel(custom_output_text="Hello, Ada."))
-    dump = agent.run_sync("I am Ada.").all_messages_json()
+    dump = asyncio.run(agent.run("I am Ada.")).all_messages_json()
     log = read_turns(write(tmp_path, dump.decode()))
     assert said(log) == [("I am Ada.", "Hello, Ada.")]
 

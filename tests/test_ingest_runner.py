@@ -286,7 +286,7 @@ def test_killed_at_any_point_every_turn_is_there_exactly_once(tmp_path, durabili
     expected = documents(whole)
     assert turns_counted(whole) == {"chat-0": 50, "chat-1": 50, "chat-2": 50}
 
-    chance = random.Random(7)  # noqa: S311 - not for secrets
+    chance = random.Random(7)
     kills = 0
     for _ in range(40):
         turns = chance.randint(1, 25)

@@ -221,9 +221,9 @@ def test_messages_and_memory_may_have_other_names():
 def test_the_budget_and_the_question_reach_the_renderer():
     diary = Diary("memory:")
     alice = diary.user("alice")
+    alice.upsert_preference("likes", "walnuts make me ill")
     for number in range(50):
         alice.upsert_preference("likes", f"fact number {number} about things")
-    alice.upsert_preference("likes", "walnuts make me ill")
     state = {"messages": [HumanMessage("can I eat walnuts?")]}
     text = recall_node(diary, max_tokens=80).invoke(state, ALICE)["memory"]
     assert "walnuts make me ill" in text.splitlines()[1]

@@ -113,11 +113,12 @@ def test_a_put_replaces_the_value_and_keeps_count_and_creation(diary, store):
     alice.upsert_preference("likes", id=key)
     before = store.get(LIKES, key)
     store.put(LIKES, key, {"text": "green tea", "contexts": ["b"], "more": {"x": [1, 2.5, None]}})
+    between = store.get(LIKES, key)
     store.put(LIKES, key, {"text": "green tea", "contexts": ["b"], "more": {"x": [1, None]}})
     after = store.get(LIKES, key)
     assert after.value == {"text": "green tea", "contexts": ["b"], "more": {"x": [1, None]}}
     assert after.created_at == before.created_at
-    assert after.updated_at > before.updated_at
+    assert after.updated_at > between.updated_at > before.updated_at
     assert alice.preferences("likes")[key].count == 2
     store.put(LIKES, key, {"text": "green tea"})
     assert store.get(LIKES, key).value == {"text": "green tea", "contexts": []}
@@ -183,6 +184,9 @@ def test_entries_a_person_wrote_are_shown_with_times_they_may_lack(tmp_path):
 # The schema
 
 
+_LOOP: list[object] = []
+_LOOP.append(_LOOP)
+
 BROKEN = [
     ({}, "likes.k.text: expected text, found nothing."),
     ({"text": 7}, "likes.k.text: expected text, found number."),
@@ -200,6 +204,7 @@ BROKEN = [
     ({"text": "a", 5: 1}, "expected text as a key"),
     ({"text": "a", "x": {5: 1}}, "expected text as a key"),
     ({"text": "a\ud800"}, "half of a surrogate pair"),
+    ({"text": "a", "x": _LOOP}, "likes.k: nested deeper than"),
     ("text", "likes.k: expected a table, found text."),
     ([], "likes.k: expected a table, found a list."),
 ]
@@ -491,10 +496,6 @@ def test_hostile_filters_answer_like_a_naive_reference(varied, condition):
     assert set(keys(found)) == expected
 
 
-_LOOP: list[object] = []
-_LOOP.append(_LOOP)
-
-
 @pytest.mark.parametrize(
     "condition",
     [
@@ -712,6 +713,31 @@ def test_sync_and_async_give_the_same(store):
         store.search(("alice",), query="tea"),
         store.list_namespaces(),
     )
+
+
+def test_the_event_loop_goes_on_while_a_put_waits_for_the_lock(tmp_path):
+    store = DiaryStore(Diary(tmp_path, Table))
+    held, release = threading.Event(), threading.Event()
+
+    def hold():
+        with store.diary.engine.backend.lock("alice", 5):
+            held.set()
+            release.wait(5)
+
+    async def use():
+        put = asyncio.create_task(store.aput(LIKES, "k", {"text": "tea"}))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+        assert not put.done()
+        release.set()
+        await put
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    assert held.wait(5)
+    asyncio.run(use())
+    thread.join()
+    assert store.get(LIKES, "k").value["text"] == "tea"
 
 
 def test_threads_and_tasks_lose_no_put(diary, store):

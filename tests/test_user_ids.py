@@ -8,6 +8,7 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import IdentifierError

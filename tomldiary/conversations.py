@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
-from tomldiary.models import ConversationItem
+from tomldiary.models import FORMAT_VERSION, ConversationItem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -123,6 +123,9 @@ class Conversations:
         for counter in ("turns_since_compaction", "total_turns"):
             value = progress.get(counter, 0)
             progress[counter] = (value if isinstance(value, int) else 0) + 1
+        if self._edit.table(("_meta",)) is None:
+            # Else `_meta` would be written where the progress goes: behind the sessions.
+            self._edit.put(("_meta",), {"version": FORMAT_VERSION}, at_head=True)
         self._edit.put(_PROGRESS, progress)
 
     def set_summary(

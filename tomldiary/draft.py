@@ -158,7 +158,11 @@ class MemoryDeps:
             known = dict(self._entries(kind))
             wanted = dict(_walk(kind, store.get(kind), 2 if kind == "preferences" else 1))
             for path in known.keys() - wanted.keys():
-                self._record_fields(SetFields(kind, path, delete=True))
+                if kind == "preferences":
+                    self._preferences.forget(path[1], path[2])
+                    self._operations.append(ForgetPreference(path[1], path[2]))
+                else:
+                    self._record_fields(SetFields(kind, path, delete=True))
             for path, entry in wanted.items():
                 before = known.get(path, {})
                 values = tuple(

@@ -244,7 +244,7 @@ class Preferences:
         meta = dict(self._edit.table(("_meta",)) or {})
         marks: Any = meta.get(_NEXT)
         known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
-        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}})
+        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}}, at_head=True)
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:

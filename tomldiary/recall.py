@@ -92,6 +92,7 @@ _COMMON = frozenset(
     ]
 )
 _MOST_WORDS = 64  # words of a query that are looked for; a longer one is a text, not a question
+_MOST_HITS = 1_000_000
 _CACHED_USERS = 256
 
 
@@ -201,6 +202,7 @@ class Indexes:
         words = query_words(query)
         if not words or limit < 1:
             return []
+        limit = min(limit, _MOST_HITS)
         with self._guard:
             index = self._indexes.get(user)
             if index is None:

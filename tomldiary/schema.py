@@ -191,7 +191,10 @@ def _item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceIte
 
 def _checked(pref_table_cls: object) -> type[BaseModel]:
     given: Any = pref_table_cls
-    if not (isinstance(pref_table_cls, type) and issubclass(pref_table_cls, BaseModel)):
+    if (
+        not (isinstance(pref_table_cls, type) and issubclass(pref_table_cls, BaseModel))
+        or pref_table_cls is BaseModel
+    ):
         # Only the type is named: an instance could show what somebody told in confidence.
         kind = getattr(given, "__name__", f"an object of type {type(given).__name__}")
         raise SchemaError(

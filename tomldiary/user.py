@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, overload
 
+from pydantic import ValidationError
+
 from tomldiary.conversations import Conversations, entry_to_conversation
 from tomldiary.engine import Source as Why
-from tomldiary.errors import UnknownEntry
-from tomldiary.models import timestamp
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.logging import get_logger
+from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.preferences import Preferences, entry_count, entry_text, entry_to_item
 from tomldiary.recall import Hit, Source
 from tomldiary.render import escape_for_model, render_memory
@@ -24,12 +27,14 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine import Transaction
-    from tomldiary.models import ConversationItem, PreferenceItem
+    from tomldiary.models import ConversationItem
     from tomldiary.similarity import Match
     from tomldiary.toml.document import Document
     from tomldiary.turns import Applied
 
 __all__ = ["UserDiary"]
+
+_logger = get_logger(__name__)
 
 KINDS = ("preferences", "conversations")
 _SUMMARIES_SHOWN = 3
@@ -71,7 +76,16 @@ class UserDiary:
 
     def _items(self, book: Preferences, category: str) -> dict[str, PreferenceItem]:
         kind = item_type(self.diary.pref_table_cls, category)
-        return {key: entry_to_item(entry, kind) for key, entry in book.entries(category)}
+        found: dict[str, PreferenceItem] = {}
+        for key, entry in book.entries(category):
+            try:
+                found[key] = entry_to_item(entry, kind)
+            except ValidationError as error:
+                # One wrong field of an own item type must not hide the rest of the category.
+                _logger.warning(
+                    "%s/%s is left out: %d wrong fields", category, key, error.error_count()
+                )
+        return found
 
     def upsert_preference(
         self,
@@ -80,6 +94,7 @@ class UserDiary:
         *,
         id: str | None = None,  # noqa: A002 - the word of the file format
         contexts: Iterable[str] = (),
+        fields: Mapping[str, Any] | None = None,
         count_up: bool = True,
         create: bool = True,
         session_id: str = "",
@@ -98,6 +113,7 @@ class UserDiary:
             id: The entry to change. An id that does not exist yet is given to the new entry.
             contexts: Labels that are added to those stored.
             count_up: Whether an existing entry's counter goes up by one.
+            fields: Values for the own fields of the category's item type, for a new entry.
             create: False if only an entry that exists may be changed.
             session_id: Kept in `_created_by` and `_updated_by`, and in history.
             actor: Who did it, for history.
@@ -115,12 +131,18 @@ class UserDiary:
             if not create and (id is None or book.find(category, id) is None):
                 raise UnknownEntry(f"{category}/{id}")
             outcome = book.upsert(
-                category, id, text, contexts, now=moment, session=session_id, count_up=count_up
-            )
+                category, id, text, contexts, now=moment, session=session_id, count_up=count_up,
+                fields=fields,
+            )  # fmt: skip
             found = book.find(category, outcome.id)
             assert found is not None  # noqa: S101 - it was just stored
             kind = item_type(self.diary.pref_table_cls, category)
-            return outcome.id, entry_to_item(found[1], kind)
+            try:
+                return outcome.id, entry_to_item(found[1], kind)
+            except ValidationError as error:
+                wrong = error.errors(include_url=False, include_input=False)[0]
+                place = ".".join(map(str, (category, outcome.id, *wrong["loc"])))
+                raise InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place) from None
 
         return self._engine.write(self.user_id, change, Why("upsert", session_id, actor, reason))
 
@@ -149,7 +171,10 @@ class UserDiary:
                 else None
             )
             entry = book.forget(category, id)
-            return entry_to_item(entry, kind) if kind is not None else entry_to_item(entry)
+            try:
+                return entry_to_item(entry, kind or PreferenceItem)
+            except ValidationError:  # what does not fit its type can still be forgotten
+                return entry_to_item(entry)
 
         return self._engine.write(
             self.user_id, change, Why("forget_preference", session_id, actor, reason)

@@ -15,6 +15,7 @@ from tomldiary.conversations import Conversations
 from tomldiary.errors import InvalidValue
 from tomldiary.preferences import Preferences, entry_to_item
 from tomldiary.schema import item_type
+from tomldiary.toml.guards import MAX_DEPTH
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def checked_value(place: Place, key: str, value: Any) -> dict[str, Any]:
     where = f"{place.category or place.kind}.{key}"
     if not isinstance(value, Mapping):
         raise InvalidValue(f"expected a table, found {_word(value)}.", where=where)
-    copied: dict[str, Any] = _copied(value)
+    copied: dict[str, Any] = _copied(value, where)
     text, labels = _FIELDS[place.kind]
     for name in copied:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -184,12 +185,15 @@ def _entry(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, 
     return encode_nulls({**data, **kept})
 
 
-def _copied(value: Any) -> Any:
+def _copied(value: Any, where: str = "", depth: int = 0) -> Any:
     """Copy tables and lists, and take text and numbers out of their subclasses: files have only these."""
+    if depth > MAX_DEPTH:  # also where a value contains itself
+        raise InvalidValue(f"nested deeper than {MAX_DEPTH}. Flatten it.", where=where)
     if isinstance(value, Mapping):
-        return {key: _copied(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+        table = cast("Mapping[Any, Any]", value)
+        return {key: _copied(item, where, depth + 1) for key, item in table.items()}
     if isinstance(value, list | tuple):
-        return [_copied(item) for item in cast("list[Any]", value)]
+        return [_copied(item, where, depth + 1) for item in cast("list[Any]", value)]
     if isinstance(value, str):
         return str.__str__(value)
     for kind in (bool, int, float):

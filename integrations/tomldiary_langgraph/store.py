@@ -250,9 +250,8 @@ class DiaryStore(BaseStore):
         for change in changes:
             mine.setdefault(change[0].user, []).append(change)
         engine = self.diary.engine
-        if (
-            len(mine) > 1
-        ):  # each user is a transaction of their own: find what fails before the first
+        if len(mine) > 1:
+            # Each user is a transaction of their own: find what fails before the first one.
             for user, some in mine.items():
                 apply_changes(Transaction(engine, user), self.diary, some, now)
         for user, some in mine.items():

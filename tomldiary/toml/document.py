@@ -137,6 +137,9 @@ class Overlay:
         old = self.table(path)
         if old is not None and same_value(old, data):
             return
+        if old is None:
+            render_path(path)
+            self._check_way(path)
         for key, value in data.items():
             if old is None or key not in old or old[key] is not value:
                 render_value(value, where=".".join((*path, key)))
@@ -160,6 +163,19 @@ class Overlay:
         self._set_data(new, dict(data))
         self._changed = True
         return True
+
+    def _check_way(self, path: Path) -> None:
+        """Raise InvalidValue if something that is no table stands on the way to `path`."""
+        for end in range(1, len(path) + 1):
+            found = _find_any(self._data, path[:end])
+            if found is None:
+                break
+            if not isinstance(found, dict):
+                raise InvalidValue(
+                    "expected a table, found a single value or a list. Remove it or choose another"
+                    " name.",
+                    where=render_path(path[:end]),
+                )
 
     # Only the tables on the way are copied.
 
@@ -278,16 +294,7 @@ class Edit(Overlay):
     # Blocks
 
     def _insert(self, path: Path, data: Mapping[str, Any], *, at_head: bool) -> None:
-        for end in range(1, len(path) + 1):
-            found = _find_any(self._data, path[:end])
-            if found is None:
-                break
-            if not isinstance(found, dict):
-                raise InvalidValue(
-                    "expected a table, found a single value or a list. Remove it or choose another"
-                    " name.",
-                    where=render_path(path[:end]),
-                )
+        self._check_way(path)
         holder = self._holder(path[:-1])
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)

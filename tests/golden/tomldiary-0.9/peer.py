@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import tomli_w
 from pydantic import BaseModel
+
 from tomldiary import Diary, PreferenceItem, tools
 from tomldiary.backends import LocalBackend
 
@@ -61,7 +62,9 @@ TURNS = {
             upsert("tastes", text="orecchiette with turnip tops", contexts=["dinner", "starter"]),
             upsert("tastes", text='the house red, "not too cold"', contexts=["dinner"]),
             upsert("allergies", text="hazelnuts", contexts=["health"]),
-            summary("Booked a corner table for two; asked what is free of nuts.", "booking", "nuts"),
+            summary(
+                "Booked a corner table for two; asked what is free of nuts.", "booking", "nuts"
+            ),
         ],
         [
             upsert("tastes", id="pref001", contexts=["lunch"]),

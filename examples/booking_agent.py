@@ -1,0 +1,74 @@
+"""A restaurant-booking agent that gets to know its guests.
+
+Shows an extractor of your own: any object with `run(message, *, deps)`, here a scripted one that
+uses the same tools a model gets. Runs offline. Run: python examples/booking_agent.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
+
+from tomldiary import Diary, PreferenceItem, tools
+
+if TYPE_CHECKING:
+    from tomldiary import MemoryDeps
+
+TABLES = {"terrace": "outdoor quiet", "bar": "lively music", "window": "quiet view"}
+CUES = {"quiet": "seating", "window": "seating", "vegan": "diet", "nuts": "diet"}
+
+
+class Guest(BaseModel):
+    """What a restaurant remembers of a guest.
+
+    diet    : what may and may not be on the plate
+    seating : where the guest likes to sit
+    """
+
+    diet: dict[str, PreferenceItem] = {}
+    seating: dict[str, PreferenceItem] = {}
+
+
+class Waiter:
+    """Listens for a few words, where a model would understand."""
+
+    async def run(self, _message: str, *, deps: MemoryDeps) -> None:
+        """Store each sentence with a cue; confirm what is known instead of storing it twice."""
+        context = SimpleNamespace(deps=deps)
+        for sentence in deps.user_msg.split(". "):
+            category = next((CUES[cue] for cue in CUES if cue in sentence), None)
+            if category is None:
+                continue
+            answer = await tools.upsert_preference(context, category, text=sentence)
+            print(f"  tool: {answer.splitlines()[0]}")
+            if answer.startswith("❌ Similar"):
+                known = answer.split(f"{category}/")[1].split(":")[0]
+                print("  tool:", await tools.upsert_preference(context, category, id=known))
+        summary = f"Booked a table for {deps.session_id}."
+        await tools.update_conversation_summary(context, summary, ["booking"])
+
+
+def main(folder: Path) -> None:
+    """Let a guest come twice, and choose the table from memory the third time."""
+    diary = Diary(folder, Guest, agent=Waiter())  # with a model: agent="openai-chat:gpt-5-mini"
+    for evening, message in {
+        "friday": "A quiet corner with no music, please. I eat vegan",
+        "sunday": "Again a quiet corner, please. No nuts for my daughter",
+    }.items():
+        print(f"{evening}: {message}")
+        asyncio.run(diary.update_memory("noor", evening, message, "Certainly."))
+    noor = diary.user("noor")
+    wish = noor.recall("quiet seating", limit=1)[0].text
+    best = max(TABLES, key=lambda name: len({*TABLES[name].split()} & {*wish.lower().split()}))
+    print(f"\nNoor books again: the {best} table, because of {wish!r}.\n\n{noor.render()}")
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as spare:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))

@@ -1,0 +1,60 @@
+"""A person edits the file in an editor while an agent keeps writing to it.
+
+Shows that a comment, a changed text and an entry added by hand stay as they were typed, that the agent
+works on with them, and that only the entries it touches change. Runs offline.
+Run: python examples/edit_while_running.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from difflib import unified_diff
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tomldiary import Diary
+
+BY_HAND = '''
+# Told me on the phone. Do not mention it to anyone!
+[preferences.biography.surprise]
+text    = """plans a surprise party"""   # in June
+'''
+
+
+def save(path: Path, text: str) -> None:
+    """Save like an editor: write beside the file, then put it in place."""
+    beside = path.with_name("preferences.toml~")
+    beside.write_text(text, "utf-8")
+    beside.replace(path)
+
+
+def main(folder: Path) -> None:
+    """Let agent and person take turns on one file, and print what each of them changed."""
+    robin = Diary(folder).user("robin")
+    path = folder / "robin" / "preferences.toml"
+    robin.upsert_preference("likes", "the spring menu", session_id="spring")
+    robin.upsert_preference("routines", "eats at seven", session_id="spring")
+
+    # The person: a comment at the top, a better wording, an entry in a style of their own.
+    text = path.read_text("utf-8").replace('"eats at seven"', '"eats at seven sharp"')
+    if BY_HAND not in text:
+        text = f"# Robin is my favourite guest.\n{text}{BY_HAND}"
+    save(path, text)
+
+    # The agent was running all the time and goes on with what it finds.
+    robin.upsert_preference("likes", "the summer menu", session_id="summer")
+    print("the agent reads:", robin.preferences("routines")["pref001"].text)
+    print("and remembers:", robin.recall("is there a party?")[0].text)
+    before = path.read_text("utf-8")
+    robin.upsert_preference("biography", id="surprise", contexts=["June"], session_id="autumn")
+    robin.upsert_preference("routines", id="pref001", session_id="autumn")
+
+    after = path.read_text("utf-8")
+    print("\nwhat the agent changed after that:")
+    print("\n".join(unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=0)))
+    print(f"\nthe file now:\n{after}")
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as spare:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))

@@ -1,0 +1,46 @@
+"""First steps: what an agent hears, and what you tell it, become TOML files you can read.
+
+Shows the offline rules extractor, direct changes, recall, the text for a prompt, and the file.
+Needs no model, no key and no network. Run: python examples/first_steps.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tomldiary import Diary
+
+
+def main(folder: Path) -> None:
+    """Fill a diary in `folder` and print what it knows."""
+    diary = Diary(folder, agent="rules")
+    alice = diary.user("alice")
+
+    # 1. Give it a turn of a conversation; the extractor decides what is worth remembering.
+    alice.add_turn(
+        "I'm allergic to walnuts. Could you find a table for tonight?",
+        "Noted: no walnuts. Eight o'clock at the Lindenhof?",
+        session_id="monday",
+    )
+
+    # 2. Or write it down yourself; equal text is confirmed, not stored twice.
+    key, tea = alice.upsert_preference("likes", "green tea", contexts=["morning"])
+    key, tea = alice.upsert_preference("likes", "Green tea!", contexts=["office"])
+    print(f"likes/{key}: {tea.text}, said {tea.count} times, contexts {tea.contexts}\n")
+
+    # 3. Ask.
+    for hit in alice.recall("is she allergic to anything?"):
+        print(f"recalled {hit.key}: {hit.text} (because of {', '.join(hit.reasons)})")
+
+    # 4. Put what is known in front of a model: escaped, and within a budget.
+    print(f"\n{alice.render(query='breakfast', max_tokens=200)}\n")
+
+    # 5. All of it is a file that you may open, edit and diff.
+    print((folder / "alice" / "preferences.toml").read_text("utf-8"))
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as spare:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))

@@ -1,0 +1,92 @@
+"""Each example runs as a reader runs it, warns of nothing, and shows what it says it shows."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+SHOWN = {
+    "first_steps.py": [
+        "likes/pref001: green tea, said 2 times, contexts ['morning', 'office']",
+        "recalled allergies/pref001: I'm allergic to walnuts. (because of allergic)",
+        "- likes: green tea [morning office] (2×)",
+        "[preferences.allergies.pref001]",
+    ],
+    "booking_agent.py": [
+        "  tool: ✅ Created diet/pref001: 'I eat vegan'.",
+        "  tool: ✅ Boosted seating/pref001 (count: 2).",
+        "Noor books again: the terrace table, because of 'A quiet corner with no music, please'.",
+    ],
+    "custom_schema.py": [
+        "├── dishes: dict[str, Dish]",
+        "dishes/pref001: green curry, heat 4 (Dish)",
+        "{'accepted': ['laksa']}",
+        """{'error': ['phaal.heat: Input should be less than or equal to 5', 'water.text: Field required']}""",
+        """{'error': ["unknown category 'drinks'. Use one of: dishes, tools."]}""",
+    ],
+    "writer_health.py": [
+        "healthy: queue 0% full, errors 0%, 0 turns pending",
+        "submit_nowait: 8 turns are waiting already. Try again, or use submit, which waits.",
+        "degraded: queue 100% full, errors 0%, 10 turns pending",
+        "submit is waiting: True",
+        "11 of 11 accepted turns are stored",
+        "degraded: queue 0% full, errors 8%, 0 turns pending",
+        "closed: 11 completed, 1 failed",
+    ],
+    "edit_while_running.py": [
+        "the agent reads: eats at seven sharp",
+        "and remembers: plans a surprise party",
+        "# Robin is my favourite guest.",
+        "# Told me on the phone. Do not mention it to anyone!",
+        'text    = """plans a surprise party"""   # in June',
+    ],
+}
+
+
+def run(name, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_every_example_is_listed_here():
+    assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHOWN)
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_it_runs_offline_in_a_folder_of_its_own_and_shows_the_essentials(name):
+    lines = run(name).splitlines()
+    assert [line for line in SHOWN[name] if line not in lines] == []
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_it_leaves_readable_files_in_a_folder_it_is_given_and_runs_there_again(name, tmp_path):
+    run(name, tmp_path)
+    run(name, tmp_path)
+    files = list(tmp_path.glob("*/preferences.toml"))
+    assert files
+    for file in files:
+        assert tomllib.loads(file.read_text("utf-8"))["preferences"]
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_it_is_short_and_says_how_to_run_it(name):
+    text = (EXAMPLES / name).read_text("utf-8")
+    assert len(text.splitlines()) < 80
+    assert f"Run: python examples/{name} [FOLDER]" in text.split('"""')[1]
+    assert "\ndef main(" in text
