@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.errors import InvalidTOML, InvalidValue
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import render_key, render_path, render_value, same_value
+from tomldiary.toml.values import plain_text, render_key, render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,12 +28,14 @@ def render_block(
     path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n", where: str = ""
 ) -> str:
     """Render a table of our own: header and one `key = value` line for each key."""
-    where = where or ".".join(path)
     lines = [f"[{render_path(path)}]"] if path else []
-    lines += [
-        f"{render_key(key)} = {render_value(value, where=f'{where}.{key}', lines=True)}"
-        for key, value in data.items()
-    ]
+    for key, value in data.items():
+        # Short plain text is most of what is stored.
+        rendered = plain_text(value)
+        if rendered is None:
+            place = f"{where or '.'.join(path)}.{key}"
+            rendered = render_value(value, where=place, lines=True)
+        lines.append(f"{render_key(key)} = {rendered}")
     text = "".join(f"{line}\n" for line in lines)
     return text if newline == "\n" else text.replace("\n", newline)
 

@@ -10,6 +10,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
+from functools import lru_cache
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -19,6 +20,7 @@ __all__ = [
     "NULL_FIELD",
     "decode_nulls",
     "encode_nulls",
+    "plain_text",
     "render_key",
     "render_path",
     "render_value",
@@ -64,10 +66,10 @@ def _check_unicode(text: str, where: str) -> None:
 
 
 def _render_text(text: str, where: str) -> str:
-    if text.isascii():
-        if text.isprintable() and '"' not in text and "\\" not in text:
-            return f'"{text}"'
-    else:
+    plain = plain_text(text)
+    if plain is not None:
+        return plain
+    if not text.isascii():
         _check_unicode(text, where)
     return f'"{_ESCAPE.sub(_escaped, text)}"'
 
@@ -77,6 +79,20 @@ def _render_lines(text: str, where: str) -> str:
     return f'"""\n{_ESCAPE_LINES.sub(_escaped, text)}"""'
 
 
+def plain_text(value: Any) -> str | None:
+    """Render text that needs no escaping at all; None for anything else."""
+    if (
+        type(value) is str
+        and value.isascii()
+        and value.isprintable()
+        and '"' not in value
+        and "\\" not in value
+    ):
+        return f'"{value}"'
+    return None
+
+
+@lru_cache(maxsize=4096)
 def render_key(key: str) -> str:
     """Render one key, quoted only where TOML asks for it."""
     return key if _BARE_KEY.fullmatch(key) else _render_text(key, key)
@@ -163,9 +179,13 @@ def same_value(left: Any, right: Any) -> bool:
             return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType]
         return False
     if kind is dict:
-        return left.keys() == right.keys() and all(
-            same_value(value, right[key]) for key, value in left.items()
-        )
+        if left.keys() != right.keys():
+            return False
+        for key, value in left.items():
+            other = right[key]
+            if value is not other and not same_value(value, other):
+                return False
+        return True
     if kind is list or kind is tuple:
         return _same_items(left, right)
     if kind is float:
