@@ -73,16 +73,20 @@ class Preferences:
                     return path, table
         return None
 
-    def entries(self, category: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the entries of a category in the order of the file; what is no entry is left out."""
+    def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the entries of a category in the order of the file; what is no entry is left out."""
         main = self._tables.table((_ROOT, category)) or {}
-        for key, value in main.items():
-            if type(value) is dict:
-                yield key, cast("dict[str, Any]", value)
+        found = [item for item in main.items() if type(item[1]) is dict]
         short = self._tables.table((category,)) if category != _ROOT else None
-        for key, value in (short or {}).items():
-            if type(value) is dict and key not in main:
-                yield key, cast("dict[str, Any]", value)
+        if short:
+            found += [
+                item for item in short.items() if type(item[1]) is dict and item[0] not in main
+            ]
+        return found
+
+    def entries(self, category: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield what `items` returns."""
+        yield from self.items(category)
 
     def texts(self, category: str) -> dict[str, str]:
         """Return the texts of a category by id."""

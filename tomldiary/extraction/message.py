@@ -54,17 +54,22 @@ def _relevant(deps: MemoryDeps, turn: str, budget: int) -> str:
     cards = [
         known(id(entry)) or _new_card(category, key, entry)
         for category in deps.allowed_cats
-        for key, entry in deps.preferences.entries(category)
+        for key, entry in deps.preferences.items(category)
     ]
     if not cards:
         return "(none)"
-    lines = [card.line for card in cards]
-    if sum(map(len, lines)) + len(lines) > budget:
-        chosen = _chosen(cards, _words(turn), budget)
-        left = len(cards) - len(chosen)
-        lines = [lines[number] for number in sorted(chosen)]
-        lines.append(f"({left} more are stored; list_preferences shows them)")
+    # A line is never shorter than this, so a large memory is noticed without adding it up.
+    if len(cards) * _SHORTEST_LINE <= budget:
+        lines = [card.line for card in cards]
+        if sum(map(len, lines)) + len(lines) <= budget:
+            return "\n" + "\n".join(lines) + "\n"
+    chosen = sorted(_chosen(cards, _words(turn), budget))
+    lines = [cards[number].line for number in chosen]
+    lines.append(f"({len(cards) - len(chosen)} more are stored; list_preferences shows them)")
     return "\n" + "\n".join(lines) + "\n"
+
+
+_SHORTEST_LINE = 12  # "- a/b: c (1×)"
 
 
 def _chosen(cards: list[_Card], words: frozenset[str], budget: int) -> list[int]:
