@@ -23,9 +23,10 @@ with tempfile.TemporaryDirectory() as folder:
     assert "walnuts" in alice.render()
 
 for adapter in ("tomldiary_langgraph", "tomldiary_langchain", "tomldiary_pydantic_ai"):
+    said = ""
     try:
-        module = __import__(adapter)
-        _ = module.__all__
+        __import__(adapter)
     except ImportError as error:
-        assert "pip install" in str(error), error
-print("smoke test passed")
+        said = str(error)
+    assert 'pip install "tomldiary-kit[' in said, (adapter, said)
+print("smoke test passed")  # noqa: T201 - for whoever runs it

@@ -157,8 +157,8 @@ def test_a_model_is_offered_four_tools_without_the_user_or_the_config(diary):
     assert fields == {
         "recall": {"query", "limit"},
         "remember": {"category", "text", "contexts"},
-        "update": {"category", "id", "text", "contexts"},
-        "forget": {"category", "id"},
+        "update": {"key", "text", "contexts"},
+        "forget": {"key"},
     }
     assert all(
         part.get("description") for one in shown.values()
@@ -173,16 +173,16 @@ def test_the_tools_change_the_diary_of_the_run(diary, mode):
     tools = named(diary)
     stored = call(tools["remember"], asked("remember", category="likes", text="tea", contexts=["am"]), ALICE, mode)  # fmt: skip
     assert isinstance(stored, ToolMessage)
-    assert stored.content == "Stored as likes/pref001."
+    assert stored.content == "✅ Noted as likes/pref001."
     assert stored.artifact["id"] == "pref001"
     item = diary.user("alice").preferences("likes")["pref001"]
     assert (item.text, item.contexts, item.created_by) == ("tea", ["am"], "t1")
-    call(tools["update"], asked("update", category="likes", id="pref001", text="green tea"), ALICE, mode)  # fmt: skip
+    call(tools["update"], asked("update", key="likes/pref001", text="green tea"), ALICE, mode)  # fmt: skip
     found = call(tools["recall"], asked("recall", query="tea", limit=1), ALICE, mode)
     assert "likes/pref001: green tea" in found.content
     assert found.artifact[0]["text"] == "green tea"
     json.dumps(found.artifact)
-    gone = call(tools["forget"], asked("forget", category="likes", id="pref001"), ALICE, mode)
+    gone = call(tools["forget"], asked("forget", key="likes/pref001"), ALICE, mode)
     assert gone.artifact["text"] == "green tea"
     assert diary.user("alice").preferences("likes") == {}
     assert "Nothing is remembered" in call(tools["recall"], {"query": "tea"}, ALICE, mode)
@@ -196,13 +196,13 @@ def test_the_tools_change_the_diary_of_the_run(diary, mode):
         ("remember", {"category": "nope", "text": "x"}, "unknown category 'nope'. Use one of: likes"),
         ("remember", {"category": "likes", "text": " "}, "the text is blank"),
         ("remember", {"category": "likes", "text": "third"}, "likes is full (2/2)"),
-        ("update", {"category": "likes", "id": "pref9", "text": "x"}, "likes/pref9 does not exist"),
-        ("update", {"category": "nope", "id": "a", "text": "x"}, "unknown category 'nope'"),
-        ("forget", {"category": "likes", "id": "pref9"}, "likes/pref9 does not exist"),
+        ("update", {"key": "likes/pref9", "text": "x"}, "likes/pref9 does not exist"),
+        ("update", {"key": "nope/a", "text": "x"}, "unknown category 'nope'"),
+        ("forget", {"key": "likes/pref9"}, "likes/pref9 does not exist"),
         ("recall", {"query": "x", "limit": 10**30}, "validation error"),
         ("recall", {"query": "x", "limit": -1}, "validation error"),
         ("remember", {"category": "likes", "text": 5}, "validation error"),
-        ("forget", {"category": "likes"}, "validation error"),
+        ("forget", {}, "validation error"),
     ],
 )  # fmt: skip
 def test_what_a_model_can_put_right_is_the_tools_answer(name, arguments, message, mode):

@@ -157,14 +157,14 @@ def test_no_tool_lets_the_model_say_whose_diary_it_is(tmp_path: Path):
 def test_what_is_remembered_is_recalled_by_its_key_and_can_be_changed_and_forgotten(tmp_path: Path):
     diary = Diary(tmp_path)
     toolset = DiaryToolset(diary, "alice")
-    assert run(Caller(TEA), toolset) == "Noted as likes/pref001."
+    assert run(Caller(TEA), toolset) == "✅ Noted as likes/pref001."
     assert "- likes/pref001: likes tea" in run(Caller(("recall", {"query": "tea?"})), toolset)
     change = ("update", {"key": "likes/pref001", "text": "likes green tea"})
-    assert run(Caller(change), toolset) == "Changed likes/pref001."
+    assert run(Caller(change), toolset) == "✅ Changed likes/pref001."
     assert likes(diary) == {"pref001": "likes green tea"}
     assert diary.user("alice").preferences("likes")["pref001"].count == 1
     removed = run(Caller(("forget", {"key": "likes/pref001"})), toolset)
-    assert removed == "Removed likes/pref001: likes green tea"
+    assert removed == "🗑️ Removed likes/pref001: likes green tea"
     assert likes(diary) == {}
 
 

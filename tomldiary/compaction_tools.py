@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from tomldiary.compaction import CompactionDeps
 
 __all__ = [
+    "COMPACTION_TOOLS",
     "CompactionContext",
     "delete_conversation_block",
     "delete_preference_block",
@@ -154,3 +155,16 @@ async def delete_conversation_block(ctx: CompactionContext, session_id: str) -> 
 
 def _fields(entry: dict[str, Any]) -> str:
     return "\n".join(f"{key.removeprefix('_')}: {value}" for key, value in entry.items())
+
+
+COMPACTION_TOOLS = (
+    list_preference_blocks,
+    get_preference_block,
+    rewrite_preference_block,
+    delete_preference_block,
+    list_conversation_blocks,
+    get_conversation_block,
+    rewrite_conversation_block,
+    delete_conversation_block,
+)
+"""The tools a compaction model is offered, in the order it sees them."""

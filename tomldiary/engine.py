@@ -12,31 +12,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.backends.base import Commit, digest
-from tomldiary.errors import Conflict, NewerVersion
+from tomldiary.errors import Conflict
 from tomldiary.history import (
     Change,
     Record,
     block_changes,
     next_sequence,
-    parse_record,
     render_record,
 )
 from tomldiary.models import FORMAT_VERSION
+from tomldiary.outside import Known, look
+from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.backends.base import Backend, Token
-    from tomldiary.toml.document import Edit
+    from tomldiary.backends.base import Backend
+    from tomldiary.toml.edit import Edit
 
 __all__ = ["Engine", "Source", "Transaction"]
 
 R = TypeVar("R")
 
 _CACHED_DOCUMENTS = 4096
-_YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
+_PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
+_GLANCE = 0.05  # seconds between two looks at a file that is being saved
 _ATTEMPTS = 20
 _EMPTY = Document.parse("")
 
@@ -52,16 +54,6 @@ class Source:
     operation: str = ""
 
 
-@dataclass(slots=True)
-class _Cached:
-    token: Token
-    document: Document
-    digest: str
-    logged: bool
-    """Whether history is known to end at exactly this text."""
-    young: bool = False
-
-
 class Transaction:
     """Changes to the documents of one user, on fresh state, under the user's lock."""
 
@@ -69,7 +61,7 @@ class Transaction:
         self.user = user
         self._engine = engine
         self._edits: dict[str, Edit] = {}
-        self._bases: dict[str, _Cached | None] = {}
+        self._bases: dict[str, Known | None] = {}
 
     def edit(self, kind: str) -> Edit:
         """Return the edit of a document, which starts from what is stored now."""
@@ -81,7 +73,7 @@ class Transaction:
             self._edits[kind] = edit
         return edit
 
-    def changed(self) -> dict[str, tuple[_Cached | None, Edit]]:
+    def changed(self) -> dict[str, tuple[Known | None, Edit]]:
         """Return the documents with changes, by kind."""
         return {
             kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
@@ -105,7 +97,7 @@ class Engine:
         self.template = Document.parse(
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
-        self._cache: OrderedDict[tuple[str, str], _Cached] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self._guard = threading.Lock()
 
     def document(self, user: str, kind: str) -> Document:
@@ -127,12 +119,12 @@ class Engine:
             if token is None:
                 found.append(_EMPTY)
                 continue
-            if cached is None or cached.young or cached.token != token:
+            if cached is None or cached.is_young or cached.token != token:
                 return None
             found.append(cached.document)
         return found
 
-    def load(self, user: str, kind: str) -> _Cached | None:
+    def load(self, user: str, kind: str) -> Known | None:
         """Return a document with the version it was read at, or None if there is none."""
         key = (user, kind)
         cached = self._cache.get(key)
@@ -140,23 +132,16 @@ class Engine:
         if token is None:
             self._cache.pop(key, None)
             return None
-        if cached is not None and cached.token == token and not cached.young:
+        if cached is not None and cached.token == token and not cached.is_young:
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
             return None
-        if cached is not None and cached.document.text == stored.text:
-            fresh = _Cached(stored.token, cached.document, cached.digest, cached.logged)
-        else:
-            place = self.backend.place(user, kind)
-            document = Document.parse(stored.text, path=place)
-            check_version(document, place)
-            fresh = _Cached(stored.token, document, digest(stored.text), logged=False)
-        fresh.young = _is_young(stored.token)
+        fresh = look(self.backend, user, kind, stored, cached)
         self._remember(key, fresh)
         return fresh
 
-    def _remember(self, key: tuple[str, str], cached: _Cached) -> None:
+    def _remember(self, key: tuple[str, str], cached: Known) -> None:
         with self._guard:
             self._cache[key] = cached
             self._cache.move_to_end(key)
@@ -174,11 +159,20 @@ class Engine:
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
+        patience = time.monotonic() + _PATIENCE
         with self.backend.lock(user, self.lock_timeout):
             for attempt in range(_ATTEMPTS):
                 transaction = Transaction(self, user)
                 result = change(transaction)
                 changed = transaction.changed()
+                while any(base is not None and base.is_settling for base, _ in changed.values()):
+                    if time.monotonic() > patience:
+                        break
+                    # Somebody's editor is saving: what it has not written yet is not deleted.
+                    time.sleep(_GLANCE)
+                    transaction = Transaction(self, user)
+                    result = change(transaction)
+                    changed = transaction.changed()
                 if not changed:
                     return result
                 try:
@@ -191,7 +185,7 @@ class Engine:
         raise AssertionError  # the loop returns or raises
 
     def _commit(
-        self, user: str, changed: dict[str, tuple[_Cached | None, Edit]], source: Source
+        self, user: str, changed: dict[str, tuple[Known | None, Edit]], source: Source
     ) -> None:
         seq = next_sequence(self.backend.last_record(user))
         records: list[str] = []
@@ -209,7 +203,7 @@ class Engine:
             old = base.document if base is not None else _EMPTY
             documents[kind] = document
             changes += block_changes(kind, old.blocks, document.blocks)
-            bases[kind] = base.digest if base is not None else digest("")
+            bases[kind] = base.digest if base is not None else EMPTY
             results[kind] = digest(document.text)
         record = Record(
             seq=seq,
@@ -223,17 +217,24 @@ class Engine:
             operation=source.operation,
         )
         records.append(render_record(record))
+        # A file that does not parse is never overwritten: it catches up once somebody has mended it.
+        broken = {
+            kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
+        }
         tokens = self.backend.commit(
             user,
             Commit(
-                {kind: document.text for kind, document in documents.items()},
+                {kind: doc.text for kind, doc in documents.items() if kind not in broken},
                 {kind: base.token if base else None for kind, (base, _) in changed.items()},
                 records,
             ),
         )
         for kind, document in documents.items():
-            cached = _Cached(tokens[kind], document, results[kind], logged=True)
-            self._remember((user, kind), cached)
+            base = broken.get(kind)
+            token = base.token if base is not None else tokens[kind]
+            problem = base.problem if base is not None else None
+            known = Known(token, document, results[kind], is_logged=True, problem=problem)
+            self._remember((user, kind), known)
 
     def _stamp(self, edit: Edit, seq: int) -> None:
         meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
@@ -243,50 +244,30 @@ class Engine:
         edit.put(("_meta",), meta, at_head=True)
 
     def _outside_changes(
-        self, user: str, changed: dict[str, tuple[_Cached | None, Edit]], seq: int
+        self, user: str, changed: dict[str, tuple[Known | None, Edit]], seq: int
     ) -> Record | None:
         """Return a record of what people (or another program) saved since history's end, if anything."""
         changes: list[Change] = []
+        bases: dict[str, str] = {}
         results: dict[str, str] = {}
+        conflicts: list[str] = []
         for kind, (base, _) in changed.items():
-            if base is None or base.logged:
-                continue
-            if self._last_logged(user, kind) == base.digest:
-                base.logged = True
-                continue
-            # The whole text: what it was before may not be known.
-            changes.append(Change(kind, 0, "", base.document.text))
-            results[kind] = base.digest
-        if not changes:
+            if base is None:
+                last = Timeline(self.backend, user).last(kind) if seq > 1 else None
+                if last is None or last.results[kind] == EMPTY:
+                    continue
+                # Somebody removed the file.
+                text = Timeline(self.backend, user).text(kind)
+                changes.append(Change(kind, 0, text, ""))
+                bases[kind], results[kind] = last.results[kind], EMPTY
+            elif base.logged is not None:
+                changes += block_changes(kind, base.logged.blocks, base.document.blocks)
+                bases[kind], results[kind] = digest(base.logged.text), base.digest
+                conflicts += base.conflicts
+            elif not base.is_logged:
+                # The whole text: history does not know what it was before.
+                changes.append(Change(kind, 0, "", base.document.text))
+                bases[kind], results[kind] = EMPTY, base.digest
+        if not results:
             return None
-        bases = dict.fromkeys(results, digest(""))
-        return Record(seq, "hand", changes, bases, results, actor="hand")
-
-    def _last_logged(self, user: str, kind: str) -> str | None:
-        for text in self.backend.records(user):
-            record = parse_record(text)
-            if kind in record.results:
-                return record.results[kind]
-        return None
-
-
-def check_version(document: Document, place: str) -> None:
-    """Refuse a document of a newer format.
-
-    Raises:
-        NewerVersion: Names the version and what this package reads.
-    """
-    version = (document.table(("_meta",)) or {}).get("version", FORMAT_VERSION)
-    parts = str(version).split(".")
-    known = [int(part) for part in FORMAT_VERSION.split(".")]
-    if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:
-        raise NewerVersion(
-            f"this document has format version {version!r}; this package reads up to"
-            f" {FORMAT_VERSION!r} and will not touch it. Upgrade tomldiary-kit.",
-            path=place,
-        )
-
-
-def _is_young(token: Token) -> bool:
-    """Tell whether a file changed so recently that its time stamp may not show the next change."""
-    return isinstance(token, tuple) and time.time_ns() - token[0] < _YOUNG * 1e9  # pyright: ignore[reportUnknownVariableType]
+        return Record(seq, "hand", changes, bases, results, actor="hand", conflicts=conflicts)

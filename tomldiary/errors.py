@@ -2,24 +2,25 @@
 
 ```
 DiaryError
-├── IdentifierError (ValueError)      a user, session or document name that cannot be used
-├── SchemaError (TypeError)           a preference table class that cannot be read as categories
-├── InvalidValue (ValueError)         a value that TOML or the entry's rule does not allow
-├── UnknownCategory (ValueError)      a category the schema does not have
-├── UnknownEntry (KeyError)           an id that is not in the diary
-├── LimitReached                      a collection that is full
-├── DocumentError                     a document that cannot be used; has path, line, column
-│   ├── InvalidTOML (ValueError)      does not parse
-│   ├── UnsafeDocument (ValueError)   refused before parsing: size, nesting, dotted keys
-│   └── NewerVersion                  written by a newer version; never rewritten
-├── Conflict                          somebody else changed what this write was based on
-├── LockTimeout (TimeoutError)        another process or thread kept the user's lock
-├── BackendError                      the storage failed; nothing was changed
-│   └── CommittedUnpublished          the change is in history, the file will follow
-├── MissingExtra (ImportError)        an optional dependency is not installed; names the command
-├── UnsupportedFormat (ValueError)    a chat log in a format that is not known
-├── ExtractionError                   the extractor failed; nothing was changed
-└── WriterBusy                        the writer's queue is full
+├── IdentifierError (ValueError)       a user, session or document name that cannot be used
+├── SchemaError (TypeError)            a preference table class that cannot be read as categories
+├── InvalidValue (ValueError)          a value that TOML or the entry's rule does not allow
+├── UnknownCategory (ValueError)       a category the schema does not have
+├── UnknownEntry (KeyError)            an id that is not in the diary
+├── LimitReached                       a collection that is full
+├── DocumentError                      a document that cannot be used; has path, line, column
+│   ├── InvalidTOML (ValueError)       does not parse
+│   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
+│   └── NewerVersion                   written by a newer version; never rewritten
+├── Conflict                           somebody else changed what this write was based on
+├── LockTimeout (TimeoutError)         another process or thread kept the user's lock
+├── BackendError                       the storage failed; nothing was changed
+│   └── CommittedUnpublished           the change is in history, the file will follow
+├── NotSupported (NotImplementedError) a part of a host's interface that a diary does not have
+├── MissingExtra (ImportError)         an optional dependency is not installed; names the command
+├── UnsupportedFormat (ValueError)     a chat log in a format that is not known
+├── ExtractionError                    the extractor failed; nothing was changed
+└── WriterBusy                         the writer's queue is full
 ```
 """
 
@@ -39,6 +40,7 @@ __all__ = [
     "LockTimeout",
     "MissingExtra",
     "NewerVersion",
+    "NotSupported",
     "SchemaError",
     "UnknownCategory",
     "UnknownEntry",
@@ -144,6 +146,10 @@ class BackendError(DiaryError):
 
 class CommittedUnpublished(BackendError):
     """The change is committed in history, but its file could not be replaced yet."""
+
+
+class NotSupported(DiaryError, NotImplementedError):
+    """A part of a host's interface that a diary does not have; names what it has instead."""
 
 
 class MissingExtra(DiaryError, ImportError):

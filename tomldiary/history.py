@@ -71,6 +71,8 @@ class Record:
     actor: str = ""
     reason: str = ""
     operation: str = ""
+    conflicts: list[str] = field(default_factory=list[str])
+    """Tables in which a person's change displaced ours."""
 
 
 def render_record(record: Record) -> str:
@@ -81,6 +83,8 @@ def render_record(record: Record) -> str:
         for name in ("session", "actor", "reason", "operation")
         if (value := getattr(record, name))
     ]
+    if record.conflicts:
+        lines.append(f"conflicts = {_value(record.conflicts)}")
     lines += [f"base = {_value(record.bases)}", f"result = {_value(record.results)}", "changes = ["]
     lines += [
         f"    {{ doc = {_value(change.doc)}, at = {change.at}, old = {_value(change.old)},"
@@ -116,6 +120,7 @@ def parse_record(text: str) -> Record:
         actor=data.get("actor", ""),
         reason=data.get("reason", ""),
         operation=data.get("operation", ""),
+        conflicts=data.get("conflicts", []),
         bases=data["base"],
         results=data["result"],
         changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],

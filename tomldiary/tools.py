@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from tomldiary.similarity import Match
 
 __all__ = [
+    "EXTRACTION_TOOLS",
     "ToolContext",
+    "category_lines",
     "forget_preference",
     "list_categories",
     "list_conversation_summary",
@@ -39,7 +41,11 @@ class ToolContext(Protocol):
 
 async def list_categories(ctx: ToolContext) -> str:
     """List the categories that preferences can be filed under."""
-    deps = ctx.deps
+    return category_lines(ctx.deps)
+
+
+def category_lines(deps: MemoryDeps) -> str:
+    """Return the categories of a draft with their descriptions, a line each."""
     return "\n".join(
         f"- **{name}**{_described(deps.descriptions.get(name, ''))}" for name in deps.allowed_cats
     )
@@ -240,3 +246,14 @@ async def update_conversation_summary(
 
 def _no_category(deps: MemoryDeps, category: str) -> str:
     return f"❌ Category '{category}' is not allowed. Use one of: {', '.join(deps.allowed_cats)}."
+
+
+EXTRACTION_TOOLS = (
+    list_categories,
+    list_preferences,
+    upsert_preference,
+    forget_preference,
+    list_conversation_summary,
+    update_conversation_summary,
+)
+"""The tools an extraction model is offered, in the order it sees them."""

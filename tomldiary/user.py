@@ -17,7 +17,7 @@ from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.preferences import Preferences, entry_count, entry_text, entry_to_item
 from tomldiary.recall import Hit, Source
-from tomldiary.render import escape_for_model, render_memory
+from tomldiary.render import conversation_fact, escape_for_model, render_memory
 from tomldiary.schema import item_type
 from tomldiary.twins import async_twin, run_coroutine
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine import Transaction
+    from tomldiary.errors import DocumentError
     from tomldiary.models import ConversationItem
     from tomldiary.similarity import Match
     from tomldiary.toml.document import Document
@@ -315,7 +316,7 @@ class UserDiary:
             ranked.sort(key=lambda item: order.get(item[1], len(order)))
         facts = [fact for _, _, fact in ranked]
         facts += [
-            f"conversation of {shown.updated[:10]}: {escape_for_model(shown.summary)}"
+            conversation_fact(shown.updated, shown.summary)
             for shown in self.conversations(_SUMMARIES_SHOWN).values()
             if shown.summary
         ]
@@ -345,6 +346,11 @@ class UserDiary:
         if found is None:
             raise UnknownEntry(f"{kind}/{key}")
         return dict(found)
+
+    def problems(self) -> list[DocumentError]:
+        """Return what is wrong with files that cannot be used just now; reads serve the last good state."""
+        found = (self._engine.load(self.user_id, kind) for kind in KINDS)
+        return [known.problem for known in found if known is not None and known.problem]
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""

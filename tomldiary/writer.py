@@ -8,21 +8,23 @@ users are worked on at the same time, and take turns, so that none waits behind 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import contextvars
 import os
 import threading
 import time
 import weakref
 from collections import deque
 from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import Future
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import WriterBusy
 from tomldiary.logging import get_logger
+from tomldiary.receipts import Receipt, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Generator
+    from collections.abc import Coroutine
     from datetime import datetime
     from types import TracebackType
     from typing import Self
@@ -45,65 +47,15 @@ WORKERS = max(8, 2 * (os.cpu_count() or 1))
 QUEUE_MAXSIZE = 1000
 SHUTDOWN_TIMEOUT = 30
 """Seconds that `close` waits for queued turns."""
+_GRACE = 1.0  # seconds that a cancelled turn has to end
 
 _logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Turn:
-    """One exchange between a user and an assistant."""
-
-    user_id: str
-    session_id: str
-    user_msg: str
-    assistant_msg: str
-    context_now: datetime | None = None
-    """When it happened; None is now."""
-
-
-class Receipt:
-    """Tells what became of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
-
-    def __init__(self, turn: Turn) -> None:
-        self.turn = turn
-        self._future: Future[Applied | None] = Future()
-
-    def __repr__(self) -> str:
-        state = "done" if self.is_done else "pending"
-        return f"<Receipt {state}>"
-
-    def __await__(self) -> Generator[Any, None, Applied | None]:
-        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
-
-    @property
-    def is_done(self) -> bool:
-        """Whether the turn was applied, or failed for good."""
-        return self._future.done()
-
-    def wait(self, timeout: float | None = None) -> Applied | None:
-        """Block until the turn was applied and return what it did.
-
-        Args:
-            timeout: Seconds to wait; None waits as long as it takes.
-
-        Raises:
-            TimeoutError: It was not applied in time; it still may be.
-            Exception: What the extractor or the storage raised. Nothing was changed.
-        """
-        return self._future.result(timeout)
-
-    def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
-        """Tell everybody who waits; the writer calls this."""
-        if self._future.done():
-            return
-        if error is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(result)
-
-
 class MemoryWriter:
     """A queue of turns in front of a diary.
+
+    A turn runs in the context variables that the writer was made in, never in those of a request.
 
     Args:
         diary: Applies the turns.
@@ -117,25 +69,32 @@ class MemoryWriter:
         self.diary = diary
         self._workers = workers
         self._qsize = qsize
-        self._state = threading.Condition()
-        self._pid = os.getpid()
+        self._context = contextvars.copy_context()
+        self._closed = False
         self._reset()
         _writers.add(self)
-        _install_exit_hook()
+        _install_hooks()
 
     def _reset(self) -> None:
+        self._state = threading.Condition()
         self._queues: dict[str, deque[Receipt]] = {}
         self._ready: deque[str] = deque()  # users with waiting turns and none in work
-        self._room: deque[Future[None]] = deque()  # submitters that wait for room
-        self._queued = self._active = 0
+        self._working: dict[Receipt, asyncio.Task[None]] = {}
+        # Submitters that wait for room; there are none unless the queue is full.
+        self._line: deque[tuple[Receipt, Future[None]]] = deque()
+        self._queued = 0
         self._submitted = self._completed = self._failed = 0
-        self._closed = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    def after_fork(self) -> None:
+        """Start afresh in a forked child: it has its parent's counters, but not its threads or turns."""
+        # Kept, because a loop or a task that is collected before its end complains.
+        _inherited.append((self._loop, self._working, self._queues))
+        self._reset()
 
     def __repr__(self) -> str:
-        return f"<MemoryWriter {self._queued} queued, {self._active} in work>"
+        return f"<MemoryWriter {self._queued} queued, {len(self._working)} in work>"
 
     # Taking turns in
 
@@ -150,8 +109,9 @@ class MemoryWriter:
         user_message: str | None = None,
         assistant_response: str | None = None,
     ) -> Receipt:
-        """Queue a turn and return its receipt; waits while the queue is full.
+        """Queue a turn and return its receipt; waits in line while the queue is full.
 
+        Cancelling a `submit` that waits takes the turn back, unless it is being applied already.
         `user_message` and `assistant_response` are other names for the two messages.
 
         Raises:
@@ -164,21 +124,20 @@ class MemoryWriter:
             _one_of("assistant_msg", assistant_msg, assistant_response),
             context_now,
         )
-        while True:
-            with self._state:
-                if self._closed or self._queued < self._qsize:
-                    return self._enqueue(turn)
-                room: Future[None] = Future()
-                self._room.append(room)
-            try:
-                await asyncio.wrap_future(room)
-            except asyncio.CancelledError:
-                with self._state:
-                    if room in self._room:
-                        self._room.remove(room)
-                    else:
-                        self._make_room()  # pass the place on
-                raise
+        receipt = Receipt(turn)
+        with self._state:
+            if self._closed or self._queued < self._qsize:
+                return self._enqueue(receipt)
+            room: Future[None] = Future()
+            self._line.append((receipt, room))
+        try:
+            # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
+            # its submitter could be overtaken.
+            await asyncio.wrap_future(room)
+        except asyncio.CancelledError:
+            self._take_back(receipt, room)
+            raise
+        return receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
         """Queue a turn from sync code and return its receipt at once.
@@ -192,57 +151,79 @@ class MemoryWriter:
                 raise WriterBusy(
                     f"{self._queued} turns are waiting already. Try again, or use submit, which waits."
                 )
-            return self._enqueue(turn)
+            return self._enqueue(Receipt(turn))
 
-    def _enqueue(self, turn: Turn) -> Receipt:
+    def _enqueue(self, receipt: Receipt) -> Receipt:
         """Queue a turn; the caller holds the state."""
-        if self._pid != os.getpid():
-            # A forked child has its parent's counters but not its threads or its turns.
-            self._pid = os.getpid()
-            self._reset()
         if self._closed:
-            raise RuntimeError("MemoryWriter is closed")
-        receipt = Receipt(turn)
-        queue = self._queues.get(turn.user_id)
+            raise RuntimeError(_CLOSED)
+        loop = self._start()  # first: without a thread, nothing may be counted as queued
+        user = receipt.turn.user_id
+        queue = self._queues.get(user)
         if queue is None:
-            self._queues[turn.user_id] = deque([receipt])
-            self._ready.append(turn.user_id)
+            self._queues[user] = deque([receipt])
+            self._ready.append(user)
         else:
             queue.append(receipt)
         self._queued += 1
         self._submitted += 1
-        self._start().call_soon_threadsafe(self._dispatch)
+        loop.call_soon_threadsafe(self._dispatch)
         return receipt
 
     def _start(self) -> asyncio.AbstractEventLoop:
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(
-                target=_run_loop, args=(self._loop,), name="tomldiary-writer", daemon=True
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(
+                target=_run_loop, args=(loop, self._workers), name="tomldiary-writer", daemon=True
             )
-            self._thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                loop.close()
+                raise
+            self._loop, self._thread = loop, thread
+            # A writer that is dropped without being closed leaves no thread behind.
+            weakref.finalize(self, _stop_loop, loop).atexit = False
         return self._loop
 
     def _make_room(self) -> None:
-        while self._room and self._queued < self._qsize:
-            waiting = self._room.popleft()
-            if waiting.set_running_or_notify_cancel():
-                waiting.set_result(None)
+        """Queue the turns of those who wait in line; the caller holds the state."""
+        while self._line and self._queued < self._qsize:
+            receipt, room = self._line.popleft()
+            if room.set_running_or_notify_cancel():
+                self._enqueue(receipt)
+                room.set_result(None)
+
+    def _take_back(self, receipt: Receipt, room: Future[None]) -> None:
+        user = receipt.turn.user_id
+        with self._state:
+            if (receipt, room) in self._line:
+                self._line.remove((receipt, room))
                 return
+            queue = self._queues.get(user)
+            if queue is None or receipt not in queue:
+                return
+            queue.remove(receipt)
+            if not queue and user in self._ready:
+                self._ready.remove(user)
+                del self._queues[user]
+            self._queued -= 1
+            self._submitted -= 1
+            self._make_room()
+            self._state.notify_all()
 
     # Working them off, in the writer's own loop
 
     def _dispatch(self) -> None:
         with self._state:
-            while self._ready and self._active < self._workers:
+            while self._ready and len(self._working) < self._workers:
                 user = self._ready.popleft()
                 receipt = self._queues[user].popleft()
                 self._queued -= 1
-                self._active += 1
+                self._working[receipt] = asyncio.get_running_loop().create_task(
+                    self._process(user, receipt), context=self._context.copy()
+                )
                 self._make_room()
-                task = asyncio.get_running_loop().create_task(self._process(user, receipt))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
 
     async def _process(self, user: str, receipt: Receipt) -> None:
         result: Applied | None = None
@@ -251,10 +232,15 @@ class MemoryWriter:
             result = await self._apply(receipt.turn)
         except BaseException as caught:
             error = caught
-            _logger.exception("a turn could not be applied: %s", type(caught).__name__)
+            # What went wrong may quote the conversation: details are for who asks for them.
+            _logger.error("a turn could not be applied: %s", type(caught).__name__)  # noqa: TRY400
             _logger.debug("why a turn could not be applied", exc_info=caught)
+        if isinstance(error, asyncio.CancelledError | FutureCancelled):
+            # As it is, it would look as if who awaits the receipt was cancelled.
+            error = RuntimeError(_LEFT if self._closed else "this turn was cancelled")
         with self._state:
-            self._active -= 1
+            if self._working.pop(receipt, None) is None:
+                return  # `close` has given it up
             if error is None:
                 self._completed += 1
             else:
@@ -263,16 +249,15 @@ class MemoryWriter:
                 self._ready.append(user)  # behind the others: nobody waits for a busy user
             else:
                 del self._queues[user]
+            receipt.settle(result, error)
             self._state.notify_all()
-        if isinstance(error, asyncio.CancelledError):
-            error = FutureCancelled("the writer was closed before this turn was applied")
-        receipt.settle(result, error)
         self._dispatch()
 
     async def _apply(self, turn: Turn) -> Applied | None:
         from tomldiary.diary import Diary  # noqa: PLC0415 - the diary module is not needed to import this one
 
-        if isinstance(self.diary, Diary) and type(self.diary).update_memory is Diary.update_memory:  # pyright: ignore[reportUnnecessaryIsInstance]
+        # Anything with `update_memory` will do, and one that was overridden is honoured.
+        if getattr(self.diary.update_memory, "__func__", None) is Diary.update_memory:
             return await self.diary.process_turn(
                 turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
                 now=turn.context_now,
@@ -294,17 +279,18 @@ class MemoryWriter:
         """Return counters taken at one moment: submitted = completed + failed + pending."""
         with self._state:
             finished = self._completed + self._failed
+            active = len(self._working)
             return {
                 "queue_size": self._queued,
                 "queue_capacity": self._qsize,
                 "queue_utilization": self._queued / self._qsize,
                 "total_workers": self._workers,
-                "active_workers": self._active,
-                "idle_workers": self._workers - self._active,
+                "active_workers": active,
+                "idle_workers": self._workers - active,
                 "submitted": self._submitted,
                 "completed": self._completed,
                 "failed": self._failed,
-                "pending": self._queued + self._active,
+                "pending": self._queued + active,
                 "error_rate": self._failed / finished if finished else 0.0,
                 "is_running": not self._closed,
             }
@@ -312,7 +298,7 @@ class MemoryWriter:
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; False if `timeout` seconds were not enough."""
         with self._state:
-            return self._state.wait_for(lambda: self._queued + self._active == 0, timeout)
+            return self._state.wait_for(lambda: not self._queued and not self._working, timeout)
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
         """Wait like `flush` without holding the event loop."""
@@ -323,14 +309,14 @@ class MemoryWriter:
 
         Args:
             timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. What is not done by then is
-                cancelled, counted as failed, and its receipt says so.
+                cancelled and counted as failed, and its receipt raises a RuntimeError.
         """
         with self._state:
             self._closed = True
-            while self._room:
-                waiting = self._room.popleft()
-                if waiting.set_running_or_notify_cancel():
-                    waiting.set_result(None)  # it finds the writer closed
+            while self._line:
+                _, room = self._line.popleft()
+                if room.set_running_or_notify_cancel():
+                    room.set_exception(RuntimeError(_CLOSED))
         deadline = time.monotonic() + (SHUTDOWN_TIMEOUT if timeout is None else timeout)
         if not self.flush(max(0.0, deadline - time.monotonic())):
             self._abandon()
@@ -343,30 +329,35 @@ class MemoryWriter:
 
     def _abandon(self) -> None:
         with self._state:
-            left = [receipt for queue in self._queues.values() for receipt in queue]
+            queued = [receipt for queue in self._queues.values() for receipt in queue]
             for queue in self._queues.values():
                 queue.clear()
             self._ready.clear()
             self._queued = 0
-            self._failed += len(left)
-            loop = self._loop
-        if left:
-            _logger.error("the writer was closed with %d turns not applied", len(left))
-        for receipt in left:
-            receipt.settle(
-                None, FutureCancelled("the writer was closed before this turn was applied")
-            )
+            loop, tasks = self._loop, list(self._working.values())
+            self._give_up(queued)
+        _logger.error("the writer was closed with %d turns not applied", len(queued) + len(tasks))
         if loop is not None:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in self._tasks])
-        self.flush(1.0)
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+        self.flush(_GRACE)
+        with self._state:
+            stubborn = list(self._working)  # these do not let themselves be cancelled
+            self._working.clear()
+            self._give_up(stubborn)
+
+    def _give_up(self, receipts: list[Receipt]) -> None:
+        self._failed += len(receipts)
+        for receipt in receipts:
+            receipt.settle(None, RuntimeError(_LEFT))
+        self._state.notify_all()
 
     def _stop(self) -> None:
         with self._state:
             loop, thread = self._loop, self._thread
             self._loop = self._thread = None
         if loop is not None and thread is not None and thread is not threading.current_thread():
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join(5.0)
+            _stop_loop(loop)
+            thread.join(_GRACE)
 
     def __enter__(self) -> Self:
         return self
@@ -400,8 +391,14 @@ def _one_of(name: str, first: str | None, second: str | None) -> str:
     return chosen
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
+_CLOSED = "MemoryWriter is closed"
+_LEFT = "the writer was closed before this turn was finished"
+
+
+def _run_loop(loop: asyncio.AbstractEventLoop, workers: int) -> None:
     asyncio.set_event_loop(loop)
+    # Plain functions and commits run in these threads; asyncio's own number depends on the machine.
+    loop.set_default_executor(ThreadPoolExecutor(max(32, workers), "tomldiary-writer"))
     try:
         loop.run_forever()
     finally:
@@ -410,11 +407,17 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.close()
 
 
+def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
+    with contextlib.suppress(RuntimeError):  # closed already
+        loop.call_soon_threadsafe(loop.stop)
+
+
 # What is still going on when the program ends
 
 background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
-_exit_hook = threading.Lock()
+_inherited: list[object] = []
+_hooks = threading.Lock()
 
 
 def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
@@ -443,11 +446,19 @@ def _close_writers() -> None:
             writer.close_sync()
 
 
-def _install_exit_hook() -> None:
-    """Finish queued turns when the interpreter ends: before it takes worker threads away."""
-    if not _exit_hook.acquire(blocking=False):
+def _reset_writers() -> None:
+    for writer in list(_writers):
+        writer.after_fork()
+
+
+def _install_hooks() -> None:
+    """Finish queued turns when the interpreter ends, and keep forked children apart."""
+    if not _hooks.acquire(blocking=False):
         return
-    # The public atexit comes too late: no thread pool accepts work any more by then.
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_reset_writers)
+    # The public atexit comes too late: no thread pool accepts work any more by then. The last one
+    # registered is called first, and importing ThreadPoolExecutor has registered its own before.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_close_writers)

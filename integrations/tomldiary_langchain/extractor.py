@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
 from pydantic import BaseModel, ValidationError, create_model
 
-from tomldiary import tools
 from tomldiary.errors import ExtractionError, SchemaError
-from tomldiary.extraction.prompt import EXTRACTION_PROMPT, fill_prompt, rounded
+from tomldiary.extraction.prompt import draft_prompt
+from tomldiary.tools import EXTRACTION_TOOLS
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -50,17 +50,7 @@ def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
     return _Tool(function, create_model(function.__name__, __doc__=doc, **fields))
 
 
-_TOOLS = {
-    function.__name__: _tool(function)
-    for function in (
-        tools.list_categories,
-        tools.list_preferences,
-        tools.upsert_preference,
-        tools.forget_preference,
-        tools.list_conversation_summary,
-        tools.update_conversation_summary,
-    )
-}
+_TOOLS = {function.__name__: _tool(function) for function in EXTRACTION_TOOLS}
 
 
 class ChatModelExtractor:
@@ -99,12 +89,7 @@ class ChatModelExtractor:
             ExtractionError: It was not finished after `max_rounds` answers.
         """
         context = _Context(deps)
-        prompt = fill_prompt(
-            EXTRACTION_PROMPT,
-            categories_doc=await tools.list_categories(context),
-            current_time=rounded(deps.context_now),
-        )
-        messages: list[BaseMessage] = [SystemMessage(prompt), HumanMessage(message)]
+        messages: list[BaseMessage] = [SystemMessage(draft_prompt(deps)), HumanMessage(message)]
         for _ in range(self.max_rounds):
             answer = await self._model.ainvoke(messages, _CONFIG)
             messages.append(answer)

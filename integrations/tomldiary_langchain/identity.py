@@ -1,51 +1,46 @@
-"""Whose memory a retriever or a tool works on; the same order in every adapter."""
+"""Whose memory a retriever or a tool works on, as LangChain says it; the order is the core's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import IdentifierError
+from tomldiary.identity import session_of, user_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
 __all__ = ["resolve_session", "resolve_user"]
 
+_HINT = (
+    "Give user_id when you make the retriever or the tools, or pass"
+    ' config={"configurable": {"user_id": …}}.'
+)
+
 
 def resolve_user(explicit: str | None, config: RunnableConfig) -> str:
-    """Return the user: explicit, `user_id` in context, in the config, `langgraph_user_id`, the server's.
+    """Return the user: explicit, in the context, in the config, or the server's.
 
     Raises:
-        IdentifierError: None of them names one, or what is found is no text.
+        IdentifierError: None of them names one, or a name that is found is blank or no text.
     """
-    settings: dict[str, Any] = config.get("configurable") or {}
-    found = (
-        explicit,
-        _field(_context(), "user_id"),
-        settings.get("user_id"),
-        (config.get("metadata") or {}).get("user_id"),
-        settings.get("langgraph_user_id"),
-        _field(settings.get("langgraph_auth_user"), "identity"),
-        settings.get("langgraph_auth_user_id"),
-    )
-    for value in found:
-        if value is None:
-            continue
-        if not isinstance(value, str) or not value:
-            raise IdentifierError(f"a user id is text that is not empty, found {value!r}.")
-        return value
-    raise IdentifierError(
-        "the user is not known. Give user_id when you make the retriever or the tools, or pass"
-        ' config={"configurable": {"user_id": …}}.'
-    )
+    return user_of(explicit, hint=_HINT, **_places(config))
 
 
 def resolve_session(config: RunnableConfig) -> str:
-    """Return the session a run belongs to, for the record; "" if it names none."""
-    settings: dict[str, Any] = config.get("configurable") or {}
-    found = _field(_context(), "session_id") or settings.get("session_id")
-    return str(found or settings.get("thread_id") or "")
+    """Return the session a run belongs to, for the record; "" if it names none.
+
+    Raises:
+        IdentifierError: A name that is found is blank or no text.
+    """
+    return session_of(None, default="", **_places(config))
+
+
+def _places(config: RunnableConfig) -> dict[str, Any]:
+    return {
+        "context": _context(),
+        "settings": config.get("configurable"),
+        "metadata": config.get("metadata"),
+    }
 
 
 def _context() -> Any:
@@ -56,9 +51,3 @@ def _context() -> Any:
         return getattr(get_runtime(), "context", None)
     except (ImportError, RuntimeError, KeyError):
         return None
-
-
-def _field(holder: Any, name: str) -> Any:
-    if isinstance(holder, Mapping):
-        return cast("Mapping[str, Any]", holder).get(name)
-    return getattr(holder, name, None)

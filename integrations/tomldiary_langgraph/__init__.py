@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from tomldiary.errors import MissingExtra
+from tomldiary.errors import MissingExtra, NotSupported
 
 if find_spec("langgraph") is None:
     raise MissingExtra("tomldiary_langgraph", "langgraph")
 
-from tomldiary_langgraph.errors import NotSupported
 from tomldiary_langgraph.nodes import extract_node, recall_node, submit_node
 from tomldiary_langgraph.store import DiaryStore
 

@@ -1,13 +1,13 @@
-"""Whose memory a node works on, and in which session; the same order in every adapter."""
+"""Whose memory a node works on, and in which session, as LangGraph says it; the order is the core's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from langgraph.runtime import get_runtime
 
-from tomldiary.errors import IdentifierError
+from tomldiary.identity import given, session_of, user_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
@@ -17,44 +17,35 @@ __all__ = ["Who", "resolve_session", "resolve_user"]
 Who = str | Callable[[Any, Any], str | None] | None
 """An id; a function of the state and LangGraph's `Runtime` that returns one; or None to look it up."""
 
+_HINT = "Give {what}_id to the node, put it in the context, or pass {config}."
+
 
 def resolve_user(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the user: explicit, `user_id` in context, in the config, `langgraph_user_id`, the server's.
+    """Return the user: explicit, in the context, in the config, or the server's.
 
     Raises:
-        IdentifierError: None of them names one, or what is found is no text.
+        IdentifierError: None of them names one, or a name that is found is blank or no text.
     """
-    runtime = _runtime()
-    settings = _settings(config)
-    signed_in = settings.get("langgraph_auth_user")
-    return _first(
-        "user",
-        _explicit(explicit, state, runtime),
-        _field(getattr(runtime, "context", None), "user_id"),
-        settings.get("user_id"),
-        (config.get("metadata") or {}).get("user_id"),
-        settings.get("langgraph_user_id"),
-        _field(signed_in, "identity"),
-        settings.get("langgraph_auth_user_id"),
-    )
+    hint = _HINT.format(what="user", config='config={"configurable": {"user_id": …}}')
+    return user_of(given("user", explicit, state, _runtime()), hint=hint, **_places(config))
 
 
 def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the session: explicit, `session_id` in context or in the config, `thread_id`.
+    """Return the session: explicit, in the context, in the config, or the thread.
 
     Raises:
-        IdentifierError: None of them names one, or what is found is no text.
+        IdentifierError: None of them names one, or a name that is found is blank or no text.
     """
-    runtime = _runtime()
-    settings = _settings(config)
-    return _first(
-        "session",
-        _explicit(explicit, state, runtime),
-        _field(getattr(runtime, "context", None), "session_id"),
-        settings.get("session_id"),
-        (config.get("metadata") or {}).get("session_id"),
-        settings.get("thread_id"),
-    )
+    hint = _HINT.format(what="session", config="a thread_id")
+    return session_of(given("session", explicit, state, _runtime()), hint=hint, **_places(config))
+
+
+def _places(config: RunnableConfig) -> dict[str, Any]:
+    return {
+        "context": getattr(_runtime(), "context", None),
+        "settings": config.get("configurable"),
+        "metadata": config.get("metadata"),
+    }
 
 
 def _runtime() -> Any:
@@ -62,36 +53,3 @@ def _runtime() -> Any:
         return get_runtime()
     except (RuntimeError, KeyError):  # called outside a graph
         return None
-
-
-def _settings(config: RunnableConfig) -> dict[str, Any]:
-    return config.get("configurable") or {}
-
-
-def _explicit(explicit: Who, state: Any, runtime: Any) -> str | None:
-    if not callable(explicit):
-        return explicit
-    found = explicit(state, runtime)
-    if found is None:
-        # Falling through to other sources could pick somebody else.
-        raise IdentifierError("the function that was given to name the user or session named none.")
-    return found
-
-
-def _field(holder: Any, name: str) -> Any:
-    if isinstance(holder, Mapping):
-        return cast("Mapping[str, Any]", holder).get(name)
-    return getattr(holder, name, None)
-
-
-def _first(what: str, *found: Any) -> str:
-    for value in found:
-        if value is None:
-            continue
-        if not isinstance(value, str) or not value:
-            raise IdentifierError(f"a {what} id is text that is not empty, found {value!r}.")
-        return value
-    place = 'config={"configurable": {"user_id": …}}' if what == "user" else "a thread_id"
-    raise IdentifierError(
-        f"the {what} is not known. Give {what}_id to the node, put it in the context, or pass {place}."
-    )

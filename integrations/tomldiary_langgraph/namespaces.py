@@ -10,6 +10,8 @@ from tomldiary.errors import InvalidValue
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tomldiary.typed_entries import Collection
+
 __all__ = ["Place", "check_prefix", "is_label", "parse_namespace", "places"]
 
 Namespace = tuple[str, ...]
@@ -17,29 +19,21 @@ Namespace = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """One collection of entries of one user; `category` is empty for conversations."""
+    """One collection of entries of one user."""
 
     user: str
-    category: str = ""
-
-    @property
-    def kind(self) -> str:
-        """The document that holds the entries."""
-        return "preferences" if self.category else "conversations"
+    collection: Collection
 
     @property
     def namespace(self) -> Namespace:
         """The namespace that shows these entries."""
-        return (self.user, *_tail(self.category))
-
-
-def _tail(category: str) -> Namespace:
-    return ("diary", "preferences", category) if category else ("diary", "conversations")
+        return (self.user, "diary", *self.collection)
 
 
 def places(user: str, categories: Iterable[str]) -> list[Place]:
     """Return all places of a user."""
-    return [*(Place(user, category) for category in categories), Place(user)]
+    found = [Place(user, ("preferences", category)) for category in categories]
+    return [*found, Place(user, ("conversations",))]
 
 
 def is_label(user: str) -> bool:

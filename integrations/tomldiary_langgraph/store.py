@@ -14,39 +14,26 @@ from langgraph.store.base import (
     PutOp,
     SearchItem,
     SearchOp,
-    validate_op_namespace,
 )
 
-from tomldiary.conversations import Conversations
 from tomldiary.diary import Diary
 from tomldiary.engine import Source, Transaction
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import NotSupported
 from tomldiary.models import timestamp
-from tomldiary.preferences import Preferences
-from tomldiary_langgraph.entries import (
-    Change,
-    apply_changes,
-    checked_value,
-    entry_times,
-    entry_value,
-)
-from tomldiary_langgraph.errors import NotSupported
-from tomldiary_langgraph.filters import check_filter, matches
-from tomldiary_langgraph.namespaces import (
-    Place,
-    check_prefix,
-    is_label,
-    parse_namespace,
-    places,
-)
+from tomldiary.typed_entries import TypedEntries, checked_value, entry_times, entry_value
+from tomldiary_langgraph.checks import check_op
+from tomldiary_langgraph.filters import matches
+from tomldiary_langgraph.namespaces import Place, is_label, parse_namespace, places
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from types import TracebackType
     from typing import Self
 
     from langgraph.store.base import Op, Result
+
+    from tomldiary.typed_entries import Change
 
 __all__ = ["DiaryStore"]
 
@@ -131,60 +118,27 @@ class DiaryStore(BaseStore):
     def _run(self, ops: list[Op]) -> list[Result]:
         puts: dict[tuple[Place, str], dict[str, Any] | None] = {}
         for op in ops:
-            self._check(op)
+            check_op(op, self.diary.allowed)
             if isinstance(op, PutOp):
                 place = self._place(op.namespace)
                 value = op.value
                 if value is not None:
-                    value = checked_value(place, op.key, value)
+                    value = checked_value(place.collection, op.key, value)
                 puts[place, op.key] = value
         view = _View(self.diary)
         results = [self._read(view, op) for op in ops]
-        self._write([(place, key, value) for (place, key), value in puts.items()])
+        self._write(puts)
         return results
 
     def _place(self, namespace: tuple[str, ...]) -> Place:
         return parse_namespace(namespace, self.diary.allowed)
-
-    # Checking
-
-    def _check(self, op: Op) -> None:
-        if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"unknown operation: {type(op).__name__}.")
-        _check_sequences(op)
-        validate_op_namespace(op)
-        if isinstance(op, GetOp | PutOp):
-            self._place(op.namespace)
-            if not isinstance(op.key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidValue(f"expected text as a key, found {type(op.key).__name__}.")
-            if isinstance(op, PutOp) and op.ttl is not None:
-                raise NotSupported("ttl: entries of a diary do not expire. Put without a ttl.")
-            return
-        _check_count("limit", op.limit)
-        _check_count("offset", op.offset)
-        if isinstance(op, SearchOp):
-            check_prefix(op.namespace_prefix, self.diary.allowed)
-            if op.filter is not None:
-                check_filter(op.filter)
-            if op.query is not None and not isinstance(op.query, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidValue(
-                    f"expected text, found {type(op.query).__name__}.", where="query"
-                )
-            return
-        if op.max_depth is not None:
-            _check_count("max_depth", op.max_depth, least=1)
-        for condition in op.match_conditions or ():
-            if condition.match_type not in {"prefix", "suffix"}:
-                raise InvalidValue(
-                    f"unknown match type {condition.match_type!r}. Use prefix or suffix."
-                )
 
     # Reading
 
     def _read(self, view: _View, op: Op) -> Result:
         if isinstance(op, GetOp):
             place = self._place(op.namespace)
-            entry = view.find(place, op.key)
+            entry = view[place.user].get(place.collection, op.key)
             return None if entry is None else _item(Item, place, op.key, entry)
         if isinstance(op, SearchOp):
             return self._search(view, op)
@@ -209,7 +163,7 @@ class DiaryStore(BaseStore):
             found = [
                 _item(SearchItem, place, key, entry)
                 for place in wanted
-                for key, entry in view.entries(place)
+                for key, entry in view[place.user].entries(place.collection)
             ]
             found.sort(key=lambda item: (item.key, item.namespace))
             found.sort(key=lambda item: item.updated_at, reverse=True)
@@ -221,13 +175,13 @@ class DiaryStore(BaseStore):
     def _ranked(self, view: _View, wanted: list[Place], query: str) -> list[SearchItem]:
         found: list[SearchItem] = []
         for user in dict.fromkeys(place.user for place in wanted):
-            kinds = {place.kind for place in wanted if place.user == user}
+            kinds = {place.collection[0] for place in wanted if place.user == user}
             for hit in self.diary.user(user).recall(query, _ALL, kinds=kinds):
-                category, key = "", hit.key
+                place, key = Place(user, (hit.kind,)), hit.key
                 if hit.kind == "preferences":
                     category, _, key = hit.key.partition("/")
-                place = Place(user, category)
-                entry = view.find(place, key) if place in wanted else None
+                    place = Place(user, (hit.kind, category))
+                entry = view[user].get(place.collection, key) if place in wanted else None
                 if entry is not None:
                     found.append(_item(SearchItem, place, key, entry, score=hit.score))
         found.sort(key=lambda item: item.score or 0.0, reverse=True)
@@ -238,62 +192,40 @@ class DiaryStore(BaseStore):
             place.namespace[: op.max_depth]
             for place in self._places(())
             if all(_fits(place.namespace, condition) for condition in op.match_conditions or ())
-            and any(True for _ in view.entries(place))
+            and any(True for _ in view[place.user].entries(place.collection))
         }
         return sorted(found)[op.offset : op.offset + op.limit]
 
     # Writing
 
-    def _write(self, changes: list[Change]) -> None:
+    def _write(self, puts: Mapping[tuple[Place, str], dict[str, Any] | None]) -> None:
         now = timestamp()
         mine: dict[str, list[Change]] = {}
-        for change in changes:
-            mine.setdefault(change[0].user, []).append(change)
+        for (place, key), value in puts.items():
+            mine.setdefault(place.user, []).append((place.collection, key, value))
         engine = self.diary.engine
         if len(mine) > 1:
             # Each user is a transaction of their own: find what fails before the first one.
-            for user, some in mine.items():
-                apply_changes(Transaction(engine, user), self.diary, some, now)
-        for user, some in mine.items():
+            for user, changes in mine.items():
+                TypedEntries.within(self.diary, Transaction(engine, user)).apply(changes, now)
+        for user, changes in mine.items():
 
-            def write(tx: Transaction, some: list[Change] = some) -> None:
-                apply_changes(tx, self.diary, some, now)
+            def write(tx: Transaction, changes: list[Change] = changes) -> None:
+                TypedEntries.within(self.diary, tx).apply(changes, now)
 
             engine.write(user, write, Source("put", actor="store"))
 
 
-class _View:
-    """The documents as they were when a batch began; each is read once."""
+class _View(dict[str, TypedEntries]):
+    """The entries of each user as they were when a batch first read them."""
 
     def __init__(self, diary: Diary) -> None:
+        super().__init__()
         self._diary = diary
-        self._books: dict[str, Preferences] = {}
-        self._conversations: dict[str, Conversations] = {}
 
-    def find(self, place: Place, key: str) -> Mapping[str, Any] | None:
-        """Return an entry, or None."""
-        if not place.category:
-            return self._sessions(place.user).find(key)
-        found = self._book(place.user).find(place.category, key)
-        return None if found is None else found[1]
-
-    def entries(self, place: Place) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the entries of a place by key."""
-        if not place.category:
-            return self._sessions(place.user).entries()
-        return self._book(place.user).entries(place.category)
-
-    def _book(self, user: str) -> Preferences:
-        if user not in self._books:
-            document = self._diary.engine.document(user, "preferences")
-            self._books[user] = Preferences(document, self._diary.turn_rules.preferences)
-        return self._books[user]
-
-    def _sessions(self, user: str) -> Conversations:
-        if user not in self._conversations:
-            document = self._diary.engine.document(user, "conversations")
-            self._conversations[user] = Conversations(document)
-        return self._conversations[user]
+    def __missing__(self, user: str) -> TypedEntries:
+        entries = self[user] = TypedEntries.stored(self._diary, user)
+        return entries
 
 
 def _item(kind: type[T], place: Place, key: str, entry: Mapping[str, Any], **more: Any) -> T:
@@ -317,21 +249,3 @@ def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
     else:
         part = namespace[len(namespace) - len(path) :]
     return all(label in (_ANY, found) for label, found in zip(path, part, strict=True))
-
-
-def _check_sequences(op: Op) -> None:
-    """Refuse a text where labels belong: it would be read letter by letter."""
-    if isinstance(op, ListNamespacesOp):
-        labels: list[Any] = [condition.path for condition in op.match_conditions or ()]
-    else:
-        labels = [op.namespace_prefix if isinstance(op, SearchOp) else op.namespace]
-    for found in labels:
-        if not isinstance(found, tuple | list):
-            raise InvalidValue(
-                f"expected a tuple of labels, found {type(found).__name__}.", where="namespace"
-            )
-
-
-def _check_count(name: str, value: Any, *, least: int = 0) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidValue(f"expected a whole number from {least} on, found {value!r}.", where=name)

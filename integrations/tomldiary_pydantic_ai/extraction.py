@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 
 from pydantic_ai import Agent, ModelRetry, RunContext
 
-from tomldiary import tools
 from tomldiary.draft import MemoryDeps
 from tomldiary.errors import DiaryError
-from tomldiary.extraction.prompt import EXTRACTION_PROMPT, fill_prompt, rounded
+from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
 from tomldiary.schema import categories_doc
+from tomldiary.tools import EXTRACTION_TOOLS
 from tomldiary_pydantic_ai.agents import RequestLimit, agent_tools, prompt_text
 from tomldiary_pydantic_ai.models import agent_model
 
@@ -24,14 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["build_extractor", "extractor_agent"]
 
-_TOOLS = (
-    tools.list_categories,
-    tools.list_preferences,
-    tools.upsert_preference,
-    tools.forget_preference,
-    tools.list_conversation_summary,
-    tools.update_conversation_summary,
-)
 _RETRIES = 3  # arguments or answers that do not validate, before the turn counts as failed
 _MAX_REQUESTS = 20
 
@@ -72,15 +64,14 @@ def extractor_agent(
     categories = categories_doc(pref_table_cls)
 
     def instructions(ctx: RunContext[MemoryDeps]) -> str:
-        now = rounded(ctx.deps.context_now)
-        return fill_prompt(prompt, categories_doc=categories, current_time=now)
+        return draft_prompt(ctx.deps, prompt, categories)
 
     agent = Agent(
         agent_model(model, fallback_retries, fallback_on),
         deps_type=MemoryDeps,
         name="diary_extractor",
         instructions=instructions,
-        tools=agent_tools(_TOOLS, MemoryDeps),
+        tools=agent_tools(EXTRACTION_TOOLS, MemoryDeps),
         retries=_RETRIES,
         capabilities=[RequestLimit(_MAX_REQUESTS)],
     )

@@ -14,12 +14,8 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
-from tomldiary_pydantic_ai.diary_tools import (
-    TOOL_NAMES,
-    WRITING_TOOLS,
-    DiaryTools,
-    naming_categories,
-)
+from tomldiary.memory_verbs import VERBS, WRITING_VERBS, MemoryVerbs
+from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
 from tomldiary_pydantic_ai.identity import session_of, user_of
 
 if TYPE_CHECKING:
@@ -55,8 +51,8 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         diary: A `Diary`, or the folder of one.
         user_id: Whose diary: a text, or a function of the run context; None looks for `user_id` in
             deps (an attribute or a key), then in the run's metadata.
-        session_id: The session written beside entries, given likewise; None is `session_id` in deps,
-            or else the run's conversation.
+        session_id: The session written beside entries, given likewise; None is `session_id` in deps
+            or metadata, or else the run's conversation.
         id: The toolset's id; two in one agent need two.
         tools: "all", "read" (recall only), "none", or names among recall, remember, update, forget.
         descriptions: Other descriptions of tools, by name.
@@ -107,8 +103,8 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         described = dict(descriptions or {})
         _known_names("descriptions", described)
         needs_approval = _known_names("approve", approve)
-        functions = DiaryTools(self.user, self.session).functions()
-        prepare = {"remember": naming_categories(self.diary.allowed)}
+        functions = diary_functions(lambda ctx: MemoryVerbs(self.user(ctx), self.session(ctx)))
+        prepare = {"remember": telling_categories(self.diary.allowed)}
         for name in names:
             self.add_tool(
                 Tool(
@@ -200,22 +196,22 @@ def _default_guidance(names: Collection[str]) -> str:
     text = _KNOWN
     if "recall" in names:
         text += _LOOK_UP
-    return text + _WRITE if set(WRITING_TOOLS).issubset(names) else text
+    return text + _WRITE if set(WRITING_VERBS).issubset(names) else text
 
 
 def _tool_names(tools: Literal["all", "read", "none"] | Collection[str]) -> tuple[str, ...]:
     if isinstance(tools, str):
-        sets: dict[str, tuple[str, ...]] = {"all": TOOL_NAMES, "read": ("recall",), "none": ()}
+        sets: dict[str, tuple[str, ...]] = {"all": VERBS, "read": ("recall",), "none": ()}
         return sets[_one_of("tools", tools, tuple(sets))]
     wanted = _known_names("tools", tools)
-    return tuple(name for name in TOOL_NAMES if name in wanted)
+    return tuple(name for name in VERBS if name in wanted)
 
 
 def _known_names(option: str, names: Collection[str]) -> frozenset[str]:
     given = frozenset([names] if isinstance(names, str) else names)
-    for name in sorted(given.difference(TOOL_NAMES)):
+    for name in sorted(given.difference(VERBS)):
         raise InvalidValue(
-            f"there is no tool {name!r}. Use one of: {', '.join(TOOL_NAMES)}.", where=option
+            f"there is no tool {name!r}. Use one of: {', '.join(VERBS)}.", where=option
         )
     return given
 

@@ -125,13 +125,21 @@ def last_record(path: Path) -> tuple[str | None, int]:
 
 
 def read_records(folder: Path) -> Iterator[str]:
-    """Yield all whole records, newest first."""
+    """Yield all records, newest first, reading no more of the files than is asked for."""
     for path in reversed(segments(folder)):
-        data = path.read_bytes()
-        end = len(data)
-        while (at := _last_header(data, end)) >= 0:
-            yield data[at:end].decode("utf-8", "replace")
-            end = at
+        with path.open("rb") as file:
+            begin = file.seek(0, os.SEEK_END)
+            data = b""
+            while True:
+                while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
+                    yield data[at:].decode("utf-8", "replace")
+                    data = data[:at]
+                if begin == 0:
+                    break
+                step = min(_TAIL, begin)
+                begin -= step
+                file.seek(begin)
+                data = file.read(step) + data
 
 
 def _sync_data(descriptor: int) -> None:

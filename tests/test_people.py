@@ -1,0 +1,264 @@
+"""People edit the files while agents write: no save is lost, and no save reverts what others wrote."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.errors import InvalidTOML
+from tomldiary.history import parse_record
+from tomldiary.merge import merge
+from tomldiary.timeline import Timeline
+from tomldiary.toml.document import Document
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path, agent="rules", durability="process", max_prefs_per_category=5000).user(
+        "alice"
+    )
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "alice/preferences.toml"
+
+
+def texts(alice, category="likes"):
+    return [item.text for item in alice.preferences(category).values()]
+
+
+def records(tmp_path):
+    return [parse_record(text) for text in reversed(list(LocalBackend(tmp_path).records("alice")))]
+
+
+def age(file, seconds=5):
+    """Make a save look `seconds` old, so that nobody waits for the rest of it."""
+    status = file.stat()
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - int(seconds * 1e9)))
+
+
+def test_a_buffer_opened_ten_writes_ago_reverts_nothing(alice, file, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    buffer = file.read_text()
+    for number in range(8):
+        alice.upsert_preference("goals", f"goal {number}")
+    alice.upsert_preference("likes", "green tea", id="pref001")
+    alice.forget_preference("goals", "pref003")
+    file.write_text(buffer.replace('text = "coffee"', 'text = "decaf"  # since May') + "\n# mine\n")
+    age(file)
+    assert texts(alice) == ["green tea", "decaf"]
+    assert len(texts(alice, "goals")) == 7
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["green tea", "decaf", "water"]
+    assert '"decaf"  # since May\n' in file.read_text()
+    assert "# mine\n" in file.read_text()
+    assert [r.actor for r in records(tmp_path)][-2:] == ["hand", ""]
+    assert Timeline(LocalBackend(tmp_path), "alice").text("preferences") == file.read_text()
+    # An id that only the newer version knew is not given away again.
+    assert alice.upsert_preference("goals", "goal 9")[0] == "pref009"
+
+
+def test_an_old_buffer_saved_without_a_change_reverts_nothing(alice, file):
+    alice.upsert_preference("likes", "tea")
+    buffer = file.read_text()
+    alice.upsert_preference("likes", "coffee")
+    newest = file.read_text()
+    file.write_text(buffer)
+    age(file)
+    assert texts(alice) == ["tea", "coffee"]
+    alice.upsert_preference("goals", "rest")
+    assert file.read_text().startswith(newest.replace("seq = 2", "seq = 3"))
+
+
+def test_where_both_changed_an_entry_the_person_wins_and_ours_stays_in_history(
+    alice, file, tmp_path
+):
+    alice.upsert_preference("likes", "tea")
+    buffer = file.read_text()
+    alice.upsert_preference("likes", "green tea", id="pref001")
+    file.write_text(buffer.replace('"tea"', '"black tea"'))
+    age(file)
+    assert texts(alice) == ["black tea"]
+    alice.upsert_preference("goals", "rest")
+    hand = records(tmp_path)[-2]
+    assert (hand.actor, hand.conflicts) == ("hand", ["preferences.likes.pref001"])
+    assert any("green tea" in change.old for change in hand.changes)
+
+
+def test_a_person_may_delete_an_entry_and_it_stays_deleted(alice, file):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    text = file.read_text()
+    file.write_text(
+        text[: text.index("[preferences.likes.pref001]")]
+        + text[text.index("[preferences.likes.pref002]") :]
+    )
+    age(file)
+    assert texts(alice) == ["coffee"]
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["coffee", "water"]
+
+
+def test_a_half_saved_file_is_waited_out_by_writers_and_not_believed_by_readers(alice, file):
+    for text in ("tea", "coffee", "water"):
+        alice.upsert_preference("likes", text)
+    whole = file.read_text()
+    file.write_text(whole[: whole.index("[preferences.likes.pref002]")])
+    assert texts(alice) == ["tea", "coffee", "water"]
+    finished = threading.Timer(
+        0.3, lambda: file.write_text(whole.replace('"water"', '"still water"'))
+    )
+    finished.start()
+    alice.upsert_preference("goals", "rest")
+    finished.join()
+    assert texts(alice) == ["tea", "coffee", "still water"]
+    assert texts(alice, "goals") == ["rest"]
+
+
+def test_an_emptied_file_is_not_believed_at_once(alice, file):
+    alice.upsert_preference("likes", "tea")
+    file.write_text("")
+    assert texts(alice) == ["tea"]
+    age(file)
+    assert texts(alice) == []
+
+
+def test_a_broken_file_never_stops_reads_or_writes_and_is_never_overwritten(alice, file, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    broken = file.read_text().replace('"tea"', '"tea')
+    file.write_text(broken)
+    assert texts(alice) == ["tea"]
+    alice.add_turn("I love coffee.", "ok", "s")
+    alice.upsert_preference("goals", "rest")
+    assert file.read_text() == broken
+    assert texts(alice) == ["tea", "I love coffee."]
+    assert alice.conversations()["s"].turns == 1
+    problems = alice.problems()
+    assert len(problems) == 1
+    assert isinstance(problems[0], InvalidTOML)
+    assert "preferences.toml:7:" in str(problems[0])
+    # Another process sees the same.
+    again = Diary(tmp_path, agent="rules").user("alice")
+    assert texts(again) == ["tea", "I love coffee."]
+    # Mended, it catches up, and keeps what the person changed.
+    file.write_text(broken.replace('"tea', '"green tea"  # mended'))
+    age(file)
+    assert texts(alice) == ["green tea", "I love coffee."]
+    alice.upsert_preference("likes", "water")
+    assert alice.problems() == []
+    assert '"green tea"  # mended' in file.read_text()
+    assert texts(Diary(tmp_path, agent="rules").user("alice")) == [
+        "green tea",
+        "I love coffee.",
+        "water",
+    ]
+    assert texts(alice, "goals") == ["rest"]
+
+
+def test_a_removed_file_is_a_removed_memory_and_history_says_so(alice, file, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    file.unlink()
+    assert texts(alice) == []
+    alice.upsert_preference("likes", "coffee")
+    assert texts(alice) == ["coffee"]
+    assert [r.actor for r in records(tmp_path)] == ["", "hand", ""]
+    assert Timeline(LocalBackend(tmp_path), "alice").text("preferences") == file.read_text()
+
+
+def save_in_place(file, text):
+    with file.open("r+") as opened:
+        opened.truncate(0)
+        opened.write(text)
+
+
+def save_by_rename(file, text):
+    temporary = file.with_name("editor.tmp~")
+    temporary.write_text(text)
+    temporary.replace(file)
+
+
+@pytest.mark.parametrize("save", [save_in_place, save_by_rename])
+def test_a_person_and_an_agent_at_the_same_time_lose_nothing(alice, file, save):
+    alice.upsert_preference("likes", "start")
+    stop = threading.Event()
+    written = []
+
+    def agent():
+        while not stop.is_set():
+            written.append(f"agent {len(written)}")
+            alice.upsert_preference("likes", written[-1])
+            time.sleep(0.002)
+
+    worker = threading.Thread(target=agent)
+    worker.start()
+    choose = random.Random(1)
+    for number in range(40):
+        text = file.read_text()
+        while "[_meta]" not in text:
+            text = file.read_text()
+        time.sleep(choose.random() * 0.01)  # the person types
+        save(
+            file,
+            f'{text.rstrip()}\n\n[preferences.goals.h{number}]\n# note {number}\ntext = "hand {number}"\n',
+        )
+        time.sleep(0.02)
+    stop.set()
+    worker.join()
+    age(file)
+    alice.upsert_preference("likes", "end")
+    found = texts(alice)
+    assert [text for text in written if text not in found] == []
+    lost = [n for n in range(40) if f"hand {n}" not in texts(alice, "goals")]
+    assert lost == []
+    assert all(f"# note {n}\n" in file.read_text() for n in range(40))
+
+
+# The merge itself
+
+BASE = "[_meta]\nseq = 1\n\n[p.a]\nx = 1\n\n# about b\n[p.b]\nx = 1  # one\n\n[p.c]\nx = 1\n"
+
+
+def merged(ours, theirs, base=BASE):
+    result = merge(Document.parse(base), Document.parse(ours), Document.parse(theirs))
+    return result.document.text, result.conflicts
+
+
+def test_each_side_keeps_its_own_changes():
+    ours = BASE.replace("[p.a]\nx = 1", "[p.a]\nx = 2").replace("[p.c]\nx = 1\n", "")
+    theirs = BASE.replace("x = 1  # one", "x = 3  # three").replace("[p.a]", "# mine\n[p.a]")
+    text, conflicts = merged(ours, theirs)
+    assert conflicts == []
+    assert text == "[_meta]\nseq = 1\n\n# mine\n[p.a]\nx = 2\n\n# about b\n[p.b]\nx = 3  # three\n"
+
+
+def test_equal_changes_are_no_conflict():
+    both = BASE.replace("[p.a]\nx = 1", "[p.a]\nx = 2")
+    assert merged(both, both) == (both, [])
+
+
+def test_a_changed_entry_beats_a_deleted_one_if_the_person_changed_it():
+    ours = BASE.replace("[p.c]\nx = 1\n", "")
+    theirs = BASE.replace("[p.c]\nx = 1", "[p.c]\nx = 5")
+    text, conflicts = merged(ours, theirs)
+    assert "[p.c]\nx = 5" in text
+    assert conflicts == ["p.c"]
+    text, conflicts = merged(theirs, ours)
+    assert "[p.c]" not in text
+    assert conflicts == ["p.c"]
+
+
+def test_new_entries_of_both_sides_are_kept_with_their_comments():
+    ours = BASE + "\n# ours\n[p.d]\nx = 1\n"
+    theirs = BASE + "\n# theirs\n[p.e]\nx = 1\n"
+    text, conflicts = merged(ours, theirs)
+    assert conflicts == []
+    assert "# ours\n[p.d]\n" in text
+    assert "# theirs\n[p.e]\n" in text

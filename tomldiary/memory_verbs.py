@@ -1,0 +1,228 @@
+"""What a host agent does with the diary of its user: look up, note down, correct, remove.
+
+The docstrings of the four verbs are what models read, in every framework.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+
+from tomldiary.errors import DiaryError, UnknownEntry
+from tomldiary.logging import get_logger
+from tomldiary.render import conversation_fact, escape_for_model, render_memory
+from tomldiary.twins import async_twin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Self
+
+    from tomldiary.models import PreferenceItem
+    from tomldiary.recall import Hit
+    from tomldiary.user import UserDiary
+
+__all__ = [
+    "MOST_HITS",
+    "VERBS",
+    "WRITING_VERBS",
+    "Answer",
+    "MemoryVerbs",
+    "described_by",
+    "failure",
+    "naming_categories",
+]
+
+VERBS = ("recall", "remember", "update", "forget")
+"""The names of the verbs, and of the tools that are made of them."""
+WRITING_VERBS = VERBS[1:]
+MOST_HITS = 20
+"""Most entries that one look-up returns."""
+
+_ANSWER_TOKENS = 4_000
+_SIMILAR_SHOWN = 3
+_logger = get_logger(__name__)
+
+P = ParamSpec("P")
+F = TypeVar("F", bound="Callable[..., Any]")
+
+
+class Answer(str):
+    """A sentence for a model; `data` is the same for a program, None if there is nothing to add."""
+
+    __slots__ = ("data",)
+
+    data: Any
+
+    def __new__(cls, text: str, data: Any = None) -> Self:
+        """Make a sentence with its data."""
+        answer = super().__new__(cls, text)
+        answer.data = data
+        return answer
+
+    @property
+    def is_error(self) -> bool:
+        """Whether it says that something could not be done."""
+        return self.startswith("❌")
+
+
+def failure(error: Exception) -> Answer:
+    """Return what went wrong as a sentence that a model can go on with: raising would end its run."""
+    if isinstance(error, UnknownEntry):
+        return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
+    if isinstance(error, DiaryError):
+        return Answer(f"❌ {error}")
+    if isinstance(error, OSError):
+        reason = error.strerror or type(error).__name__
+        return Answer(f"❌ The diary cannot be used just now ({reason}). Go on without it.")
+    # Its text is for whoever runs the program: it may hold paths or more.
+    _logger.warning("a verb of the diary failed: %s", type(error).__name__)
+    return Answer(f"❌ The diary failed ({type(error).__name__}). Go on without it.")
+
+
+def _answering(
+    verb: Callable[Concatenate[MemoryVerbs, P], Answer],
+) -> Callable[Concatenate[MemoryVerbs, P], Answer]:
+    @functools.wraps(verb)
+    def answer(self: MemoryVerbs, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        try:
+            return verb(self, *args, **kwargs)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the host's run goes on
+            return failure(error)
+
+    return answer
+
+
+class MemoryVerbs:
+    """The four verbs on one user's diary, sync and with an `a` in front. They answer and never raise.
+
+    An answer begins with ✅, or 🗑️ for what was removed, or ❌ and how to go on; what was looked up is
+    framed as data, escaped, within a budget.
+
+    Args:
+        user: Whose diary.
+        session_id: The session that is written beside entries.
+        actor: Who changes them, for history.
+    """
+
+    def __init__(self, user: UserDiary, session_id: str, actor: str = "agent") -> None:
+        self._user = user
+        self._session = session_id
+        self._actor = actor
+
+    @_answering
+    def recall(self, query: str, limit: int = 5) -> Answer:
+        """Look up what is known about the user from earlier conversations.
+
+        Args:
+            query: What to look for: a question or a few words.
+            limit: Most entries to return, up to 20.
+        """
+        hits = self._user.recall(query, max(1, min(limit, MOST_HITS)))
+        if not hits:
+            return Answer("Nothing is remembered that matches. Other words may find it.", [])
+        text = render_memory([_fact(hit) for hit in hits], max_tokens=_ANSWER_TOKENS)
+        return Answer(text, [asdict(hit) for hit in hits])
+
+    arecall = async_twin(recall)
+
+    @_answering
+    def remember(self, text: str, category: str, contexts: list[str] | None = None) -> Answer:
+        """Note down a lasting fact about the user or a preference of theirs; once is enough.
+
+        Args:
+            text: One short statement that makes sense on its own.
+            category: The category to file it under.
+            contexts: Short labels of the situations it applies to, such as "work" or "travel".
+        """
+        similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
+        key, item = self._user.upsert_preference(
+            category, text, contexts=contexts or (), session_id=self._session, actor=self._actor
+        )
+        data = _data(category, key, item)
+        if item.count > 1:
+            return Answer(f"✅ Known already as {category}/{key}; confirmed ({item.count}×).", data)
+        others = [match for match in similar if match.id != key][:_SIMILAR_SHOWN]
+        if not others:
+            return Answer(f"✅ Noted as {category}/{key}.", data)
+        listed = "; ".join(f"{category}/{one.id}: {escape_for_model(one.text)}" for one in others)
+        return Answer(
+            f"✅ Noted as {category}/{key}. ⚠️ Similar entries: {listed}. Correct or remove what no"
+            " longer holds.",
+            data,
+        )
+
+    aremember = async_twin(remember)
+
+    @_answering
+    def update(self, key: str, text: str, contexts: list[str] | None = None) -> Answer:
+        """Replace the text of an entry that has changed or was not exact.
+
+        Args:
+            key: The key of the entry as it was looked up, such as "likes/pref001".
+            text: The new statement.
+            contexts: Labels to add to those of the entry.
+        """
+        category, name = _split(key)
+        _, item = self._user.upsert_preference(
+            category,
+            text,
+            id=name,
+            contexts=contexts or (),
+            count_up=False,
+            create=False,
+            session_id=self._session,
+            actor=self._actor,
+        )
+        return Answer(f"✅ Changed {key}.", _data(category, name, item))
+
+    aupdate = async_twin(update)
+
+    @_answering
+    def forget(self, key: str) -> Answer:
+        """Remove one entry that is no longer true or that the user wants forgotten.
+
+        Args:
+            key: The key of the entry as it was looked up, such as "likes/pref001".
+        """
+        category, name = _split(key)
+        item = self._user.forget_preference(
+            category, name, session_id=self._session, actor=self._actor
+        )
+        return Answer(
+            f"🗑️ Removed {key}: {escape_for_model(item.text)}", _data(category, name, item)
+        )
+
+    aforget = async_twin(forget)
+
+
+def described_by(verb: Callable[..., Answer]) -> Callable[[F], F]:
+    """Return a decorator that gives a framework's tool the description of a verb."""
+
+    def describe(tool: F) -> F:
+        tool.__doc__ = verb.__doc__
+        return tool
+
+    return describe
+
+
+def naming_categories(categories: Iterable[str]) -> str:
+    """Return the sentence that tells a model which categories `remember` can file under."""
+    return f"One of: {', '.join(categories)}."
+
+
+def _split(key: str) -> tuple[str, str]:
+    category, slash, name = key.partition("/")
+    if not slash:
+        raise UnknownEntry(key)
+    return category, name
+
+
+def _data(category: str, key: str, item: PreferenceItem) -> dict[str, Any]:
+    return {"category": category, "id": key, **item.model_dump()}
+
+
+def _fact(hit: Hit) -> str:
+    if hit.kind == "preferences":
+        return f"{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"
+    return conversation_fact(hit.updated, hit.text)

@@ -1,0 +1,177 @@
+"""What stands in a file compared with what history ends at: our own text, a person's, or nobody's yet.
+
+A person edits the file as it was when the editor opened it. `_meta.seq` names that version, so what
+they changed is known exactly, and is merged with what was written meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.base import digest
+from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
+from tomldiary.logging import get_logger
+from tomldiary.merge import merge
+from tomldiary.models import FORMAT_VERSION
+from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.toml.document import Document
+
+if TYPE_CHECKING:
+    from tomldiary.backends.base import Backend, Stored, Token
+
+__all__ = ["Known", "check_version", "look"]
+
+_logger = get_logger(__name__)
+_YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
+_SETTLING = 1.0  # seconds; a file this fresh that lost entries may be half saved
+NOTHING = Document.parse("")
+
+
+@dataclass(slots=True)
+class Known:
+    """One document as everybody should see it, and how it relates to the file and to history."""
+
+    token: Token
+    """Version of the file that was looked at."""
+    document: Document
+    digest: str
+    """Fingerprint of the document's text, which is the file's unless there is a `problem`."""
+    is_logged: bool
+    """Whether history ends at exactly this text."""
+    logged: Document | None = None
+    """What history ends at, where a person's save has changed it since."""
+    conflicts: list[str] = field(default_factory=list[str])
+    """Tables in which that save displaced ours."""
+    problem: DocumentError | None = None
+    """Why the file cannot be used; the document is then the last good one."""
+    is_settling: bool = False
+    """Whether the file looks half saved; the document is then the last good one."""
+    is_young: bool = False
+    """Whether the file may change again without showing a new version."""
+
+
+def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known | None) -> Known:
+    """Return what a stored text means.
+
+    Args:
+        backend: For history and for messages.
+        user: Whose document.
+        kind: Which document.
+        stored: What was just read.
+        cached: What was known before, to save work.
+
+    Raises:
+        DocumentError: The text cannot be used, and history has no good one either.
+        NewerVersion: The document is of a newer format.
+    """
+    place = backend.place(user, kind)
+    young = _age(stored.token) < _YOUNG
+    text_digest = digest(stored.text)
+    if (
+        cached is not None
+        and cached.is_logged
+        and not cached.problem
+        and cached.digest == text_digest
+    ):
+        return Known(stored.token, cached.document, text_digest, is_logged=True, is_young=young)
+    timeline = Timeline(backend, user)
+    last = timeline.last(kind)
+    try:
+        document = Document.parse(stored.text, path=place)
+        check_version(document, place)
+        problem = None
+    except NewerVersion:
+        raise
+    except (InvalidTOML, UnsafeDocument) as error:
+        document, problem = NOTHING, error
+    if last is None or last.results[kind] == EMPTY:
+        if problem is not None:
+            raise problem
+        return Known(stored.token, document, text_digest, is_logged=False, is_young=young)
+    if problem is None and last.results[kind] == text_digest:
+        return Known(stored.token, document, text_digest, is_logged=True, is_young=young)
+    ours = _last_logged(timeline, kind, last.results[kind], cached)
+    if ours is None:
+        if problem is not None:
+            raise problem
+        return Known(stored.token, document, text_digest, is_logged=False, is_young=young)
+    last_digest = last.results[kind]
+    if problem is not None:
+        _logger.warning("%s", problem)
+        return Known(
+            stored.token, ours, last_digest, is_logged=True, problem=problem, is_young=young
+        )
+    if _age(stored.token) < _SETTLING and not ours.index.keys() <= document.index.keys():
+        return Known(
+            stored.token, ours, last_digest, is_logged=True, is_settling=True, is_young=True
+        )
+    base = _base(timeline, kind, document, ours, last.seq)
+    if base.text == document.text:
+        # Nothing was edited: the file only lags behind history.
+        return Known(stored.token, ours, last_digest, is_logged=True, is_young=young)
+    merged = merge(base, ours, document)
+    result = merged.document.sharing_blocks_of(ours)
+    return Known(
+        stored.token,
+        result,
+        digest(result.text),
+        is_logged=False,
+        logged=ours,
+        conflicts=merged.conflicts,
+        is_young=young,
+    )
+
+
+def _last_logged(
+    timeline: Timeline, kind: str, wanted: str, cached: Known | None
+) -> Document | None:
+    """Return the document history ends at, or None if history cannot tell."""
+    if cached is not None:
+        if cached.is_logged and cached.digest == wanted:
+            return cached.document
+        if cached.logged is not None and digest(cached.logged.text) == wanted:
+            return cached.logged
+    try:
+        return Document.parse(timeline.text(kind))
+    except DocumentError as error:
+        _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
+        return None
+
+
+def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, newest: int) -> Document:
+    """Return the version that a person's save grew from."""
+    seq = (saved.table(("_meta",)) or {}).get("seq")
+    current = (ours.table(("_meta",)) or {}).get("seq")
+    if not isinstance(seq, int) or seq == current or not 0 < seq <= newest:
+        return ours
+    try:
+        return Document.parse(timeline.text(kind, seq))
+    except DocumentError:
+        # Too old to know: then nothing of either side is taken for deleted.
+        return NOTHING
+
+
+def _age(token: Token) -> float:
+    """Return how many seconds ago a file was changed; infinite where versions carry no time."""
+    if isinstance(token, tuple):
+        return (time.time_ns() - token[0]) / 1e9  # pyright: ignore[reportUnknownVariableType]
+    return float("inf")
+
+
+def check_version(document: Document, place: str) -> None:
+    """Refuse a document of a newer format.
+
+    Raises:
+        NewerVersion: Names the version and what this package reads.
+    """
+    version = (document.table(("_meta",)) or {}).get("version", FORMAT_VERSION)
+    parts = str(version).split(".")
+    known = [int(part) for part in FORMAT_VERSION.split(".")]
+    if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:
+        raise NewerVersion(
+            f"this document has format version {version!r}; this package reads up to"
+            f" {FORMAT_VERSION!r} and will not touch it. Upgrade tomldiary-kit.",
+            path=place,
+        )

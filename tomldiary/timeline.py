@@ -1,0 +1,80 @@
+"""Looking back: any document's text at any point of the kept history, by redoing its transactions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.base import digest
+from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.history import parse_record, redo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.backends.base import Backend
+    from tomldiary.history import Record
+
+__all__ = ["EMPTY", "Timeline"]
+
+EMPTY = digest("")
+"""Fingerprint of a document that does not exist; a change based on it holds the whole text."""
+
+
+class Timeline:
+    """The history of one user, read from the newest record backwards as far as needed."""
+
+    def __init__(self, backend: Backend, user: str) -> None:
+        self._backend = backend
+        self._user = user
+
+    def records(self) -> Iterator[Record]:
+        """Yield the whole records, newest first; a torn end that was never acknowledged is left out."""
+        for number, text in enumerate(self._backend.records(self._user)):
+            try:
+                yield parse_record(text)
+            except InvalidTOML:
+                if number:
+                    raise
+
+    def last(self, kind: str) -> Record | None:
+        """Return the newest record that changed document `kind`, or None."""
+        return next((record for record in self.records() if kind in record.results), None)
+
+    def text(self, kind: str, seq: int | None = None) -> str:
+        """Return a document's text right after transaction `seq` (None: the newest); "" if it had none.
+
+        Raises:
+            DocumentError: History does not reach back that far, or does not fit together.
+        """
+        steps: list[Record] = []
+        reached = False
+        for record in self.records():
+            if kind not in record.results or (seq is not None and record.seq > seq):
+                continue
+            steps.append(record)
+            if record.bases[kind] == EMPTY:
+                reached = True
+                break
+        if not steps:
+            return ""
+        if not reached:
+            raise DocumentError(
+                f"history is kept from transaction {steps[-1].seq} on; what {kind} was before is not known."
+            )
+        text = ""
+        for record in reversed(steps):
+            text = redo(text, record, kind)
+            if digest(text) != record.results[kind]:
+                raise DocumentError(
+                    f"{kind}: transaction {record.seq} does not lead to the text it says it led to."
+                )
+        return text
+
+    def sequence_at(self, moment: datetime) -> int:
+        """Return the number of the last transaction at or before a moment; 0 if there was none."""
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        for record in self.records():
+            if datetime.fromisoformat(record.time) <= aware:
+                return record.seq
+        return 0

@@ -1,0 +1,333 @@
+"""Changing a document's text one table at a time, so that everything else stays byte for byte."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.toml.blockedit import edit_block, render_block, split_tail
+from tomldiary.toml.document import Document, Overlay, find_table
+from tomldiary.toml.guards import check_size
+from tomldiary.toml.lexer import Block, header_path
+from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import render_path, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tomldiary.toml.document import Path, Table
+
+__all__ = ["Edit"]
+
+
+class Edit(Overlay):
+    """Changes to tables of one document, text and values; `done()` gives the new document."""
+
+    def __init__(self, document: Document) -> None:
+        super().__init__(document)
+        self._base = document
+        self._blocks = list(document.blocks)
+        self._index = dict(document.index)
+        self._last = dict(document.last)
+        self._parents = document.parents
+        self.newline = "\r\n" if any("\r\n" in block.text for block in self._blocks[:2]) else "\n"
+
+    def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
+        """Make the table at `path` hold exactly `data`, touching only what differs.
+
+        Args:
+            path: The table.
+            data: All its keys and values.
+            at_head: Put a new table before all others, not behind its siblings.
+
+        Raises:
+            InvalidValue: A value that TOML cannot hold, or a table that cannot be changed in place.
+        """
+        old = self.table(path)
+        if old is None:
+            self._insert(path, data, at_head=at_head)
+        elif same_value(old, data):
+            return
+        else:
+            self._change(path, old, data)
+        self._changed = True
+        self._set_data(path, dict(data))
+
+    def restore(
+        self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
+    ) -> None:
+        """Write the table at `path` exactly as another version of the document did.
+
+        Args:
+            path: The table.
+            text: Its block in the other version: attached comments, header and lines.
+            data: The values those lines hold, without tables below that have headers of their own.
+            after: The block it stood behind there; None puts a new table behind its siblings.
+        """
+        known = self.table(path)
+        block = self._index.get(path)
+        body = split_tail(text)[0]
+        if block is not None:
+            self._swap(block, Block(path, body + block.text[len(split_tail(block.text)[0]) :]))
+        elif known is not None:
+            self.put(path, {**known, **data})
+            return
+        else:
+            self._insert(path, data, at_head=False, text=body, after=after)
+        own = [
+            key
+            for key in known or {}
+            if (*path, key) in self._index or (*path, key) in self._parents
+        ]
+        self._set_data(path, {**{key: (known or {})[key] for key in own}, **data})
+        self._changed = True
+
+    def delete(self, path: Path) -> bool:
+        """Remove the table at `path` with its attached comments; False if there is none."""
+        if self.table(path) is None:
+            return False
+        own = [self._index[path]] if path in self._index else []
+        if path in self._parents:
+            own += self._below(path)
+        holder = self._holder(path[:-1])
+        for block in own:
+            self._remove(block)
+        inner = self._own_values(holder)
+        rest = path[len(holder.path) :]
+        if inner is not None and find_table(inner, rest) is not None:
+            self._rewrite(holder, inner, _without(inner, rest))
+        elif not own:
+            raise _part_of_list(path)
+        self._changed = True
+        self._set_data(path, None)
+        return True
+
+    def rename(self, old: Path, new: Path) -> bool:
+        """Give the table `old` another header, keeping body, comments and place; False if not possible."""
+        data = self.table(old)
+        block = self._index.get(old)
+        if data is None or block is None or old in self._parents or self.table(new) is not None:
+            return False
+        lines = block.text.split("\n")
+        for number, line in enumerate(lines):
+            parsed = header_path(line)
+            if parsed is not None and parsed[0] == old:
+                # Everything in front of the bracket and behind it (a comment) stays.
+                code = line.split("#", 1)[0] if "#" not in "".join(old) else line
+                tail = line[code.rindex("]") + 1 :]
+                lines[number] = f"{line[: line.index('[')]}[{render_path(new)}]{tail}"
+                break
+        self._swap(block, Block(new, "\n".join(lines)))
+        self._set_data(old, None)
+        self._set_data(new, dict(data))
+        self._changed = True
+        return True
+
+    def done(self) -> Document:
+        """Return the changed document, or the same object if nothing changed.
+
+        Raises:
+            UnsafeDocument: The result is larger than a reader would accept.
+        """
+        if not self._changed:
+            return self._base
+        document = Document(
+            self._blocks,
+            self._data,
+            None,
+            self._index,
+            self._last,
+            self._parents,
+            has_arrays=self._base.has_arrays,  # an edit adds no list of tables
+        )
+        check_size(document.text)
+        return document
+
+    # Blocks
+
+    def _insert(
+        self,
+        path: Path,
+        data: Mapping[str, Any],
+        *,
+        at_head: bool,
+        text: str | None = None,
+        after: Path | None = None,
+    ) -> None:
+        self._check_way(path)
+        holder = self._holder(path[:-1])
+        rest = path[len(holder.path) :]
+        inner = self._own_values(holder)
+        if inner is not None and rest[0] in inner:
+            # The parent is written inline; a header of its own would define it twice.
+            self._rewrite(holder, inner, _with(inner, rest, dict(data)))
+            return
+        ours = text is None
+        if text is None:
+            text = render_block(path, data, newline=self.newline)
+        anchor = self._blocks[0] if at_head else self._index.get(after or ()) or self._anchor(path)
+        tail_length = anchor.ours[1] if anchor.ours is not None else len(split_tail(anchor.text)[1])
+        body = anchor.text[: len(anchor.text) - tail_length]
+        tail = anchor.text[len(body) :]
+        if body and not body.endswith("\n"):
+            body += self.newline
+        gap = self.newline if body.strip() else ""
+        at = self._blocks.index(anchor)
+        marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
+        self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
+        if at + 1 < len(self._blocks) and not tail:
+            tail = self.newline  # something follows directly: keep a distance
+        block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
+        self._blocks.insert(at + 1, block)
+        self._index[path] = self._last[path[:-1]] = block
+        if any(path[:end] not in self._parents for end in range(1, len(path))):
+            self._parents = self._parents | {path[:end] for end in range(1, len(path))}
+
+    def _anchor(self, path: Path) -> Block:
+        """Find the block that a new table goes behind: last sibling, else last of its family, else last."""
+        sibling = self._last.get(path[:-1])
+        if sibling is not None and path[:-1]:
+            below = self._below(sibling.path) if sibling.path in self._parents else []
+            return below[-1] if below else sibling
+        for depth in range(len(path) - 1, 0, -1):
+            for block in reversed(self._blocks):
+                if block.path[:depth] == path[:depth]:
+                    return block
+        return self._blocks[-1]
+
+    def _change(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        block = self._index.get(path)
+        if block is None:
+            holder = self._holder(path)
+            inner = self._own_values(holder)
+            rest = path[len(holder.path) :]
+            if inner is not None and find_table(inner, rest) is not None:
+                self._rewrite(holder, inner, _with(inner, rest, dict(new)))
+            elif path in self._parents:
+                self._give_header(path, old, new)
+            else:
+                raise _part_of_list(path)
+        elif path not in self._parents:
+            self._swap(block, edit_block(block, old, new, newline=self.newline))
+        else:
+            self._change_with_subtables(block, old, new)
+
+    def _give_header(self, path: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+        """Write a table that so far only exists because of the tables below it."""
+        first = self._below(path)[0]
+        own = {key: value for key, value in new.items() if key not in old}
+        text = render_block(path, own, newline=self.newline)
+        block = Block(path, text + self.newline, ours=(0, len(self.newline)))
+        self._blocks.insert(self._blocks.index(first), block)
+        self._index[path] = block
+        self._last.setdefault(path[:-1], block)
+        self._change_with_subtables(block, old, new)
+
+    def _change_with_subtables(
+        self, block: Block, old: Mapping[str, Any], new: Mapping[str, Any]
+    ) -> None:
+        inner = self._own_values(block) or {}
+        want: Table = {}
+        for key, value in new.items():
+            if key in old and key not in inner:  # has a header of its own
+                if isinstance(value, dict):
+                    self.put((*block.path, key), cast("Table", value))
+                    continue
+                self.delete((*block.path, key))
+            want[key] = value
+        for key in old:
+            if key not in new and key not in inner:
+                self.delete((*block.path, key))
+        self._rewrite(self._index[block.path], inner, want)
+
+    def _rewrite(self, block: Block, inner: Table, want: Table) -> None:
+        if not same_value(inner, want):
+            self._swap(block, edit_block(block, inner, want, newline=self.newline))
+
+    def _remove(self, block: Block) -> None:
+        body, tail = split_tail(block.text)
+        parse_toml(body)  # what is complete by itself ends where the lexer says it ends
+        at = self._blocks.index(block)
+        before = self._blocks[at - 1]
+        kept, gap = split_tail(before.text)
+        if gap.strip():
+            tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
+        del self._blocks[at]
+        self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
+        del self._index[block.path]
+        parent = block.path[:-1]
+        if self._last.get(parent) is block:
+            del self._last[parent]
+            for other in reversed(self._blocks):
+                if other.path and other.path[:-1] == parent:
+                    self._last[parent] = other
+                    break
+
+    def _swap(self, block: Block, new: Block, *, at: int | None = None) -> None:
+        """Put `new` where `block` stands."""
+        if new.text == block.text and new.path == block.path:
+            return
+        self._blocks[self._blocks.index(block) if at is None else at] = new
+        if not block.path:
+            return
+        if self._last.get(block.path[:-1]) is block:
+            del self._last[block.path[:-1]]
+            self._last[new.path[:-1]] = new
+        if self._index.get(block.path) is block:
+            del self._index[block.path]
+            self._index[new.path] = new
+
+    def _holder(self, path: Path) -> Block:
+        """Return the nearest block at or above `path`; the head if there is none."""
+        for end in range(len(path), 0, -1):
+            block = self._index.get(path[:end])
+            if block is not None:
+                return block
+        return self._blocks[0]
+
+    def _below(self, path: Path) -> list[Block]:
+        size = len(path)
+        return [b for b in self._blocks if len(b.path) > size and b.path[:size] == path]
+
+    def _own_values(self, block: Block) -> Table | None:
+        """Return the values written in `block` itself, without tables that have headers of their own."""
+        if not block.path and not block.text.strip("\ufeff \t\r\n"):
+            return None
+        if block.path and not self._base.has_arrays:
+            # Whatever has no header of its own below this one is written here.
+            table = self.table(block.path) or {}
+            return {
+                key: value
+                for key, value in table.items()
+                if (*block.path, key) not in self._index and (*block.path, key) not in self._parents
+            }
+        found: Any = parse_toml(block.text)
+        for key in block.path:
+            found = found[key]
+        return cast("Table", found)
+
+
+def _part_of_list(path: Path) -> InvalidValue:
+    return InvalidValue(
+        "this table is part of a list of tables, which cannot be changed in place. Write it as a"
+        f" [{render_path(path)}] table.",
+        where=render_path(path),
+    )
+
+
+def _with(table: Table, path: Path, value: Table) -> Table:
+    changed = dict(table)
+    inner = changed.get(path[0])
+    known = cast("Table", inner) if isinstance(inner, dict) else {}
+    changed[path[0]] = value if len(path) == 1 else _with(known, path[1:], value)
+    return changed
+
+
+def _without(table: Table, path: Path) -> Table:
+    changed = dict(table)
+    inner = changed.get(path[0])
+    if len(path) == 1:
+        changed.pop(path[0], None)
+    elif isinstance(inner, dict):
+        changed[path[0]] = _without(cast("Table", inner), path[1:])
+    return changed
