@@ -347,7 +347,8 @@ def test_what_matches_the_prompt_comes_first_where_that_is_asked_for(tmp_path: P
 
 
 def test_a_memory_that_cannot_be_read_stops_a_run_only_where_that_is_asked_for(tmp_path: Path):
-    diary_at(tmp_path, "tea")
+    # Never written by the diary, so history has no good state to show instead.
+    (tmp_path / "alice").mkdir()
     (tmp_path / "alice" / "preferences.toml").write_text("= broken", encoding="utf-8")
     caller = Caller(("recall", {"query": "tea"}))
     said = run(caller, DiaryToolset(tmp_path, "alice"))

@@ -88,7 +88,8 @@ def in_another_process(*arguments):
 class Reader:
     """Follows one page."""
 
-    def __init__(self):
+    def __init__(self, loop):
+        self.loop = loop
         self.names = {"__name__": "page"}
         self.printed = ""
 
@@ -111,7 +112,7 @@ class Reader:
         with contextlib.redirect_stdout(io.StringIO()) as printed:
             result = eval(code, self.names)  # noqa: S307 - running what the page shows is the test
             if inspect.iscoroutine(result):
-                asyncio.run(result)
+                self.loop.run_until_complete(result)
         self.printed = printed.getvalue()
 
     def text(self, block):
@@ -132,12 +133,22 @@ class Reader:
             assert matches(shown, told), f"{block.place}: {line} prints:\n{told}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_of_a_page_runs_and_shows_what_it_says(page, tmp_path, monkeypatch):
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A reader in an empty folder, with no key and one event loop."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EXTRACTOR_MODEL", "rules")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    reader = Reader()
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # else run_sync of a framework makes one and leaves it open
+    yield Reader(loop)
+    asyncio.set_event_loop(None)
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_of_a_page_runs_and_shows_what_it_says(page, reader):
     for block in blocks(page):
         getattr(reader, block.language, lambda _: None)(block)
 

@@ -6,6 +6,7 @@ import asyncio
 import contextvars
 import gc
 import logging
+import os
 import random
 import subprocess
 import sys
@@ -50,7 +51,8 @@ def diary_at(folder, agent=None, **options):
 
 
 def texts(diary, user):
-    return [item.text for item in diary.user(user).preferences("likes").values()]
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
 
 
 def turn(text, user="alice", session="s"):
@@ -147,10 +149,11 @@ def test_two_processes_with_a_writer_each_lose_nothing(tmp_path):
         subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in ("a", "b")
     ]
     assert [process.wait(LONG) for process in both] == [0, 0]
-    (items,) = Diary(tmp_path, agent="rules").user("alice").preferences().values()
-    found = [item.text for item in items.values()]
+    found = texts(Diary(tmp_path, agent="rules"), "alice")
     for name in ("a", "b"):
-        assert [text for text in found if text.startswith(name)] == [f"{name} {n}" for n in range(50)]
+        assert [text for text in found if text.startswith(name)] == [
+            f"{name} {n}" for n in range(50)
+        ]
 
 
 def test_a_user_is_never_worked_on_twice_at_once():
@@ -357,11 +360,11 @@ def fill(writer, gated):
         writer.submit_nowait(turn(f"queued {number}"))
 
 
-async def waiting(writer, *names):
+async def waiting(writer, *names, user="alice"):
     """Return tasks that wait in line for room."""
-    tasks = [asyncio.create_task(writer.submit("alice", "s", name, "ok")) for name in names]
-    while len(writer._line) < len(names):
-        await asyncio.sleep(0)
+    tasks = [asyncio.create_task(writer.submit(user, "s", name, "ok")) for name in names]
+    await asyncio.sleep(0)  # each ran until it had to wait
+    assert len(writer._line) == len(names)
     return tasks
 
 
@@ -373,7 +376,11 @@ def test_when_the_queue_is_full_submit_waits_and_submit_nowait_raises(gated):
                 writer.submit_nowait(turn("refused"))
             (task,) = await waiting(writer, "waited")
             stats = writer.stats()
-            assert (stats["submitted"], stats["queue_size"], stats["queue_utilization"]) == (3, 2, 1)
+            assert (stats["submitted"], stats["queue_size"], stats["queue_utilization"]) == (
+                3,
+                2,
+                1,
+            )
             assert not task.done()
             gated.let_through()
             await (await task)
@@ -451,19 +458,19 @@ def test_taking_back_the_only_turn_of_a_user_leaves_the_others_alone(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=1) as writer:
             fill(writer, gated)
-            task = asyncio.create_task(writer.submit("bob", "s", "of bob", "ok"))
-            while not writer._line:
-                await asyncio.sleep(0)
+            (task,) = await waiting(writer, "of bob", user="bob")
             gated.let_through(1)
             gated.wait_until_started()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
             gated.let_through()
-            await writer.submit("bob", "s", "again", "ok")
+            for user, text in (("carol", "of carol"), ("bob", "again")):
+                receipt = await writer.submit(user, "s", text, "ok")
+                await asyncio.wait_for(receipt, LONG)
 
     run(use())
-    assert gated.applied == ["working", "queued 0", "again"]
+    assert gated.applied == ["working", "queued 0", "of carol", "again"]
 
 
 # Receipts
@@ -643,20 +650,25 @@ def test_closing_finishes_what_is_queued_and_takes_no_more(gated):
     assert len(gated.applied) == 20
 
 
-def test_with_closes_also_when_the_block_raises(tmp_path):
+def test_with_closes_also_when_the_block_raises():
     diary = Plain()
-    with pytest.raises(KeyError), MemoryWriter(diary) as writer:
-        writer.submit_nowait(turn("tea"))
-        raise KeyError
+    writers = [MemoryWriter(diary), MemoryWriter(diary)]
 
-    async def use():
-        async with MemoryWriter(diary) as other:
-            await other.submit("alice", "s", "juice", "ok")
+    def fail():
+        with writers[0] as writer:
+            writer.submit_nowait(turn("tea"))
+            raise KeyError
+
+    async def fail_too():
+        async with writers[1] as writer:
+            await writer.submit("alice", "s", "juice", "ok")
             raise KeyError
 
     with pytest.raises(KeyError):
-        run(use())
-    assert not writer.is_running
+        fail()
+    with pytest.raises(KeyError):
+        run(fail_too())
+    assert not any(writer.is_running for writer in writers)
     assert [text for _, _, text, _, _ in diary.applied] == ["tea", "juice"]
 
 
@@ -776,8 +788,7 @@ def test_a_program_that_just_ends_finishes_its_turns_first(tmp_path, extractor, 
         capture_output=True, text=True, timeout=LONG, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
-    (items,) = Diary(tmp_path, agent="rules").user("alice").preferences().values()
-    assert [item.text for item in items.values()] == [f"turn {number}" for number in range(30)]
+    assert texts(Diary(tmp_path, agent="rules"), "alice") == [f"turn {n}" for n in range(30)]
 
 
 FORK = """
@@ -785,7 +796,6 @@ import multiprocessing, os, sys, threading, warnings
 warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forking with threads
 from tomldiary import Diary, MemoryWriter
 from tomldiary.writer import Turn
-from tomldiary.errors import WriterBusy
 
 gate, started = threading.Event(), threading.Event()
 
@@ -831,7 +841,7 @@ print(writer.close_sync()["completed"])
 """
 
 
-@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="needs fork")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_the_writer_to_itself(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FORK, str(tmp_path)],
@@ -839,12 +849,8 @@ def test_a_forked_child_has_the_writer_to_itself(tmp_path):
     )  # fmt: skip
     assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
     diary = Diary(tmp_path, agent="rules")
-    (alice,) = diary.user("alice").preferences().values()
-    (bob,) = diary.user("bob").preferences().values()
-    assert [item.text for item in alice.values()] == ["parent 0", "parent 1"]
-    assert [item.text for item in bob.values()] == [
-        "child 0", "child 1", "child 2", "child at the end",
-    ]  # fmt: skip
+    assert texts(diary, "alice") == ["parent 0", "parent 1"]
+    assert texts(diary, "bob") == ["child 0", "child 1", "child 2", "child at the end"]
 
 
 def test_shutting_down_returns_at_once_when_nothing_is_left_to_do():

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.models import timestamp
+from tomldiary.preferences import MAX_TEXT
+from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -141,14 +143,19 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is none at `block_id`.
-            InvalidValue: The text is blank.
+            InvalidValue: The text is blank, too long, or cannot be stored.
         """
         entry = self._preference(block_id)
-        if not text.strip():
+        text = text.strip()
+        if not text:
             raise InvalidValue("the text is blank. Delete the block instead.", where=block_id)
-        entry["text"] = text.strip()
-        if contexts is not None:
-            entry["contexts"] = list(dict.fromkeys(contexts))
+        if len(text) > MAX_TEXT:
+            raise InvalidValue(f"the text is longer than {MAX_TEXT} characters.", where=block_id)
+        labels = _labels(contexts)
+        _check_storable([text, *(labels or ())], block_id)
+        entry["text"] = text
+        if labels is not None:
+            entry["contexts"] = labels
         self._stamp(entry)
         entry["_updated_by"] = self.actor_label
 
@@ -181,11 +188,14 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is no such session.
+            InvalidValue: The summary or a keyword cannot be stored.
         """
         entry = self._conversation(session_id)
+        labels = _labels(keywords)
+        _check_storable([summary, *(labels or ())], session_id)
         entry["summary"] = summary.strip()
-        if keywords is not None:
-            entry["keywords"] = list(dict.fromkeys(keywords))
+        if labels is not None:
+            entry["keywords"] = labels
         self._stamp(entry)
 
     def delete_conversation_block(self, session_id: str) -> None:
@@ -222,6 +232,18 @@ class CompactionDeps:
 def _split(block_id: str) -> tuple[str, str]:
     category, _, key = block_id.partition("/")
     return category, key
+
+
+def _labels(words: Iterable[str] | None) -> list[str] | None:
+    if words is None:
+        return None
+    return [words] if isinstance(words, str) else list(dict.fromkeys(words))
+
+
+def _check_storable(texts: list[str], where: str) -> None:
+    # Now, while the model can still correct it: refused at the commit, it would cost the whole run.
+    for text in texts:
+        render_value(text, where=where)
 
 
 def load_compactor() -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+import functools
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
 from tomldiary.errors import DiaryError
 
@@ -22,8 +24,7 @@ __all__ = [
     "rewrite_preference_block",
 ]
 
-_PREFERENCES_OUT = "❌ Preferences take no part in this clean-up."
-_CONVERSATIONS_OUT = "❌ Conversations take no part in this clean-up."
+P = ParamSpec("P")
 
 
 class CompactionContext(Protocol):
@@ -35,10 +36,35 @@ class CompactionContext(Protocol):
         ...
 
 
+_Tool = Callable[Concatenate[CompactionContext, P], Coroutine[Any, Any, str]]
+
+
+def _on_preferences(tool: _Tool[P]) -> _Tool[P]:
+    return _answering(tool, "Preferences", lambda deps: deps.include_preferences)
+
+
+def _on_conversations(tool: _Tool[P]) -> _Tool[P]:
+    return _answering(tool, "Conversations", lambda deps: deps.include_conversations)
+
+
+def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps], bool]) -> _Tool[P]:
+    """Answer in a sentence where a kind takes no part, or where the draft says no."""
+
+    @functools.wraps(tool)
+    async def answer(ctx: CompactionContext, /, *args: P.args, **kwargs: P.kwargs) -> str:
+        if not takes_part(ctx.deps):
+            return f"❌ {kind} take no part in this clean-up."
+        try:
+            return await tool(ctx, *args, **kwargs)
+        except DiaryError as error:
+            return f"❌ {error}"
+
+    return answer
+
+
+@_on_preferences
 async def list_preference_blocks(ctx: CompactionContext) -> str:
     """List all preferences: block id, size and text."""
-    if not ctx.deps.include_preferences:
-        return _PREFERENCES_OUT
     lines = [
         f"- {block_id} ({len(str(entry.get('text', '')))} characters): {entry.get('text', '')}"
         for block_id, entry in ctx.deps.preference_blocks()
@@ -46,20 +72,17 @@ async def list_preference_blocks(ctx: CompactionContext) -> str:
     return "\n".join(lines) or "(no preferences)"
 
 
+@_on_preferences
 async def get_preference_block(ctx: CompactionContext, block_id: str) -> str:
     """Show one preference with its contexts and counter.
 
     Args:
         block_id: "category/id" from list_preference_blocks.
     """
-    if not ctx.deps.include_preferences:
-        return _PREFERENCES_OUT
-    try:
-        return _fields(ctx.deps.get_preference_block(block_id))
-    except DiaryError as error:
-        return f"❌ {error}"
+    return _fields(ctx.deps.get_preference_block(block_id))
 
 
+@_on_preferences
 async def rewrite_preference_block(
     ctx: CompactionContext, block_id: str, *, text: str, contexts: list[str] | None = None
 ) -> str:
@@ -70,34 +93,24 @@ async def rewrite_preference_block(
         text: The new text.
         contexts: The new contexts; leave out to keep those stored.
     """
-    if not ctx.deps.include_preferences:
-        return _PREFERENCES_OUT
-    try:
-        ctx.deps.rewrite_preference_block(block_id, text=text, contexts=contexts)
-    except DiaryError as error:
-        return f"❌ {error}"
+    ctx.deps.rewrite_preference_block(block_id, text=text, contexts=contexts)
     return f"✅ Rewrote {block_id}."
 
 
+@_on_preferences
 async def delete_preference_block(ctx: CompactionContext, block_id: str) -> str:
     """Remove a preference that another one covers.
 
     Args:
         block_id: "category/id" from list_preference_blocks.
     """
-    if not ctx.deps.include_preferences:
-        return _PREFERENCES_OUT
-    try:
-        ctx.deps.delete_preference_block(block_id)
-    except DiaryError as error:
-        return f"❌ {error}"
+    ctx.deps.delete_preference_block(block_id)
     return f"🗑️ Deleted {block_id}."
 
 
+@_on_conversations
 async def list_conversation_blocks(ctx: CompactionContext) -> str:
     """List all conversation summaries: session id, size and summary."""
-    if not ctx.deps.include_conversations:
-        return _CONVERSATIONS_OUT
     lines = [
         f"- {key} ({len(str(entry.get('summary', '')))} characters): {entry.get('summary', '')}"
         for key, entry in ctx.deps.conversation_blocks()
@@ -105,20 +118,17 @@ async def list_conversation_blocks(ctx: CompactionContext) -> str:
     return "\n".join(lines) or "(no conversations)"
 
 
+@_on_conversations
 async def get_conversation_block(ctx: CompactionContext, session_id: str) -> str:
     """Show one conversation with its keywords and number of turns.
 
     Args:
         session_id: The session from list_conversation_blocks.
     """
-    if not ctx.deps.include_conversations:
-        return _CONVERSATIONS_OUT
-    try:
-        return _fields(ctx.deps.get_conversation_block(session_id))
-    except DiaryError as error:
-        return f"❌ {error}"
+    return _fields(ctx.deps.get_conversation_block(session_id))
 
 
+@_on_conversations
 async def rewrite_conversation_block(
     ctx: CompactionContext, session_id: str, *, summary: str, keywords: list[str] | None = None
 ) -> str:
@@ -129,27 +139,18 @@ async def rewrite_conversation_block(
         summary: The new summary.
         keywords: The new keywords; leave out to keep those stored.
     """
-    if not ctx.deps.include_conversations:
-        return _CONVERSATIONS_OUT
-    try:
-        ctx.deps.rewrite_conversation_block(session_id, summary=summary, keywords=keywords)
-    except DiaryError as error:
-        return f"❌ {error}"
+    ctx.deps.rewrite_conversation_block(session_id, summary=summary, keywords=keywords)
     return f"✅ Rewrote {session_id}."
 
 
+@_on_conversations
 async def delete_conversation_block(ctx: CompactionContext, session_id: str) -> str:
     """Remove the summary of a conversation that no longer matters.
 
     Args:
         session_id: The session from list_conversation_blocks.
     """
-    if not ctx.deps.include_conversations:
-        return _CONVERSATIONS_OUT
-    try:
-        ctx.deps.delete_conversation_block(session_id)
-    except DiaryError as error:
-        return f"❌ {error}"
+    ctx.deps.delete_conversation_block(session_id)
     return f"🗑️ Deleted {session_id}."
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.backends.base import Commit, digest
@@ -20,14 +21,18 @@ from tomldiary.history import (
     next_sequence,
     render_record,
 )
+from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
-from tomldiary.outside import Known, look
+from tomldiary.outside import NOTHING, Known, look
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
+from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
+from tomldiary.twins import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Backend
     from tomldiary.toml.edit import Edit
@@ -40,44 +45,14 @@ _CACHED_DOCUMENTS = 4096
 _PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 _ATTEMPTS = 20
-_EMPTY = Document.parse("")
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
-    """Why a transaction happens: what history says about it."""
+@dataclass(slots=True)
+class _Operations:
+    """The operation ids in a user's history up to transaction `seq`, with their content."""
 
-    type: str
-    session: str = ""
-    actor: str = ""
-    reason: str = ""
-    operation: str = ""
-
-
-class Transaction:
-    """Changes to the documents of one user, on fresh state, under the user's lock."""
-
-    def __init__(self, engine: Engine, user: str) -> None:
-        self.user = user
-        self._engine = engine
-        self._edits: dict[str, Edit] = {}
-        self._bases: dict[str, Known | None] = {}
-
-    def edit(self, kind: str) -> Edit:
-        """Return the edit of a document, which starts from what is stored now."""
-        edit = self._edits.get(kind)
-        if edit is None:
-            base = self._engine.load(self.user, kind)
-            self._bases[kind] = base
-            edit = (base.document if base is not None else self._engine.template).edit()
-            self._edits[kind] = edit
-        return edit
-
-    def changed(self) -> dict[str, tuple[Known | None, Edit]]:
-        """Return the documents with changes, by kind."""
-        return {
-            kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
-        }
+    seq: int = 0
+    contents: dict[str, str] = field(default_factory=dict[str, str])
 
 
 class Engine:
@@ -98,26 +73,30 @@ class Engine:
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self._operations: dict[str, _Operations] = {}
         self._guard = threading.Lock()
 
     def document(self, user: str, kind: str) -> Document:
-        """Return a document as it is now; an empty one if there is none.
+        """Return a document as it is now, in a transaction with its changes; empty if there is none.
 
         Raises:
             DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
         """
+        joined = OPEN.get()
+        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+            return joined.document(kind)
         cached = self.load(user, kind)
-        return cached.document if cached is not None else _EMPTY
+        return cached.document if cached is not None else NOTHING
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if that needs nothing but a look at the files' status, else None."""
         found: list[Document] = []
-        if not self.backend.is_quick:
+        if not self.backend.is_quick or OPEN.get() is not None:
             return None
         for kind in kinds:
             cached, token = self._cache.get((user, kind)), self.backend.token(user, kind)
             if token is None:
-                found.append(_EMPTY)
+                found.append(NOTHING)
                 continue
             if cached is None or cached.is_young or cached.token != token:
                 return None
@@ -159,6 +138,11 @@ class Engine:
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
+        joined = OPEN.get()
+        if joined is not None and joined.is_joined_by(self, user):
+            result = change(joined)
+            joined.contents.append(source.content)
+            return result
         patience = time.monotonic() + _PATIENCE
         with self.backend.lock(user, self.lock_timeout):
             for attempt in range(_ATTEMPTS):
@@ -184,6 +168,139 @@ class Engine:
                 return result
         raise AssertionError  # the loop returns or raises
 
+    @contextmanager
+    def transaction(
+        self, user: str, source: Source, *, expected: int | None = None
+    ) -> Generator[Transaction]:
+        """Open a transaction for the `with` block; it is committed at the end, or not at all.
+
+        Inside another transaction of the same user it is part of that one.
+
+        Args:
+            user: Whose memory.
+            source: What history will say.
+            expected: The number of the user's last transaction, if nobody may have written since.
+
+        Raises:
+            Conflict: Somebody has written since, or the operation id was used for something else.
+            NestedTransaction: A transaction of another user is open here.
+        """
+        joined = OPEN.get()
+        if joined is not None and joined.is_joined_by(self, user):
+            yield joined
+            return
+        with self.backend.lock(user, self.lock_timeout):
+            transaction = self._begin(user, expected)
+            transaction.is_open = True
+            outer = OPEN.set(transaction)
+            try:
+                yield transaction
+            finally:
+                transaction.is_open = False
+                OPEN.reset(outer)
+            self._finish(user, transaction, source)
+
+    @asynccontextmanager
+    async def atransaction(
+        self, user: str, source: Source, *, expected: int | None = None
+    ) -> AsyncGenerator[Transaction]:
+        """Open a transaction like `transaction`; the event loop is held neither for lock nor for disk."""
+        joined = OPEN.get()
+        if joined is not None and joined.is_joined_by(self, user):
+            yield joined
+            return
+        lock = self.backend.lock(user, self.lock_timeout)
+        await _enter(lock)
+        try:
+            transaction = await in_thread(self._begin, user, expected)
+            transaction.task = current_task()
+            transaction.is_open = True
+            outer = OPEN.set(transaction)
+            try:
+                yield transaction
+            finally:
+                transaction.is_open = False
+                OPEN.reset(outer)
+            await in_thread(self._finish, user, transaction, source)
+        finally:
+            # Letting go never waits.
+            lock.__exit__(None, None, None)
+
+    def _begin(self, user: str, expected: int | None) -> Transaction:
+        last = next_sequence(self.backend.last_record(user)) - 1
+        if expected is not None and expected != last:
+            raise Conflict(
+                f"transaction {expected} was expected to be the last one, but {last} is. Read again."
+            )
+        return Transaction(self, user)
+
+    def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
+        content = fingerprint(transaction.contents)
+        if not self.is_repeated(user, source.operation, content):
+            self._commit_rebased(user, transaction, replace(source, content=content))
+
+    def _commit_rebased(self, user: str, transaction: Transaction, source: Source) -> None:
+        """Commit; a save that came in meanwhile is merged, as the block cannot be run again."""
+        changed = transaction.changed()
+        for attempt in range(_ATTEMPTS):
+            if not changed:
+                return
+            try:
+                self._commit(user, changed, source)
+            except Conflict:
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                changed = {
+                    kind: self._rebase(user, kind, base, edit)
+                    for kind, (base, edit) in changed.items()
+                }
+                continue
+            return
+
+    def _rebase(
+        self, user: str, kind: str, base: Known | None, edit: Edit
+    ) -> tuple[Known | None, Edit]:
+        now = self.load(user, kind)
+        if now is None:
+            return None, edit
+        before = base.document if base is not None else NOTHING
+        merged = merge(before, edit.peek(), now.document)
+        fresh = now.document.edit()
+        for path in {**merged.document.index, **now.document.index}:
+            block = merged.document.index.get(path)
+            if block is None:
+                fresh.delete(path)
+            elif block is not now.document.index.get(path):
+                fresh.restore(path, block.text, merged.document.own_values(path) or {})
+        return now, fresh
+
+    def is_repeated(self, user: str, operation: str, content: str) -> bool:
+        """Tell whether an operation id is in history already, for the same content.
+
+        Raises:
+            Conflict: It is there for other content.
+        """
+        if not operation:
+            return False
+        known = self._operations.setdefault(user, _Operations())
+        newest = 0
+        fresh: dict[str, str] = {}
+        for record in Timeline(self.backend, user).records():
+            newest = max(newest, record.seq)
+            if record.seq <= known.seq:
+                break
+            if record.operation:
+                fresh.setdefault(record.operation, record.content)
+        known.contents.update(fresh)
+        known.seq = max(known.seq, newest)
+        before = known.contents.get(operation)
+        if before is not None and before != content:
+            raise Conflict(
+                f"operation {operation!r} was done already, with other content. Use a new id.",
+                keys=[operation],
+            )
+        return before is not None
+
     def _commit(
         self, user: str, changed: dict[str, tuple[Known | None, Edit]], source: Source
     ) -> None:
@@ -200,7 +317,7 @@ class Engine:
         for kind, (base, edit) in changed.items():
             self._stamp(edit, seq)
             document = edit.done()
-            old = base.document if base is not None else _EMPTY
+            old = base.document if base is not None else NOTHING
             documents[kind] = document
             changes += block_changes(kind, old.blocks, document.blocks)
             bases[kind] = base.digest if base is not None else EMPTY
@@ -215,6 +332,7 @@ class Engine:
             actor=source.actor,
             reason=source.reason,
             operation=source.operation,
+            content=source.content if source.operation else "",
         )
         records.append(render_record(record))
         # A file that does not parse is never overwritten: it catches up once somebody has mended it.
@@ -271,3 +389,19 @@ class Engine:
         if not results:
             return None
         return Record(seq, "hand", changes, bases, results, actor="hand", conflicts=conflicts)
+
+
+async def _enter(lock: AbstractContextManager[None]) -> None:
+    """Take a lock in a worker thread; if the task is cancelled meanwhile, the lock is let go again."""
+    import asyncio  # noqa: PLC0415 - see in_thread
+
+    entering = asyncio.ensure_future(in_thread(lock.__enter__))
+    try:
+        await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        entering.add_done_callback(
+            lambda done: (
+                None if done.cancelled() or done.exception() else lock.__exit__(None, None, None)
+            )
+        )
+        raise

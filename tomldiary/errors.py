@@ -13,6 +13,7 @@ DiaryError
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
 │   └── NewerVersion                   written by a newer version; never rewritten
 ├── Conflict                           somebody else changed what this write was based on
+├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread kept the user's lock
 ├── BackendError                       the storage failed; nothing was changed
 │   └── CommittedUnpublished           the change is in history, the file will follow
@@ -39,6 +40,7 @@ __all__ = [
     "LimitReached",
     "LockTimeout",
     "MissingExtra",
+    "NestedTransaction",
     "NewerVersion",
     "NotSupported",
     "SchemaError",
@@ -134,6 +136,10 @@ class Conflict(DiaryError):
     def __init__(self, message: str, *, keys: list[str] | None = None) -> None:
         super().__init__(message)
         self.keys = keys or []
+
+
+class NestedTransaction(DiaryError, RuntimeError):
+    """A transaction of another user is open in this task or thread."""
 
 
 class LockTimeout(DiaryError, TimeoutError):

@@ -43,13 +43,12 @@ __all__ = [
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
-_LINES = re.compile(r"[^\n]*\n|[^\n]+")
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """In document `doc`, at character `at`, the text `old` gave way to `new`."""
+    """In document `doc`, at character `at`, the text `old` gave way to `new`; both are whole blocks."""
 
     doc: str
     at: int
@@ -71,6 +70,7 @@ class Record:
     actor: str = ""
     reason: str = ""
     operation: str = ""
+    content: str = ""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which a person's change displaced ours."""
 
@@ -80,7 +80,7 @@ def render_record(record: Record) -> str:
     lines = [f"seq = {record.seq}", f'time = "{record.time}"', f"type = {_value(record.type)}"]
     lines += [
         f"{name} = {_value(value)}"
-        for name in ("session", "actor", "reason", "operation")
+        for name in ("session", "actor", "reason", "operation", "content")
         if (value := getattr(record, name))
     ]
     if record.conflicts:
@@ -120,6 +120,7 @@ def parse_record(text: str) -> Record:
         actor=data.get("actor", ""),
         reason=data.get("reason", ""),
         operation=data.get("operation", ""),
+        content=data.get("content", ""),
         conflicts=data.get("conflicts", []),
         bases=data["base"],
         results=data["result"],
@@ -178,7 +179,7 @@ def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
             added += new[j].text
             j += 1
         if removed != added:
-            changes.append(_trimmed(doc, at, removed, added))
+            changes.append(Change(doc, at, removed, added))
         at += len(removed)
     return changes
 
@@ -198,21 +199,3 @@ def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
         else:
             high = middle
     return low
-
-
-def _trimmed(doc: str, at: int, old: str, new: str) -> Change:
-    """Leave out the lines at both ends that stay the same."""
-    before, after = _LINES.findall(old), _LINES.findall(new)
-    head = 0
-    while head < min(len(before), len(after)) and before[head] == after[head]:
-        at += len(before[head])
-        head += 1
-    tail = 0
-    while tail < min(len(before), len(after)) - head and before[-1 - tail] == after[-1 - tail]:
-        tail += 1
-    return Change(
-        doc,
-        at,
-        "".join(before[head : len(before) - tail]),
-        "".join(after[head : len(after) - tail]),
-    )

@@ -73,6 +73,15 @@ class Preferences:
                     return path, table
         return None
 
+    def has(self, path: tuple[str, ...]) -> bool:
+        """Tell whether `path` is that of an entry in a category of the schema."""
+        return (
+            len(path) == 3  # noqa: PLR2004 - preferences, category, id
+            and path[0] == _ROOT
+            and path[1] in self.rules.categories
+            and self.find(path[1], path[2]) is not None
+        )
+
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the entries of a category in the order of the file; what is no entry is left out."""
         main = self._tables.table((_ROOT, category)) or {}

@@ -12,9 +12,13 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from tomldiary.transaction import OPEN, current_task
+
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
+
+    from tomldiary.transaction import Transaction
 
 __all__ = ["async_twin", "in_thread", "run_coroutine"]
 
@@ -27,7 +31,15 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     """Run a blocking call in a worker thread and wait for it without holding the event loop."""
     import asyncio  # noqa: PLC0415 - a third of what importing this package would take
 
-    return await asyncio.to_thread(function, *args, **kwargs)
+    transaction = OPEN.get()
+    if transaction is None or transaction.is_owned_here():
+        return await asyncio.to_thread(function, *args, **kwargs)
+    # Started inside somebody's transaction, but not part of it: the thread must not join it.
+    outer = OPEN.set(None)
+    try:
+        return await asyncio.to_thread(function, *args, **kwargs)
+    finally:
+        OPEN.reset(outer)
 
 
 def async_twin(
@@ -78,4 +90,16 @@ def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync")
         raise RuntimeError(
             "a blocking call was made from an extractor. Use the coroutine form (with an a in front)."
         )
+    transaction = OPEN.get()
+    if transaction is not None and transaction.is_owned_here():
+        work = _within(transaction, work)
     return asyncio.run_coroutine_threadsafe(work, private.loop).result()
+
+
+async def _within(transaction: Transaction, work: Coroutine[Any, Any, R]) -> R:
+    """Let the task that works for a blocked caller take part in the caller's transaction."""
+    owner, transaction.task = transaction.task, current_task()
+    try:
+        return await work
+    finally:
+        transaction.task = owner

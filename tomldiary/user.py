@@ -6,6 +6,7 @@ is a copy.
 
 from __future__ import annotations
 
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
@@ -15,18 +16,28 @@ from tomldiary.engine import Source as Why
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
+from tomldiary.past import Past
 from tomldiary.preferences import Preferences, entry_count, entry_text, entry_to_item
-from tomldiary.recall import Hit, Source
+from tomldiary.recall import Hit, Indexes, Source
 from tomldiary.render import conversation_fact, escape_for_model, render_memory
 from tomldiary.schema import item_type
+from tomldiary.transaction import fingerprint
 from tomldiary.twins import async_twin, run_coroutine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import (
+        AsyncGenerator,
+        Callable,
+        Collection,
+        Generator,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.engine import Transaction
+    from tomldiary.engine import Engine, Transaction
     from tomldiary.errors import DocumentError
     from tomldiary.models import ConversationItem
     from tomldiary.similarity import Match
@@ -41,16 +52,69 @@ KINDS = ("preferences", "conversations")
 _SUMMARIES_SHOWN = 3
 
 
-class UserDiary:
+class UserDiary(Past):
     """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
 
-    def __init__(self, diary: Diary, user_id: str) -> None:
+    diary: Diary
+
+    def __init__(self, diary: Diary, user_id: str, *, engine: Engine | None = None) -> None:
         self.diary = diary
         self.user_id = user_id
-        self._engine = diary.engine
+        self._engine = engine if engine is not None else diary.engine
+        # A past state is searched apart, so that it never displaces the index of today's.
+        self._indexes = diary.indexes if engine is None else Indexes()
 
     def __repr__(self) -> str:
         return f"UserDiary({self.user_id!r})"
+
+    @contextmanager
+    def transaction(
+        self,
+        *,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+        operation_id: str = "",
+        expected: int | None = None,
+    ) -> Generator[UserDiary]:
+        """Group changes: all of them are stored at the end of the `with` block, or none.
+
+        Inside the block reads see the changes made so far, and other writers of this user wait. A
+        block inside the block is part of it.
+
+        Args:
+            session_id: For history, like `actor` and `reason`.
+            actor: Who does it.
+            reason: Why.
+            operation_id: An id of your own: the same one a second time changes nothing.
+            expected: `last_transaction()` as you read it, if nobody may have written since.
+
+        Raises:
+            Conflict: Somebody has written since, or `operation_id` was used for something else.
+            NestedTransaction: A transaction of another user is open here.
+        """
+        source = Why("transaction", session_id, actor, reason, operation_id)
+        with self._engine.transaction(self.user_id, source, expected=expected):
+            yield self
+
+    @asynccontextmanager
+    async def atransaction(
+        self,
+        *,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+        operation_id: str = "",
+        expected: int | None = None,
+    ) -> AsyncGenerator[UserDiary]:
+        """Group changes like `transaction`, waiting for the lock without holding the event loop."""
+        source = Why("transaction", session_id, actor, reason, operation_id)
+        async with self._engine.atransaction(self.user_id, source, expected=expected):
+            yield self
+
+    def last_transaction(self) -> int:
+        """Return the number of the newest transaction of this user; 0 if there is none."""
+        return next((record.seq for record in self._timeline().records()), 0)
 
     # Preferences
 
@@ -145,7 +209,10 @@ class UserDiary:
                 place = ".".join(map(str, (category, outcome.id, *wrong["loc"])))
                 raise InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place) from None
 
-        return self._engine.write(self.user_id, change, Why("upsert", session_id, actor, reason))
+        asked = fingerprint(category, text, id, list(contexts), fields, count_up, create)
+        return self._engine.write(
+            self.user_id, change, Why("upsert", session_id, actor, reason, content=asked)
+        )
 
     aupsert_preference = async_twin(upsert_preference)
 
@@ -178,7 +245,9 @@ class UserDiary:
                 return entry_to_item(entry)
 
         return self._engine.write(
-            self.user_id, change, Why("forget_preference", session_id, actor, reason)
+            self.user_id,
+            change,
+            Why("forget_preference", session_id, actor, reason, content=fingerprint(category, id)),
         )
 
     aforget_preference = async_twin(forget_preference)
@@ -217,7 +286,9 @@ class UserDiary:
             Conversations(tx.edit("conversations")).delete(session_id)
 
         self._engine.write(
-            self.user_id, change, Why("forget_conversation", session_id, reason=reason)
+            self.user_id,
+            change,
+            Why("forget_conversation", session_id, reason=reason, content=fingerprint(session_id)),
         )
 
     aforget_conversation = async_twin(forget_conversation)
@@ -271,7 +342,7 @@ class UserDiary:
         wanted = KINDS if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
         documents = tuple(self._document(kind) for kind in KINDS)
         fetch = limit if kinds is None else _MANY
-        found = self.diary.indexes.search(
+        found = self._indexes.search(
             self.user_id, query, documents, self._sources(documents), fetch
         )
         return [

@@ -123,6 +123,11 @@ class Edit(Overlay):
         self._changed = True
         return True
 
+    def peek(self) -> Document:
+        """Return the document as changed so far, and go on."""
+        self._owned = {}  # what was handed out is not changed any more
+        return Document(list(self._blocks), self._data, has_arrays=self._base.has_arrays)
+
     def done(self) -> Document:
         """Return the changed document, or the same object if nothing changed.
 

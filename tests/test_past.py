@@ -1,0 +1,227 @@
+"""Time travel: history, why, diff, as of, and rollback that never erases."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tomldiary import Conflict, Diary
+from tomldiary.errors import DiaryError, DocumentError, UnknownEntry
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path, agent="rules", durability="process").user("alice")
+
+
+def texts(user, category="likes"):
+    return {key: item.text for key, item in user.preferences(category).items()}
+
+
+def body(tmp_path):
+    """The file without the bookkeeping in `_meta`: the transaction it grew from, the ids given out."""
+    lines = (tmp_path / "alice/preferences.toml").read_text().splitlines()
+    return [line for line in lines if not line.startswith(("seq = ", "next_ids = "))]
+
+
+def test_history_tells_what_happened_to_an_entry_and_who_did_it(alice):
+    alice.upsert_preference("likes", "tea", session_id="s1", actor="agent", reason="said so")
+    alice.upsert_preference("likes", "coffee")
+    alice.upsert_preference("likes", "green tea", id="pref001", session_id="s2")
+    alice.forget_preference("likes", "pref001")
+    found = alice.history("likes/pref001")
+    assert [(h.before and h.before["text"], h.after and h.after["text"]) for h in found] == [
+        ("green tea", None),
+        ("tea", "green tea"),
+        (None, "tea"),
+    ]
+    assert (found[-1].session, found[-1].actor, found[-1].reason) == ("s1", "agent", "said so")
+    assert len(alice.history()) == 4
+    assert [h.seq for h in alice.history(limit=2)] == [4, 3]
+
+
+def test_why_names_the_turn_and_every_confirmation(alice):
+    alice.add_turn("I love tea.", "ok", "s1")
+    alice.add_turn("What time is it?", "Noon.", "s1")
+    alice.add_turn("I love tea.", "ok", "s2")
+    origin = alice.why("likes/pref001")
+    assert (origin.text, origin.turn, origin.session) == ("I love tea.", "s1#1", "s1")
+    assert (origin.confirmations, origin.is_verified) == (2, False)
+    assert [change.session for change in origin.changes] == ["s1", "s2"]
+    with pytest.raises(UnknownEntry):
+        alice.why("likes/pref999")
+    with pytest.raises(UnknownEntry, match="A key is category/id"):
+        alice.why("nonsense")
+
+
+def test_diff_and_as_of_show_any_point_by_number_and_by_time(alice):
+    alice.upsert_preference("likes", "tea")
+    between = datetime.now(UTC)
+    time.sleep(0.002)
+    alice.upsert_preference("likes", "coffee")
+    alice.add_turn("I love water.", "ok", "s")
+    then = alice.as_of(1)
+    assert texts(then) == texts(alice.as_of(between)) == {"pref001": "tea"}
+    assert then.conversations() == {}
+    assert [hit.text for hit in then.recall("tea coffee water")] == ["tea"]
+    assert "coffee" not in then.render()
+    assert (
+        alice.as_of(0).preferences("likes")
+        == alice.as_of(between - timedelta(days=1)).preferences("likes")
+        == {}
+    )
+    assert [d.key for d in alice.diff(1, 2)] == ["likes/pref002"]
+    assert [d.key for d in alice.diff(1)] == ["likes/pref002", "likes/pref003", "conversations/s"]
+    assert '+text = "coffee"' in alice.diff_text(1, 2)
+
+
+@pytest.mark.parametrize("change", [
+    lambda past: past.upsert_preference("likes", "x"),
+    lambda past: past.forget_preference("likes", "pref001"),
+    lambda past: past.rollback(),
+])  # fmt: skip
+def test_the_past_cannot_be_written(alice, change):
+    alice.upsert_preference("likes", "tea")
+    past = alice.as_of(1)
+    with pytest.raises(DiaryError, match="cannot be changed"):
+        change(past)
+    assert texts(alice) == {"pref001": "tea"}
+
+
+def test_undoing_and_undoing_the_undo_bring_the_same_bytes_back(alice, tmp_path):
+    states = [[]]
+    steps = [
+        lambda: alice.upsert_preference("likes", "tea", contexts=["a"]),
+        lambda: alice.upsert_preference("goals", "rest"),
+        lambda: alice.upsert_preference("likes", "coffee"),
+        lambda: alice.upsert_preference("likes", "green tea", id="pref001"),
+        lambda: alice.forget_preference("likes", "pref001"),
+    ]
+    for step in steps:
+        step()
+        states.append(body(tmp_path))
+    for number in range(1, len(steps)):
+        alice.rollback(to=len(steps) - number)
+        assert body(tmp_path) == states[len(steps) - number]
+        alice.rollback()
+        assert body(tmp_path) == states[-1]
+    assert len(alice.history("likes/pref001", limit=100)) > 3  # nothing was erased
+
+
+def test_going_back_restores_comments_and_place(alice, tmp_path):
+    for text in ("one", "two", "three"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(
+        file.read_text().replace(
+            "[preferences.likes.pref002]", "# keep me\n[preferences.likes.pref002]"
+        )
+    )
+    alice.upsert_preference("likes", "four")
+    before = body(tmp_path)
+    alice.forget_preference("likes", "pref002")
+    assert "# keep me" not in file.read_text()
+    alice.rollback()
+    assert body(tmp_path) == before
+
+
+def test_rollback_of_one_session_leaves_the_others_alone(alice):
+    alice.upsert_preference("likes", "tea", session_id="a")
+    alice.upsert_preference("likes", "coffee", session_id="b")
+    alice.upsert_preference("goals", "rest", session_id="a")
+    done = alice.rollback(2, session_id="a")
+    assert done.undone == [3, 1]
+    assert texts(alice) == {"pref002": "coffee"}
+    assert texts(alice, "goals") == {}
+
+
+def test_an_entry_changed_since_is_a_conflict_that_names_it(alice):
+    alice.upsert_preference("likes", "tea", session_id="a")
+    alice.upsert_preference("likes", "green tea", id="pref001", session_id="b")
+    with pytest.raises(Conflict, match="likes/pref001 changed since") as caught:
+        alice.rollback(session_id="a")
+    assert caught.value.keys == ["likes/pref001"]
+    assert texts(alice) == {"pref001": "green tea"}
+    plan = alice.rollback(session_id="a", dry_run=True)
+    assert (plan.undone, plan.conflicts) == ([1], ["likes/pref001"])
+    assert texts(alice) == {"pref001": "green tea"}
+    alice.rollback(session_id="a", force=True)
+    assert texts(alice) == {}
+    alice.rollback()
+    assert texts(alice) == {"pref001": "green tea"}
+
+
+def test_rollback_goes_back_to_a_number_or_a_time(alice):
+    alice.upsert_preference("likes", "tea")
+    moment = datetime.now(UTC)
+    time.sleep(0.002)
+    for text in ("coffee", "water", "juice"):
+        alice.upsert_preference("likes", text)
+    alice.rollback(to=2)
+    assert list(texts(alice).values()) == ["tea", "coffee"]
+    alice.rollback(to=moment)
+    assert list(texts(alice).values()) == ["tea"]
+    with pytest.raises(Conflict, match="no transaction"):
+        alice.rollback(session_id="nobody")
+
+
+def test_more_steps_than_there_are_undo_what_there_is_and_say_so(alice):
+    alice.upsert_preference("likes", "tea")
+    assert alice.rollback(99).undone == [1]
+    assert texts(alice) == {}
+
+
+def test_a_rolled_back_id_is_not_given_out_again_for_something_else(alice):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    alice.rollback()
+    key, _ = alice.upsert_preference("likes", "water")
+    assert key == "pref003"
+
+
+def test_random_histories_are_reproduced_at_every_point(tmp_path):
+    choose = random.Random(23)
+    for run in range(8):
+        diary = Diary(tmp_path / str(run), agent="rules", durability="process")
+        alice = diary.user("alice")
+        model = {0: {}}
+        for _ in range(25):
+            known = [(c, k) for c, items in alice.preferences().items() for k in items]
+            dice = choose.random()
+            if dice < 0.1:
+                alice = Diary(tmp_path / str(run), agent="rules", durability="process").user(
+                    "alice"
+                )
+            elif dice < 0.2 and known:
+                alice.rollback(choose.randint(1, 3), force=True)
+            elif dice < 0.35 and known:
+                alice.forget_preference(*choose.choice(known))
+            elif dice < 0.6 and known:
+                category, key = choose.choice(known)
+                alice.upsert_preference(category, f"text {choose.random()}", id=key)
+            else:
+                alice.upsert_preference(
+                    choose.choice(["likes", "goals"]), f"text {choose.random()}"
+                )
+            state = {c: texts(alice, c) for c in ("likes", "goals")}
+            model[alice.last_transaction()] = state
+        for seq, state in model.items():
+            if seq:
+                past = alice.as_of(seq)
+                assert {c: texts(past, c) for c in ("likes", "goals")} == state
+
+
+def test_history_that_does_not_reach_back_far_enough_says_so(alice, tmp_path, monkeypatch):
+    from tomldiary.backends import segments  # noqa: PLC0415 - its limit is turned down here
+
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1500)
+    for number in range(10):
+        alice.upsert_preference("likes", f"thing {number}")
+    oldest = min((tmp_path / "alice/history").iterdir())
+    oldest.unlink()
+    with pytest.raises(DocumentError, match="history is kept from transaction"):
+        alice.as_of(10)
+    alice.upsert_preference("likes", "still writable")

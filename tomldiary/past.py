@@ -1,0 +1,427 @@
+"""Looking back and going back: what changed, why, how it was, and undoing it."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.errors import Conflict, DiaryError, UnknownEntry
+from tomldiary.outside import NOTHING
+from tomldiary.preferences import Preferences
+from tomldiary.timeline import Timeline
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import render_path, same_value
+from tomldiary.transaction import Source
+from tomldiary.twins import async_twin
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tomldiary.engine import Engine
+    from tomldiary.history import Record
+    from tomldiary.toml.document import Path
+    from tomldiary.toml.lexer import Block
+    from tomldiary.user import UserDiary
+
+__all__ = ["Difference", "HistoryEntry", "Origin", "Past", "Rollback"]
+
+_DEPTH = {"preferences": 3, "conversations": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One entry in two states; None where it did not exist."""
+
+    key: str
+    """`category/id` of a preference, `conversations/session` of a conversation."""
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """What one transaction did to one entry."""
+
+    seq: int
+    time: str
+    type: str
+    session: str
+    actor: str
+    reason: str
+    key: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    is_conflict: bool = False
+    """Whether a person's change displaced ours here; `before` is what we had written."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an entry comes from."""
+
+    key: str
+    text: str
+    session: str
+    """The session that created it."""
+    turn: str
+    """The turn it was taken from, `session#turn`, where the extractor said so."""
+    is_verified: bool
+    """False if a rule stored a sentence that nobody checked."""
+    confirmations: int
+    """How often it came up."""
+    changes: list[HistoryEntry]
+    """All that happened to it in the kept history, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What going back did, or with `dry_run` would do."""
+
+    undone: list[int]
+    """The transactions that were undone, newest first."""
+    keys: list[str]
+    """The entries that changed."""
+    conflicts: list[str] = field(default_factory=list[str])
+    """Entries that somebody changed since; overwritten only with `force`."""
+
+
+class Past:
+    """The looking-back half of `UserDiary`."""
+
+    diary: Any
+    user_id: str
+    _engine: Engine
+
+    def history(self, key: str | None = None, *, limit: int = 50) -> list[HistoryEntry]:
+        """Return what happened to an entry, or to all of them, newest first.
+
+        Args:
+            key: `category/id`, or `conversations/session`; None for everything.
+            limit: Most changes returned.
+        """
+        wanted = None if key is None else self._path(key)
+        found: list[HistoryEntry] = []
+        for record in self._timeline().records():
+            for entry in _entries(record):
+                if wanted is None or entry.key == _key(wanted):
+                    found.append(entry)
+                    if len(found) >= limit:
+                        return found
+        return found
+
+    ahistory = async_twin(history)
+
+    def why(self, key: str) -> Origin:
+        """Return where an entry comes from: the turn, the session, and every change since.
+
+        Raises:
+            UnknownEntry: There is no such entry, now or in the kept history.
+        """
+        path = self._path(key)
+        changes = self.history(key, limit=1_000_000)[::-1]
+        now = self._engine.document(self.user_id, path[0]).table(path)
+        entry = (
+            dict(now)
+            if now is not None
+            else next((change.after or change.before for change in reversed(changes)), None)
+        )
+        if entry is None:
+            raise UnknownEntry(key, "It is not in the kept history either.")
+        count = entry.get("_count", entry.get("_turns", 1))
+        return Origin(
+            key=_key(path),
+            text=str(entry.get("text", entry.get("summary", ""))),
+            session=str(entry.get("_created_by", ""))
+            or (path[-1] if path[0] == "conversations" else ""),
+            turn=str(entry.get("_source", "")),
+            is_verified=entry.get("_verified", True) is not False,
+            confirmations=count if isinstance(count, int) else 1,
+            changes=changes,
+        )
+
+    awhy = async_twin(why)
+
+    def diff(
+        self, before: int | datetime | None = None, after: int | datetime | None = None
+    ) -> list[Difference]:
+        """Return the entries that differ between two points of history.
+
+        Args:
+            before: A transaction number or a time; None is the transaction before the last.
+            after: The same; None is now.
+
+        Raises:
+            DocumentError: History does not reach back that far.
+        """
+        timeline = self._timeline()
+        newest = next((record.seq for record in timeline.records()), 0)
+        first = newest - 1 if before is None else self._sequence(before)
+        found: list[Difference] = []
+        for kind in _DEPTH:
+            old = _entries_of(Document.parse(timeline.text(kind, first)), kind)
+            new = _entries_of(
+                self._engine.document(self.user_id, kind)
+                if after is None
+                else Document.parse(timeline.text(kind, self._sequence(after))),
+                kind,
+            )
+            found += [
+                Difference(_key(path), old.get(path), new.get(path))
+                for path in dict.fromkeys([*old, *new])
+                if not _same(old.get(path), new.get(path))
+            ]
+        return found
+
+    adiff = async_twin(diff)
+
+    def diff_text(self, before: int | datetime, after: int | datetime | None = None) -> str:
+        """Return the same difference as a unified diff of the files."""
+        timeline = self._timeline()
+        parts: list[str] = []
+        for kind in _DEPTH:
+            old = timeline.text(kind, self._sequence(before))
+            new = (
+                self._engine.document(self.user_id, kind).text
+                if after is None
+                else timeline.text(kind, self._sequence(after))
+            )
+            lines = difflib.unified_diff(
+                old.split("\n"), new.split("\n"), f"{kind}.toml", f"{kind}.toml", lineterm=""
+            )
+            parts += lines
+        return "\n".join(parts)
+
+    def as_of(self, at: int | datetime) -> UserDiary:
+        """Return the memory as it was right after a transaction, or at a time; it cannot be written.
+
+        Args:
+            at: A transaction number, or a time (without a zone: UTC).
+
+        Raises:
+            DocumentError: History does not reach back that far.
+        """
+        from tomldiary.user import UserDiary  # noqa: PLC0415 - which is made of this module
+
+        timeline = self._timeline()
+        seq = self._sequence(at)
+        documents = {kind: Document.parse(timeline.text(kind, seq)) for kind in _DEPTH}
+        return UserDiary(self.diary, self.user_id, engine=cast("Any", _Frozen(documents, seq)))
+
+    aas_of = async_twin(as_of)
+
+    def rollback(
+        self,
+        steps: int = 1,
+        *,
+        session_id: str | None = None,
+        to: int | datetime | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> Rollback:
+        """Undo the last `steps` transactions by writing their inverse as a new one.
+
+        History is never erased, so undoing the undo brings the same entries back, byte for byte.
+
+        Args:
+            steps: How many transactions to undo.
+            session_id: Only those of this session.
+            to: Undo everything after this transaction or time, instead of a number of steps.
+            dry_run: Only say what would happen.
+            force: Overwrite entries that were changed since by others.
+            actor: Who did it, for history.
+            reason: Why, for history.
+
+        Raises:
+            Conflict: There is nothing to undo, or an entry was changed since; `keys` lists them.
+                Nothing is written.
+        """
+        source = Source("rollback", session_id or "", actor, reason)
+        with self._engine.transaction(self.user_id, source) as transaction:
+            records = self._undoable(steps, session_id, to)
+            if not records:
+                raise Conflict("there is no transaction to undo.")
+            before, expected = _inverse(records)
+            conflicts = [
+                _key(path)
+                for (kind, path), want in expected.items()
+                if not _same(transaction.document(kind).own_values(path), want and want[1])
+            ]
+            done = Rollback(
+                [record.seq for record in records],
+                sorted({_key(path) for _, path in before}),
+                conflicts,
+            )
+            if conflicts and not force and not dry_run:
+                raise Conflict(
+                    f"{', '.join(conflicts)} changed since. Nothing was undone; force=True overwrites.",
+                    keys=conflicts,
+                )
+            if not dry_run:
+                self._restore(transaction, records[-1].seq, before)
+            return done
+
+    arollback = async_twin(rollback)
+
+    def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
+        places: dict[str, Document] = {}
+        for (kind, path), state in before.items():
+            edit = transaction.edit(kind)
+            if state is None:
+                book = Preferences(edit, self.diary.turn_rules.preferences)
+                if kind == "preferences" and book.has(path):
+                    book.forget(
+                        path[1], path[2]
+                    )  # which also keeps its id from being given out again
+                else:
+                    edit.delete(path)
+                continue
+            if kind not in places:
+                places[kind] = Document.parse(self._timeline().text(kind, oldest - 1))
+            edit.restore(path, state[0].text, state[1], after=_before(places[kind], path))
+
+    def _undoable(
+        self, steps: int, session_id: str | None, to: int | datetime | None
+    ) -> list[Record]:
+        floor = self._sequence(to) if to is not None else None
+        found: list[Record] = []
+        for record in self._timeline().records():
+            if floor is not None and record.seq <= floor:
+                break
+            if session_id is not None and record.session != session_id:
+                continue
+            found.append(record)
+            if floor is None and len(found) >= steps:
+                break
+        return found
+
+    def _timeline(self) -> Timeline:
+        return Timeline(self._engine.backend, self.user_id)
+
+    def _sequence(self, at: int | datetime) -> int:
+        return self._timeline().sequence_at(at) if isinstance(at, datetime) else at
+
+    def _path(self, key: str) -> Path:
+        first, _, rest = key.partition("/")
+        if first == "preferences" and "/" in rest:
+            category, _, name = rest.partition("/")
+            return ("preferences", category, name)
+        if first == "conversations" and rest:
+            return ("conversations", rest)
+        if first in self.diary.allowed and rest:
+            return ("preferences", first, rest)
+        raise UnknownEntry(key, "A key is category/id, or conversations/session.")
+
+
+_State = "tuple[Block, dict[str, Any]] | None"
+_States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
+
+
+class _Frozen:
+    """Stands in for the engine of a past state: reads what was, writes nothing."""
+
+    def __init__(self, documents: dict[str, Document], seq: int) -> None:
+        self._documents = documents
+        self._seq = seq
+        self.is_frozen = True
+
+    def document(self, _user: str, kind: str) -> Document:
+        """Return a document as it was."""
+        return self._documents.get(kind, NOTHING)
+
+    def load(self, _user: str, _kind: str) -> None:
+        """Return None: there is no file behind it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise DiaryError(
+            f"this is the memory as it was after transaction {self._seq}; it cannot be changed ({name})."
+        )
+
+
+def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
+    """Return the states to go back to, and the states expected now, of all entries that were changed."""
+    before: _States = {}
+    expected: _States = {}
+    for record in records:  # newest first
+        for change in record.changes:
+            old, new = Document.parse(change.old), Document.parse(change.new)
+            for path in dict.fromkeys([*old.index, *new.index]):
+                if path[0] == "_meta":
+                    continue
+                was, became = _state(old, path), _state(new, path)
+                if _same(was and was[1], became and became[1]):
+                    continue
+                place = (change.doc, path)
+                expected.setdefault(place, became)
+                before[place] = was
+    return before, expected
+
+
+def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | None:
+    block = document.index.get(path)
+    return None if block is None else (block, document.own_values(path) or {})
+
+
+def _before(document: Document, path: Path) -> Path | None:
+    previous: Path | None = None
+    for block in document.blocks:
+        if block.path == path:
+            return previous
+        previous = block.path or previous
+    return None
+
+
+def _entries(record: Record) -> Iterator[HistoryEntry]:
+    """Yield what a record did to each entry."""
+    for change in record.changes:
+        old = _entries_of(Document.parse(change.old), change.doc)
+        new = _entries_of(Document.parse(change.new), change.doc)
+        for path in dict.fromkeys([*old, *new]):
+            if not _same(old.get(path), new.get(path)):
+                yield HistoryEntry(
+                    record.seq,
+                    record.time,
+                    record.type,
+                    record.session,
+                    record.actor,
+                    record.reason,
+                    _key(path),
+                    old.get(path),
+                    new.get(path),
+                    render_path(path) in record.conflicts,
+                )
+
+
+def _entries_of(document: Document, kind: str) -> dict[Path, dict[str, Any]]:
+    """Return the entries of a document, or of a part of one, by path; both layouts count."""
+    found: dict[Path, dict[str, Any]] = {}
+    depth = _DEPTH.get(kind, 2)
+
+    def walk(table: dict[str, Any], path: Path, left: int) -> None:
+        for key, value in table.items():
+            if isinstance(value, dict):
+                inner = cast("dict[str, Any]", value)
+                if left == 1:
+                    found[(*path, key)] = inner
+                else:
+                    walk(inner, (*path, key), left - 1)
+
+    for key, value in document.data.items():
+        if isinstance(value, dict) and key != "_meta":
+            inner = cast("dict[str, Any]", value)
+            if key == kind:
+                walk(inner, (key,), depth - 1)
+            elif kind == "preferences":
+                walk(inner, (key,), 1)
+    return found
+
+
+def _same(left: dict[str, Any] | None, right: dict[str, Any] | None) -> bool:
+    return left is right or (left is not None and right is not None and same_value(left, right))
+
+
+def _key(path: Path) -> str:
+    return "/".join(path[1:] if path[0] == "preferences" else path)

@@ -1,0 +1,129 @@
+"""Several changes of one user as one: all or nothing, on fresh state, under one lock.
+
+The transaction owns the lock, not the thread. Calls made inside it by the same task or thread join
+it and see its changes; another task of the same loop waits; another user's memory is out of reach,
+because two writers who each hold one user and want the other would wait for ever.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import NestedTransaction
+from tomldiary.outside import NOTHING
+
+if TYPE_CHECKING:
+    from tomldiary.engine import Engine
+    from tomldiary.outside import Known
+    from tomldiary.toml.document import Document
+    from tomldiary.toml.edit import Edit
+
+__all__ = ["OPEN", "Source", "Transaction", "current_task", "fingerprint"]
+
+OPEN: ContextVar[Transaction | None] = ContextVar("tomldiary_transaction", default=None)
+"""The transaction that is open in this task or thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Why a transaction happens: what history says about it."""
+
+    type: str
+    session: str = ""
+    actor: str = ""
+    reason: str = ""
+    operation: str = ""
+    """An id of the caller's: the same one twice has one effect."""
+    content: str = ""
+    """Fingerprint of what is asked for, to tell a repetition from another use of the same id."""
+
+
+class Transaction:
+    """Changes to the documents of one user, on fresh state, under the user's lock."""
+
+    def __init__(self, engine: Engine, user: str) -> None:
+        self.user = user
+        self.engine = engine
+        self.is_open = False
+        self.task = current_task()
+        self.thread = threading.get_ident()
+        self.contents: list[str] = []
+        self._edits: dict[str, Edit] = {}
+        self._bases: dict[str, Known | None] = {}
+
+    def edit(self, kind: str) -> Edit:
+        """Return the edit of a document, which starts from what is stored now."""
+        edit = self._edits.get(kind)
+        if edit is None:
+            base = self.engine.load(self.user, kind)
+            self._bases[kind] = base
+            edit = (base.document if base is not None else self.engine.template).edit()
+            self._edits[kind] = edit
+        return edit
+
+    def document(self, kind: str) -> Document:
+        """Return a document with the changes made so far."""
+        edit = self._edits.get(kind)
+        if edit is None:
+            base = self.engine.load(self.user, kind)
+            return base.document if base is not None else NOTHING
+        return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
+
+    def changed(self) -> dict[str, tuple[Known | None, Edit]]:
+        """Return the documents with changes, by kind."""
+        return {
+            kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
+        }
+
+    def is_owned_here(self) -> bool:
+        """Tell whether the code that runs now is the one that opened the transaction, or called by it."""
+        task = current_task()
+        if task is None or task is self.task:
+            return True
+        # Sync code that runs a loop of its own inside the block waits for that loop's tasks.
+        return self.task is None and threading.get_ident() == self.thread
+
+    def is_joined_by(self, engine: Engine, user: str) -> bool:
+        """Tell whether a call made here and now belongs to this transaction.
+
+        Raises:
+            NestedTransaction: The call is about another user of the same diary.
+        """
+        if not self.is_open or self.engine is not engine:
+            return False
+        if not self.is_owned_here():
+            return False  # a task that was started inside, and runs on its own
+        if user != self.user:
+            raise NestedTransaction(
+                "a transaction of another user is open here. Finish it first: each user has a lock, and"
+                " two transactions that wait for each other's would never end."
+            )
+        return True
+
+
+def base_of(known: Known | None) -> Document:
+    """Return the document a transaction started from."""
+    return known.document if known is not None else NOTHING
+
+
+def current_task() -> Any:
+    """Return the running asyncio task, or None in sync code and worker threads."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return None
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def fingerprint(*asked: Any) -> str:
+    """Return a digest of what a call asks for."""
+    text = json.dumps(asked, sort_keys=True, default=str)
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
