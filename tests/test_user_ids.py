@@ -72,8 +72,12 @@ def test_hostile_ids_keep_their_own_memory_on_disk(tmp_path):
 @given(st.text(st.characters(), min_size=1, max_size=40))
 def test_a_folder_name_leads_back_to_the_id(user):
     name = encode_folder(user)
-    assert is_canonical(name)
-    assert decode_folder(name) == user
+    if name.startswith("~"):  # too long for a name: a file inside the folder holds the id
+        assert len(user.encode("utf-8", "surrogatepass")) * 3 > 180
+        assert decode_folder(name) is None
+    else:
+        assert is_canonical(name)
+        assert decode_folder(name) == user
 
 
 def test_an_empty_id_is_refused(tmp_path):

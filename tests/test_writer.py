@@ -672,45 +672,49 @@ def test_with_closes_also_when_the_block_raises():
     assert [text for _, _, text, _, _ in diary.applied] == ["tea", "juice"]
 
 
-def never_ending_diaries():
-    class Hanging:
-        """Waits, and lets itself be cancelled."""
+class Hanging:
+    """A diary that never comes to an end, and lets itself be cancelled."""
 
-        def __init__(self):
-            self.started = threading.Semaphore(0)
+    def __init__(self):
+        self.started = threading.Event()
+        self.enough = threading.Event()
+        self.cancelled = threading.Event()
 
-        async def update_memory(self, *turn, context_now):
-            self.started.release()
+    async def update_memory(self, *turn, context_now):
+        self.started.set()
+        try:
             await asyncio.Event().wait()
-
-    class Stubborn(Hanging):
-        """Does not even let itself be cancelled."""
-
-        async def update_memory(self, *turn, context_now):
-            self.started.release()
-            while not self.enough.is_set():
-                try:
-                    await asyncio.to_thread(self.enough.wait, LONG)
-                except asyncio.CancelledError:
-                    continue
-
-        enough = threading.Event()
-
-    return [Hanging, Stubborn]
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
 
 
-@pytest.mark.parametrize("kind", never_ending_diaries(), ids=lambda kind: kind.__name__)
+class Stubborn(Hanging):
+    """One that does not even let itself be cancelled."""
+
+    async def update_memory(self, *turn, context_now):
+        self.started.set()
+        while not self.enough.is_set():
+            try:
+                await asyncio.to_thread(self.enough.wait, LONG)
+            except asyncio.CancelledError:
+                self.cancelled.set()
+
+
+@pytest.mark.parametrize("kind", [Hanging, Stubborn])
 def test_closing_in_time_gives_up_what_hangs_and_says_so(kind, caplog):
     diary = kind()
     writer = MemoryWriter(diary, workers=1, qsize=3)
-    receipts = [writer.submit_nowait(turn(f"{number}")) for number in range(2)]
-    assert diary.started.acquire(timeout=LONG)
+    receipts = [writer.submit_nowait(turn("0"))]
+    assert diary.started.wait(LONG)
+    receipts += [writer.submit_nowait(turn(f"{number}")) for number in range(1, 4)]
+    thread = writer._thread
 
     async def use():
-        (late,) = await waiting_at_the_door(writer)
+        (late,) = await waiting(writer, "late")
         start = time.monotonic()
         stats = await writer.close(0.05)
-        assert time.monotonic() - start < 10
+        assert time.monotonic() - start < LONG / 3
         with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
             await late
         for receipt in receipts:
@@ -718,19 +722,15 @@ def test_closing_in_time_gives_up_what_hangs_and_says_so(kind, caplog):
                 await receipt
         return stats
 
-    async def waiting_at_the_door(writer):
-        receipts.extend(writer.submit_nowait(turn(f"{number}")) for number in range(2, 4))
-        return await waiting(writer, "late")
-
     stats = run(use())
-    assert (stats["failed"], stats["completed"], stats["pending"]) == (4, 0, 0)
-    assert stats["submitted"] == 4
+    assert (stats["submitted"], stats["failed"], stats["pending"]) == (4, 4, 0)
     assert "closed with 4 turns not applied" in caplog.text
     for receipt in receipts:
         with pytest.raises(RuntimeError, match="closed before this turn was finished"):
             receipt.wait(0)
-    if kind.__name__ == "Stubborn":
-        diary.enough.set()
+    assert diary.cancelled.is_set()
+    diary.enough.set()
+    thread.join(LONG)
     assert writer.stats() == stats  # what ends too late is not counted twice
 
 

@@ -89,8 +89,6 @@ class MemoryWriter:
 
     def after_fork(self) -> None:
         """Start afresh in a forked child: it has its parent's counters, but not its threads or turns."""
-        # Kept, because a loop or a task that is collected before its end complains.
-        _inherited.append((self._loop, self._working, self._queues))
         self._reset()
 
     def __repr__(self) -> str:
@@ -416,7 +414,6 @@ def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
 
 background_tasks: set[asyncio.Task[Any]] = set()
 _writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
-_inherited: list[object] = []
 _hooks = threading.Lock()
 
 
