@@ -262,3 +262,26 @@ def test_new_entries_of_both_sides_are_kept_with_their_comments():
     assert conflicts == []
     assert "# ours\n[p.d]\n" in text
     assert "# theirs\n[p.e]\n" in text
+
+
+def test_a_block_of_changes_waits_for_a_half_saved_file_too(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    whole = file.read_text()
+    file.write_text(whole[: whole.index("[preferences.likes.pref002]")])
+    finished = threading.Timer(0.2, lambda: file.write_text(whole.replace('"coffee"', '"decaf"')))
+    finished.start()
+    with alice.transaction() as tx:
+        tx.upsert_preference("goals", "rest")
+    finished.join()
+    assert texts(alice) == ["tea", "decaf"]
+    assert texts(alice, "goals") == ["rest"]
+
+
+def test_a_save_dated_in_the_future_is_not_waited_for(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    whole = file.read_text()
+    file.write_text(whole[: whole.index("[preferences.likes.pref002]")])
+    age(file, -3600)
+    assert texts(alice) == ["tea"]

@@ -873,13 +873,19 @@ def test_shutting_down_finishes_turns_and_tasks_and_cancels_what_is_late():
 
     async def use():
         soon, never = asyncio.Event(), asyncio.Event()
-        writer = MemoryWriter(diary)
-        writer.submit_nowait(turn("tea"))
+        MemoryWriter(diary).submit_nowait(turn("tea"))
+        hanging = Hanging()
+        abandoned = MemoryWriter(hanging).submit_nowait(turn("never"))
+        assert await asyncio.to_thread(hanging.started.wait, LONG)
         first = fire_and_forget(task("soon", soon), name="soon")
         second = fire_and_forget(task("never", never))
         assert {first, second} <= background_tasks
         soon.set()
+        start = time.monotonic()
         await shutdown_all_background_tasks(timeout=0.2)
+        assert time.monotonic() - start < LONG / 3
+        with pytest.raises(RuntimeError, match="closed before this turn was finished"):
+            await abandoned
         with pytest.raises(asyncio.CancelledError):
             await second
         assert not {first, second} & background_tasks

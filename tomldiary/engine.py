@@ -94,11 +94,9 @@ class Engine:
         if not self.backend.is_quick or OPEN.get() is not None:
             return None
         for kind in kinds:
-            cached, token = self._cache.get((user, kind)), self.backend.token(user, kind)
-            if token is None:
-                found.append(NOTHING)
-                continue
-            if cached is None or cached.is_young or cached.token != token:
+            cached = self._cache.get((user, kind))
+            # A user seen for the first time may have to be recovered, which waits for a lock.
+            if cached is None or cached.is_young or cached.token != self.backend.token(user, kind):
                 return None
             found.append(cached.document)
         return found
@@ -119,6 +117,21 @@ class Engine:
         fresh = look(self.backend, user, kind, stored, cached)
         self._remember(key, fresh)
         return fresh
+
+    def settled(self, user: str, kind: str) -> Known | None:
+        """Return a document like `load`, once nobody's editor is half way through saving it.
+
+        Raises:
+            Conflict: Somebody kept saving it all the time.
+        """
+        patience = time.monotonic() + _PATIENCE
+        while (known := self.load(user, kind)) is not None and known.is_settling:
+            if time.monotonic() > patience:
+                raise Conflict(
+                    f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
+                )
+            time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
+        return known
 
     def _remember(self, key: tuple[str, str], cached: Known) -> None:
         with self._guard:
@@ -143,20 +156,11 @@ class Engine:
             result = change(joined)
             joined.contents.append(source.content)
             return result
-        patience = time.monotonic() + _PATIENCE
         with self.backend.lock(user, self.lock_timeout):
             for attempt in range(_ATTEMPTS):
                 transaction = Transaction(self, user)
                 result = change(transaction)
                 changed = transaction.changed()
-                while any(base is not None and base.is_settling for base, _ in changed.values()):
-                    if time.monotonic() > patience:
-                        break
-                    # Somebody's editor is saving: what it has not written yet is not deleted.
-                    time.sleep(_GLANCE)
-                    transaction = Transaction(self, user)
-                    result = change(transaction)
-                    changed = transaction.changed()
                 if not changed:
                     return result
                 try:

@@ -103,7 +103,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         return Known(
             stored.token, ours, last_digest, is_logged=True, problem=problem, is_young=young
         )
-    if _age(stored.token) < _SETTLING and not ours.index.keys() <= document.index.keys():
+    if 0 <= _age(stored.token) < _SETTLING and not ours.index.keys() <= document.index.keys():
         return Known(
             stored.token, ours, last_digest, is_logged=True, is_settling=True, is_young=True
         )

@@ -61,7 +61,7 @@ class Transaction:
         """Return the edit of a document, which starts from what is stored now."""
         edit = self._edits.get(kind)
         if edit is None:
-            base = self.engine.load(self.user, kind)
+            base = self.engine.settled(self.user, kind)
             self._bases[kind] = base
             edit = (base.document if base is not None else self.engine.template).edit()
             self._edits[kind] = edit
