@@ -285,3 +285,13 @@ def test_a_save_dated_in_the_future_is_not_waited_for(alice, file):
     file.write_text(whole[: whole.index("[preferences.likes.pref002]")])
     age(file, -3600)
     assert texts(alice) == ["tea"]
+
+
+def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    text = file.read_text()
+    file.write_text(text[: text.index("[preferences.likes.pref002]")])
+    age(file)
+    alice.upsert_preference("goals", "rest")
+    assert alice.upsert_preference("likes", "water")[0] == "pref003"

@@ -372,3 +372,11 @@ def test_code_gets_typed_errors_where_a_model_gets_sentences(tmp_path):
     with pytest.raises(UnknownEntry):
         alice.forget_preference("likes", "pref009")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+def test_confirming_keeps_the_stored_wording(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "I love Tea")
+    alice.add_turn("I love tea.", "ok", "s")
+    assert [(i.text, i.count) for i in alice.preferences("likes").values()] == [("I love Tea", 2)]

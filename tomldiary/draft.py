@@ -242,7 +242,7 @@ class MemoryDeps:
                 category,
                 # A new entry may be equal to one that is stored meanwhile: it is looked for by text.
                 None if created and key is None else (key if created else outcome.id),
-                text,
+                None if outcome.action == "merged" else text,  # the stored wording stays
                 tuple(contexts),
                 count_up,
                 outcome.id if created else None,

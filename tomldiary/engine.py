@@ -24,6 +24,7 @@ from tomldiary.history import (
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
+from tomldiary.preferences import reserve_ids
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
@@ -319,6 +320,8 @@ class Engine:
         bases: dict[str, str] = {}
         results: dict[str, str] = {}
         for kind, (base, edit) in changed.items():
+            if kind == "preferences" and base is not None and base.logged is not None:
+                reserve_ids(edit, base.logged)
             self._stamp(edit, seq)
             document = edit.done()
             old = base.document if base is not None else NOTHING

@@ -5,6 +5,7 @@ The same rules run twice: on a draft while a model works, and on fresh state whe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
@@ -13,11 +14,19 @@ from tomldiary.models import PreferenceItem
 from tomldiary.similarity import normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator
 
-    from tomldiary.toml.document import Overlay
+    from tomldiary.toml.document import Document, Overlay
 
-__all__ = ["MAX_TEXT", "Outcome", "PreferenceRules", "Preferences", "entry_text", "entry_to_item"]
+__all__ = [
+    "MAX_TEXT",
+    "Outcome",
+    "PreferenceRules",
+    "Preferences",
+    "entry_text",
+    "entry_to_item",
+    "reserve_ids",
+]
 
 MAX_TEXT = 10_000
 """Longest text of one preference, in characters."""
@@ -199,7 +208,7 @@ class Preferences:
         path, entry = found
         number = _number(key)
         if number and number >= self._highest(category):
-            self._set_next(category, number + 1)
+            self.reserve(category, number + 1)
         self._edit.delete(path)
         return entry
 
@@ -232,7 +241,7 @@ class Preferences:
         return count
 
     def _new_id(self, category: str, wanted: str | None) -> str:
-        following = self._next(category)
+        following = self.next_number(category)
         if wanted is not None:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
@@ -246,18 +255,38 @@ class Preferences:
         numbers = (_number(key) for key, _ in self.entries(category))
         return max((number for number in numbers if number is not None), default=0)
 
-    def _next(self, category: str) -> int:
+    def next_number(self, category: str) -> int:
+        """Return the number of the next id of our own pattern."""
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
         marked: Any = (
             cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0
         )
         return max(self._highest(category) + 1, marked if isinstance(marked, int) else 0)
 
-    def _set_next(self, category: str, number: int) -> None:
+    def reserve(self, category: str, number: int) -> None:
+        """Let the next id of our own pattern have at least this number."""
         meta = dict(self._edit.table(("_meta",)) or {})
         marks: Any = meta.get(_NEXT)
         known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
         self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}}, at_head=True)
+
+
+def reserve_ids(edit: Overlay, before: Document) -> None:
+    """Keep the ids of preferences that a person removed from being given out again.
+
+    Args:
+        edit: The preferences document without them.
+        before: The document that had them.
+    """
+    for category, entries in (before.table((_ROOT,)) or {}).items():
+        if not isinstance(entries, Mapping):
+            continue
+        kept = edit.table((_ROOT, category)) or {}
+        gone = [_number(key) for key in cast("Mapping[str, Any]", entries) if key not in kept]
+        highest = max((number for number in gone if number is not None), default=0)
+        book = Preferences(edit, PreferenceRules((category,)))
+        if highest >= book.next_number(category):
+            book.reserve(category, highest + 1)
 
 
 def entry_text(entry: Mapping[str, Any]) -> str:

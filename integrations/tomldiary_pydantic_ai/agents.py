@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_ai import RunContext, Tool
-from pydantic_ai.capabilities import AbstractCapability
 from pydantic_ai.exceptions import UsageLimitExceeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable
 
-    from pydantic_ai.models import ModelRequestContext
-
-__all__ = ["RequestLimit", "agent_tools", "prompt_text"]
+__all__ = ["agent_tools", "check_requests", "prompt_text"]
 
 DepsT = TypeVar("DepsT")
 
@@ -58,16 +54,11 @@ def prompt_text(template: object, default: str) -> str:
     return str(getattr(template, "prompt", template))
 
 
-@dataclass
-class RequestLimit(AbstractCapability[Any]):
-    """Stops a run that would send more than `most` requests to the model, before the request is sent."""
+def check_requests(ctx: RunContext[Any], most: int) -> None:
+    """Stop a run that would send more than `most` requests; called where each request is put together.
 
-    most: int = 20
-
-    async def before_model_request(
-        self, ctx: RunContext[Any], request_context: ModelRequestContext
-    ) -> ModelRequestContext:
-        """Raise `UsageLimitExceeded` if the run has used up its requests."""
-        if ctx.run_step > self.most:
-            raise UsageLimitExceeded(f"the run did not come to an end within {self.most} requests")
-        return request_context
+    Raises:
+        UsageLimitExceeded: The run has used up its requests.
+    """
+    if ctx.run_step > most:
+        raise UsageLimitExceeded(f"the run did not come to an end within {most} requests")

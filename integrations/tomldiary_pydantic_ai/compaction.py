@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, RunContext
 
 from tomldiary.compaction import CompactionDeps
 from tomldiary.compaction_tools import COMPACTION_TOOLS
 from tomldiary.extraction.prompt import COMPACTION_PROMPT
-from tomldiary_pydantic_ai.agents import RequestLimit, agent_tools, prompt_text
+from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:
@@ -37,12 +37,17 @@ def compactor_agent(
     Raises:
         InvalidValue: `model_name` is no model.
     """
+    prompt = prompt_text(prompt_template, COMPACTION_PROMPT)
+
+    async def instructions(ctx: RunContext[CompactionDeps]) -> str:
+        check_requests(ctx, _MAX_REQUESTS)
+        return prompt
+
     return Agent(
         agent_model(model_name),
         deps_type=CompactionDeps,
         name="diary_compactor",
-        instructions=prompt_text(prompt_template, COMPACTION_PROMPT),
+        instructions=instructions,
         tools=agent_tools(COMPACTION_TOOLS, CompactionDeps),
         retries=_RETRIES,
-        capabilities=[RequestLimit(_MAX_REQUESTS)],
     )

@@ -13,7 +13,7 @@ from tomldiary.errors import DiaryError
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
 from tomldiary.schema import categories_doc
 from tomldiary.tools import EXTRACTION_TOOLS
-from tomldiary_pydantic_ai.agents import RequestLimit, agent_tools, prompt_text
+from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:
@@ -63,7 +63,9 @@ def extractor_agent(
     prompt = prompt_text(prompt_template, EXTRACTION_PROMPT)
     categories = categories_doc(pref_table_cls)
 
-    def instructions(ctx: RunContext[MemoryDeps]) -> str:
+    # Coroutines, because pydantic-ai runs plain functions in a thread of their own.
+    async def instructions(ctx: RunContext[MemoryDeps]) -> str:
+        check_requests(ctx, _MAX_REQUESTS)
         return draft_prompt(ctx.deps, prompt, categories)
 
     agent = Agent(
@@ -73,13 +75,12 @@ def extractor_agent(
         instructions=instructions,
         tools=agent_tools(EXTRACTION_TOOLS, MemoryDeps),
         retries=_RETRIES,
-        capabilities=[RequestLimit(_MAX_REQUESTS)],
     )
     agent.output_validator(_check_draft)
     return agent
 
 
-def _check_draft(ctx: RunContext[MemoryDeps], answer: str) -> str:
+async def _check_draft(ctx: RunContext[MemoryDeps], answer: str) -> str:
     """Let the model mend a draft that cannot be stored, instead of losing the turn."""
     try:
         _ = ctx.deps.operations

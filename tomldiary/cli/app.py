@@ -8,11 +8,17 @@ import sys
 import typer
 
 from tomldiary.cli.demo import demo
+from tomldiary.cli.diff import diff
+from tomldiary.cli.doctor import doctor
+from tomldiary.cli.history import history
 from tomldiary.cli.ingest import ingest
 from tomldiary.cli.output import one_line
+from tomldiary.cli.rollback import rollback
 from tomldiary.cli.schema import schema_commands
 from tomldiary.cli.search import search
 from tomldiary.cli.show import show
+from tomldiary.cli.torture import torture
+from tomldiary.cli.why import why
 from tomldiary.errors import DiaryError
 
 __all__ = ["app", "run"]
@@ -28,6 +34,12 @@ app.command()(demo)
 app.command()(ingest)
 app.command()(show)
 app.command()(search)
+app.command()(history)
+app.command()(why)
+app.command()(diff)
+app.command()(rollback)
+app.command()(doctor)
+app.command()(torture)
 app.add_typer(schema_commands, name="schema")
 
 _EXIT_UNUSABLE = 2

@@ -1,4 +1,4 @@
-"""`show`: who is remembered, and what about one of them."""
+"""`show`: who is remembered, and what about one of them, now or at any point of history."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import typer
 
 from tomldiary.cli.memory import known_user, open_memory, stored_preferences
 from tomldiary.cli.output import heading, one_line, print_json, print_text, print_toml
+from tomldiary.cli.points import point
 from tomldiary.conversations import Conversations
-from tomldiary.errors import UnknownCategory
+from tomldiary.errors import InvalidValue, UnknownCategory
 from tomldiary.pretty_print import pretty_print_conversations, pretty_print_preferences
+from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
-    from tomldiary.toml.document import Document
 
 __all__ = ["show"]
 
@@ -24,16 +25,23 @@ def show(
     *,
     path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
     category: Annotated[str | None, typer.Option(help="Preferences of this category only.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="N|TIME", help="As it was after this transaction or time.")
+    ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the users, or show what is remembered about one."""
+    """List the users, or show what is remembered about one, now or as it was."""
     if user is None:
+        if at is not None:
+            raise InvalidValue("say whose memory as it was", where="--at")
         _show_users(open_memory(path), path, as_json=as_json)
         return
-    engine = known_user(path, user).engine
-    preferences = _narrowed(engine.document(user, "preferences"), category)
-    conversations = engine.document(user, "conversations")
+    alice = known_user(path, user).user(user)
+    if at is not None:
+        alice = alice.as_of(point(at, alice))
+    preferences = _narrowed(Document.parse(alice.document("preferences")), category)
+    conversations = Document.parse(alice.document("conversations"))
     shown = {"preferences": preferences}
     if category is None:
         shown["conversations"] = conversations
