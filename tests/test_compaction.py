@@ -7,6 +7,7 @@ import inspect
 import logging
 import subprocess
 import sys
+import threading
 import tomllib
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -554,3 +555,93 @@ def test_a_missing_adapter_is_told_in_the_log_and_costs_no_turn(tmp_path, monkey
         turn(diary, "tea")
     assert texts(diary) == ["tea"]
     assert "pip install" in caplog.text
+
+
+def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path):
+    def slow(deps):
+        deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
+        deps.rewrite_conversation_block("old", summary="About tea.")
+        Diary(tmp_path, Table, agent="rules").user("alice").forget_preference("likes", "pref001")
+
+    diary = diary_at(tmp_path, Recording(slow), user_turn_interval=2)
+    turn(diary, "tea", session="old")
+    turn(diary, "coffee", session="s")
+    assert texts(diary) == ["coffee"]
+    assert "mostly green" not in diary.user("alice").document("preferences")
+
+
+def test_what_was_rewritten_meanwhile_stays_as_it_was_rewritten(tmp_path):
+    def slow(deps):
+        deps.rewrite_preference_block("likes/pref001", text="lives in Bergen")
+        deps.delete_preference_block("likes/pref002")
+        other = Diary(tmp_path, Table, agent="rules").user("alice")
+        other.upsert_preference("likes", "has moved to Oslo", id="pref001")
+        other.upsert_preference("likes", "Rex is ill", id="pref002")
+
+    diary = diary_at(tmp_path, Recording(slow), user_turn_interval=2)
+    turn(diary, "lives in the city of Bergen")
+    turn(diary, "has a dog")
+    assert texts(diary) == ["has moved to Oslo", "Rex is ill"]
+
+
+@pytest.mark.parametrize("left_out", BOTH)
+def test_the_rules_hold_for_a_compactor_that_changes_the_tables_directly(tmp_path, left_out):
+    def purge(deps):
+        deps.prefs["preferences"].clear()
+        deps.convs["conversations"].clear()
+
+    diary = diary_at(
+        tmp_path, Recording(purge), user_turn_interval=2, **{f"compact_{left_out}": False}
+    )
+    turn(diary, "tea", session="old")
+    turn(diary, "coffee", session="live")
+    kept = {"preferences": [], "conversations": ["live"]}
+    kept[left_out] = {"preferences": ["tea", "coffee"], "conversations": ["live", "old"]}[left_out]
+    assert texts(diary) == kept["preferences"]
+    assert list(diary.user("alice").conversations()) == kept["conversations"]
+
+
+def test_an_entry_in_the_short_form_is_rewritten_where_it_stands(tmp_path):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/preferences.toml").write_text('[likes.tea]\ntext = "tea"\n')
+
+    def tidy(deps):
+        deps.rewrite_preference_block("likes/tea", text="tea, mostly green")
+
+    diary = diary_at(tmp_path, Recording(tidy), user_turn_interval=1)
+    turn(diary, "nothing")
+    assert texts(diary) == ["tea, mostly green"]
+    assert "[preferences" not in diary.user("alice").document("preferences")
+
+
+def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, monkeypatch):
+    loading, go_on = threading.Event(), threading.Event()
+
+    def load():
+        loading.set()
+        assert go_on.wait(5)  # set by the event loop, if that is free
+        return Recording()
+
+    monkeypatch.setattr("tomldiary.diary.load_compactor", load)
+    diary = diary_at(tmp_path, None, total_char_threshold=1)
+
+    async def use():
+        work = asyncio.create_task(diary.update_memory("alice", "s", "tea", "ok"))
+        await asyncio.to_thread(loading.wait, 30)
+        go_on.set()
+        await work
+
+    run(use())
+    assert diary.compactor is not None
+    assert len(diary.compactor.calls) == 1
+
+
+def test_an_extractor_does_not_bring_back_what_was_forgotten_while_it_worked(tmp_path):
+    def edit(message, *, deps):
+        deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea, mostly green"
+        diary.user("alice").forget_preference("likes", "pref001")
+
+    diary = Diary(tmp_path, Table, agent=edit)
+    diary.user("alice").upsert_preference("likes", "tea")
+    turn(diary, "hello")
+    assert texts(diary) == []

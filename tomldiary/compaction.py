@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.models import timestamp
+from tomldiary.operations import SetFields, SetSummary
 from tomldiary.preferences import MAX_TEXT
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+    from tomldiary.operations import Operation
 
 __all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats", "load_compactor"]
 
@@ -118,6 +121,32 @@ class CompactionDeps:
     live_session: str = ""
     """A session that is going on and may be rewritten, but not deleted."""
     now: str = field(default_factory=timestamp)
+    _before: dict[tuple[str, ...], Store] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        entries = [
+            *((_preference_path(key), entry) for key, entry in self.preference_blocks()),
+            *((("conversations", key), entry) for key, entry in self.conversation_blocks()),
+        ]
+        self._before = {path: copy.deepcopy(entry) for path, entry in entries}
+
+    def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
+        """Tell whether an operation of the compactor may be applied to what is stored now.
+
+        It may not on a kind that takes no part, to delete the live session, or where somebody else
+        changed the text while the compactor worked (for a deletion: anything): what is newer wins.
+        """
+        path = operation_path(operation)
+        in_preferences = path[0] == "preferences"
+        if not (self.include_preferences if in_preferences else self.include_conversations):
+            return False
+        before = self._before.get(path)
+        if before is None or stored is None:
+            return before is stored
+        if isinstance(operation, SetFields) and not operation.delete:
+            text = "text" if in_preferences else "summary"
+            return before.get(text) == stored.get(text)
+        return path != ("conversations", self.live_session) and before == stored
 
     def preference_blocks(self) -> list[tuple[str, Store]]:
         """Return `("category/id", fields)` of each preference."""
@@ -227,6 +256,19 @@ class CompactionDeps:
 
     def _stamp(self, entry: Store) -> None:
         entry["_updated"] = max(self.now, str(entry.get("_updated", "")))
+
+
+def operation_path(operation: Operation) -> tuple[str, ...]:
+    """Return the path of the entry that an operation is about."""
+    if isinstance(operation, SetFields):
+        return operation.path
+    if isinstance(operation, SetSummary):
+        return ("conversations", operation.session_id)
+    return ("preferences", operation.category, operation.id or "")
+
+
+def _preference_path(block_id: str) -> tuple[str, ...]:
+    return ("preferences", *_split(block_id))
 
 
 def _split(block_id: str) -> tuple[str, str]:

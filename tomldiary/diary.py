@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.backends.base import BackendProtocol
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.memory import MemoryBackend
-from tomldiary.compaction import CompactionConfig, CompactionDeps, CompactionStats, load_compactor
+from tomldiary.compaction import (
+    CompactionConfig,
+    CompactionDeps,
+    CompactionStats,
+    load_compactor,
+    operation_path,
+)
 from tomldiary.conversations import Conversations
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.draft import MemoryDeps
@@ -29,7 +35,7 @@ from tomldiary.twins import in_thread
 from tomldiary.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Self
 
@@ -375,7 +381,7 @@ class Diary:
         for kind in due:
             self._last_compaction[user_id, kind] = now
         if self.compactor is None:
-            self.compactor = load_compactor()
+            self.compactor = await in_thread(load_compactor)  # may load a framework
         draft = await self.build_deps(user_id, session_id, context_now=now)
         deps = CompactionDeps(
             draft.prefs,
@@ -386,21 +392,31 @@ class Diary:
             now=timestamp(now),
         )
         await run_extractor(as_extractor(self.compactor), _COMPACTION_TASK, cast("Any", deps))
-        await in_thread(self._commit_compaction, user_id, session_id, draft.operations, due, now)
+        operations = draft.operations
+        await in_thread(self._commit_compaction, user_id, deps, operations, due, now)
 
     def _commit_compaction(
         self,
         user_id: str,
-        session_id: str,
+        deps: CompactionDeps,
         operations: Sequence[Operation],
         due: Sequence[str],
         now: datetime,
     ) -> None:
-        moment = timestamp(now)
+        moment, session_id = timestamp(now), deps.live_session
+
+        def stored(tx: Transaction, operation: Operation) -> Mapping[str, Any] | None:
+            kind, *place = operation_path(operation)
+            if kind == "conversations":
+                return Conversations(tx.edit(kind)).find(place[0])
+            found = Preferences(tx.edit(kind), self.turn_rules.preferences).find(*place)
+            return found[1] if found is not None else None
 
         def change(tx: Transaction) -> None:
+            # Looked at before any is applied: several may be about one entry.
+            fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
             apply_turn(
-                tx, operations, self.turn_rules, session_id=session_id, now=moment,
+                tx, fitting, self.turn_rules, session_id=session_id, now=moment,
                 counts_turn=False,
             )  # fmt: skip
             path = ("_meta", "compaction")

@@ -172,7 +172,9 @@ class MemoryDeps:
                 )
                 removed = tuple(key for key in before if key not in entry)
                 if values or removed:
-                    self._record_fields(SetFields(kind, path, values, removed))
+                    self._record_fields(
+                        SetFields(kind, path, values, removed, existing=path in known)
+                    )
 
     def _record_fields(self, operation: SetFields) -> None:
         set_fields(self._edits[operation.kind], operation)
@@ -306,7 +308,7 @@ def set_fields(edit: Overlay, operation: SetFields) -> None:
     if operation.delete:
         edit.delete(operation.path)
         return
-    if table is None and operation.removed:
+    if table is None and operation.existing:
         return
     entry = {key: value for key, value in (table or {}).items() if key not in operation.removed}
     edit.put(operation.path, encode_nulls({**entry, **dict(operation.values)}))

@@ -65,6 +65,8 @@ class SetFields:
     removed: tuple[str, ...] = ()
     delete: bool = False
     """Remove the whole entry."""
+    existing: bool = False
+    """Whether the draft had the entry: if it is gone meanwhile, it is not brought back by its parts."""
 
 
 Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields

@@ -14,7 +14,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import random
-import re
 import shutil
 import tempfile
 import time
@@ -41,7 +40,7 @@ __all__ = ["Figures", "Size", "open_folder", "torture", "torture_for"]
 _USER = "torture"
 _ENDLESS = 10**9
 _PATIENCE = 120.0  # seconds without a word from any worker until it counts as hanging
-_EDITORS_PAUSE = 0.005  # seconds between reading and saving, and between two saves
+_EDITORS_PATIENCE = 2.0  # seconds the editor waits for an agent to write before it saves again
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,11 +304,11 @@ def _kill(workers: _Workers, size: Size, choose: random.Random) -> None:
     workers.compare(acknowledged, workers.texts("likes"), in_flight=2 * size.cycles)
 
 
-def _edit(workers: _Workers, size: Size, _: random.Random) -> None:
+def _edit(workers: _Workers, size: Size, choose: random.Random) -> None:
     """An editor saves while agents write: neither may take away what the other wrote."""
     workers.user().upsert_preference("likes", "there from the beginning")
-    agents = [workers.start(_store_slowly, name, _ENDLESS) for name in "ab"]
-    editor = workers.start(_save, size.saves)
+    agents = [workers.start(_store, name, _ENDLESS) for name in "ab"]
+    editor = workers.start(_save, size.saves, choose.randrange(_ENDLESS))
     workers.release(*agents, editor)
     saved = set(editor.finish())
     acknowledged = {word for agent in agents for word in agent.kill() if word is not None}
@@ -368,24 +367,14 @@ def _store(pipe: Connection, user: UserDiary, name: str, count: int) -> None:
         pipe.send(text)
 
 
-def _store_slowly(pipe: Connection, user: UserDiary, name: str, count: int) -> None:
-    for number in range(count):
-        text = f"{name} number {number}"
-        user.upsert_preference("likes", text)
-        pipe.send(text)
-        time.sleep(_EDITORS_PAUSE)
-
-
-def _save(pipe: Connection, user: UserDiary, count: int) -> None:
-    """Save like editors do: read all, think, write all."""
-    backend = user.diary.engine.backend
-    path = Path(backend.place(_USER, "preferences"))
+def _save(pipe: Connection, user: UserDiary, count: int, seed: int) -> None:
+    """Save like editors do: read all, change it, write all; each time agents have written since."""
+    choose = random.Random(seed)  # noqa: S311 - moments, not secrets
+    path = Path(user.diary.engine.backend.place(_USER, "preferences"))
     for number in range(count):
         text = path.read_text(encoding="utf-8")
-        entry = f'\n[preferences.goals.hand{number}]\ntext = "save {number}"\n'
-        time.sleep(_EDITORS_PAUSE)
-        # Below the entries, like a person who writes at the end of the file.
-        edited = re.sub(r"\n*\Z", "\n", text, count=1) + entry
+        entry = f'[preferences.goals.hand{number}]\ntext = "save {number}"\n'
+        edited = f"{text.rstrip()}\n\n{entry}"
         if number % 2:
             path.write_text(edited, encoding="utf-8")
         else:
@@ -393,4 +382,9 @@ def _save(pipe: Connection, user: UserDiary, count: int) -> None:
             beside.write_text(edited, encoding="utf-8")
             beside.replace(path)
         pipe.send(f"save {number}")
-        time.sleep(_EDITORS_PAUSE)
+        patience = time.monotonic() + _EDITORS_PATIENCE
+        while entry in (now := path.read_text(encoding="utf-8")) and now == edited:
+            if time.monotonic() > patience:
+                break
+            time.sleep(0.001)
+        time.sleep(choose.random() * 0.004)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.conversations import Conversations
@@ -73,7 +73,7 @@ def apply_turn(
                     operation.session_id, operation.summary, operation.keywords, now=now
                 )
             else:
-                _set(transaction, operation, ids)
+                _set(transaction, preferences, operation, ids)
         except (LimitReached, UnknownEntry, InvalidValue) as error:
             done.skipped.append(str(error))
             _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
@@ -113,11 +113,16 @@ def _upsert(
         ids[operation.category, operation.created_as] = outcome.id
 
 
-def _set(transaction: Transaction, operation: SetFields, ids: dict[tuple[str, str], str]) -> None:
+def _set(
+    transaction: Transaction,
+    preferences: Preferences,
+    operation: SetFields,
+    ids: dict[tuple[str, str], str],
+) -> None:
     path = operation.path
     if operation.kind == "preferences":
-        mapped = ids.get((path[-2], path[-1]))
-        if mapped is not None:
-            path = (*path[:-1], mapped)
-    moved = SetFields(operation.kind, path, operation.values, operation.removed, operation.delete)
-    set_fields(transaction.edit(operation.kind), moved)
+        category, key = path[-2:]
+        key = ids.get((category, key), key)
+        found = preferences.find(category, key)  # it may stand at another place, in a short form
+        path = found[0] if found is not None else (*path[:-1], key)
+    set_fields(transaction.edit(operation.kind), replace(operation, path=path))
