@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tomldiary import Diary
+from tomldiary import Diary, twins
 from tomldiary.backends import LocalBackend
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
@@ -34,7 +34,7 @@ from tomldiary.timeline import Timeline
 
 WRITER = """
 import sys
-from tomldiary import Diary
+from tomldiary import Diary, twins
 folder, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 alice = Diary(folder, agent="rules", durability="process", max_prefs_per_category=10**6).user("alice")
 sys.stdin.readline()
@@ -598,3 +598,32 @@ def test_reading_an_unknown_user_creates_nothing(tmp_path):
     assert diary.user("ghost").render() == ""
     assert not Path(tmp_path / "m").exists()
     assert diary.users() == []
+
+
+def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    alice = diary.user("alice")
+    alice.add_turn("I love tea.", "ok", "s")
+    held, go_on = threading.Event(), threading.Event()
+
+    def hold():
+        with diary.engine._guard, diary.indexes._guard, twins._loops._guard:
+            held.set()
+            go_on.wait(30)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # a child that hangs is killed, and counted as failed
+        code = 1
+        with contextlib.suppress(BaseException):
+            alice.add_turn("I love coffee.", "ok", "s")
+            code = 0 if alice.recall("coffee") else 2
+        os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    go_on.set()
+    thread.join()
+    assert code == 0
+    assert len(texts(tmp_path)) == 2

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.backends.base import Commit, digest
 from tomldiary.errors import Conflict
+from tomldiary.forks import renew_after_fork
 from tomldiary.history import (
     Change,
     Record,
@@ -75,6 +76,11 @@ class Engine:
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self._operations: dict[str, _Operations] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make new locks."""
         self._guard = threading.Lock()
 
     def document(self, user: str, kind: str) -> Document:

@@ -13,6 +13,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.forks import renew_after_fork
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -187,6 +189,11 @@ class Indexes:
     """The indexes of the users asked for most recently."""
 
     def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start anew: an SQLite connection does not survive a fork, and the indexes are derived."""
         self._guard = threading.Lock()
         self._indexes: OrderedDict[str, _Index] = OrderedDict()
 

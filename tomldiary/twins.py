@@ -8,10 +8,10 @@ thread, which also works where a loop is running already, as in a notebook.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
+from tomldiary.forks import renew_after_fork
 from tomldiary.transaction import OPEN, current_task
 
 if TYPE_CHECKING:
@@ -69,8 +69,27 @@ class _LoopThread:
         self.thread.start()
 
 
-_guard = threading.Lock()
-_loops: dict[tuple[int, str], _LoopThread] = {}
+class _Loops:
+    """The private loops of this process, by name."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the threads; a forked child has none of them."""
+        self._guard = threading.Lock()
+        self._threads: dict[str, _LoopThread] = {}
+
+    def get(self, name: str) -> _LoopThread:
+        with self._guard:
+            found = self._threads.get(name)
+            if found is None:
+                found = self._threads[name] = _LoopThread(name)
+            return found
+
+
+_loops = _Loops()
 
 
 def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync") -> R:
@@ -82,9 +101,7 @@ def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync")
     """
     import asyncio  # noqa: PLC0415 - see in_thread
 
-    key = (os.getpid(), name)  # a forked child has no use for its parent's threads
-    with _guard:
-        private = _loops.get(key) or _loops.setdefault(key, _LoopThread(name))
+    private = _loops.get(name)
     if threading.current_thread() is private.thread:
         work.close()
         raise RuntimeError(
