@@ -13,6 +13,7 @@ DiaryError
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
 │   └── NewerVersion                   written by a newer version; never rewritten
 ├── Conflict                           somebody else changed what this write was based on
+├── Forgotten                          something was forgotten while this work was under way
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread kept the user's lock
 ├── BackendError                       the storage failed; nothing was changed
@@ -34,6 +35,7 @@ __all__ = [
     "DiaryError",
     "DocumentError",
     "ExtractionError",
+    "Forgotten",
     "IdentifierError",
     "InvalidTOML",
     "InvalidValue",
@@ -136,6 +138,10 @@ class Conflict(DiaryError):
     def __init__(self, message: str, *, keys: list[str] | None = None) -> None:
         super().__init__(message)
         self.keys = keys or []
+
+
+class Forgotten(DiaryError):
+    """Something of the user was forgotten since this work began; nothing was written."""
 
 
 class NestedTransaction(DiaryError, RuntimeError):

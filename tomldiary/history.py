@@ -38,6 +38,7 @@ __all__ = [
     "parse_record",
     "redo",
     "render_record",
+    "undo",
 ]
 
 HEADER = "[[tx]]\n"
@@ -153,6 +154,23 @@ def redo(text: str, record: Record, doc: str) -> str:
             raise DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
         text = text[:at] + change.new + text[at + len(change.old) :]
         shift += len(change.new) - len(change.old)
+    return text
+
+
+def undo(text: str, record: Record, doc: str) -> str:
+    """Take a record's changes of document `doc` back from the text it led to.
+
+    Raises:
+        DocumentError: `text` is not the one the record led to.
+    """
+    changes = [change for change in record.changes if change.doc == doc]
+    shift = sum(len(change.new) - len(change.old) for change in changes)
+    for change in reversed(changes):
+        shift -= len(change.new) - len(change.old)
+        at = change.at + shift
+        if text[at : at + len(change.new)] != change.new:
+            raise DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
+        text = text[:at] + change.old + text[at + len(change.new) :]
     return text
 
 

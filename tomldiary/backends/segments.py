@@ -16,7 +16,15 @@ if TYPE_CHECKING:
 
     from tomldiary.backends.files import FileToken
 
-__all__ = ["append_records", "last_record", "newest_segment", "read_records", "segments"]
+__all__ = [
+    "append_records",
+    "last_record",
+    "new_segment",
+    "newest_segment",
+    "read_records",
+    "segments",
+    "split_records",
+]
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 SEGMENT_BYTES = 4 * 1024 * 1024
@@ -37,7 +45,8 @@ def newest_segment(folder: Path) -> Path | None:
     return found[-1] if found else None
 
 
-def _next_segment(folder: Path, newest: Path | None) -> Path:
+def new_segment(folder: Path, newest: Path | None) -> Path:
+    """Return the path of the segment that comes behind `newest`."""
     month = f"{datetime.now(UTC):%Y-%m}"
     if newest is not None and newest.stem[:7] >= month:  # a clock set back never reorders segments
         prefix, number = newest.stem.rsplit("-", 1)
@@ -63,7 +72,7 @@ def append_records(
         path = None
     if path is None:
         make_folder(Path(folder), sync=sync)
-        path = str(_next_segment(Path(folder), Path(newest) if newest else None))
+        path = str(new_segment(Path(folder), Path(newest) if newest else None))
     descriptor = os.open(path, _FLAGS, 0o600)
     try:
         size = os.fstat(descriptor).st_size
@@ -140,6 +149,15 @@ def read_records(folder: Path) -> Iterator[str]:
                 begin -= step
                 file.seek(begin)
                 data = file.read(step) + data
+
+
+def split_records(data: bytes) -> list[str]:
+    """Return the texts of a segment's records, oldest first."""
+    found: list[str] = []
+    while (at := _last_header(data)) >= 0:
+        found.append(data[at:].decode("utf-8", "replace"))
+        data = data[:at]
+    return found[::-1]
 
 
 def _sync_data(descriptor: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tomldiary.draft import preference_line
@@ -30,7 +31,7 @@ def turn_message(
         user_msg: What the user said.
         assistant_msg: What the assistant answered.
         budget: Characters that stored preferences may take. A larger memory is cut down to what
-            shares words with the turn, then to what changed last, and says what it leaves out.
+            shares words with the turn, then to what was stored last, and says what it leaves out.
     """
     session = deps.conversations.find(deps.session_id) or {}
     summary = str(session.get("summary", "")) or "No summary exists yet."
@@ -77,14 +78,14 @@ def _chosen(cards: list[_Card], words: frozenset[str], budget: int) -> list[int]
     disjoint = words.isdisjoint
     shared = [number for number, card in enumerate(cards) if not disjoint(card.words)]
     ranks = [(len(words & cards[number].words), cards[number].updated, number) for number in shared]
-    order = [number for _, _, number in sorted(ranks, reverse=True)]
+    first = [number for _, _, number in sorted(ranks, reverse=True)]
     matching = set(shared)
-    newest = [card.updated for card in cards]
-    others = [number for number in range(len(cards)) if number not in matching]
-    order += sorted(others, key=newest.__getitem__, reverse=True)
     chosen: list[int] = []
     used = 0
-    for number in order:
+    # New entries stand at the end of their category.
+    for number in chain(first, range(len(cards) - 1, -1, -1)):
+        if number in matching and len(chosen) >= len(first):
+            continue
         used += len(cards[number].line) + 1
         if used > budget:
             break

@@ -25,12 +25,12 @@ from tomldiary.backends.files import file_token, sync_folder, write_all
 from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
-__all__ = ["LEDGER_NAME", "Group", "Ledger"]
+__all__ = ["LEDGER_NAME", "Group", "Ledger", "without_sessions"]
 
 LEDGER_NAME = ".ingested.toml"
 _HEAD = "# Turns that were read from chat logs; what is listed here is not applied again.\n"
@@ -215,6 +215,31 @@ class Ledger:
         else:
             return False
         return True
+
+
+def without_sessions(data: bytes, sessions: Iterable[str]) -> bytes:
+    """Return the content of a ledger without the marks of these sessions' turns.
+
+    The salt stands in the same file, so a mark can be guessed from the text it stands for. A log that
+    is read in again after this applies the turns of these sessions anew. A ledger that has lost its
+    salt cannot tell sessions apart and is emptied.
+    """
+    lines = data.decode("utf-8", "replace").splitlines(keepends=True)
+    salt = next((found[1] for line in lines if (found := _SALT.fullmatch(line.rstrip("\n")))), None)
+    if salt is None:
+        return b""
+    ledger = Ledger(None)
+    ledger._salt = salt  # noqa: SLF001 - the same module
+    marks = {ledger.mark(session) for session in sessions}
+    kept: list[str] = []
+    left_out: set[str] = set()
+    for line in lines:
+        begun, done = _BEGUN.fullmatch(line.rstrip("\n")), _DONE.fullmatch(line.rstrip("\n"))
+        if begun is not None and begun[3] in marks:
+            left_out.add(begun[1])
+        elif done is None or done[1] not in left_out:
+            kept.append(line)
+    return "".join(kept).encode()
 
 
 def _open_locked(path: Path, timeout: float) -> int:

@@ -35,6 +35,7 @@ _UNSAFE = (
     "\\x00-\\x1f\\x7f-\\x9f\\u061c\\u200e\\u200f\\u2028\\u2029\\u202a-\\u202e\\u2066-\\u2069\\ufeff"
 )
 _ESCAPE = re.compile(f'["\\\\{_UNSAFE}]')
+_UNCOMMON = re.compile(f"(?!\\n)[{_UNSAFE}]")
 _ESCAPE_LINES = re.compile(f'\\\\|"""|"\\Z|(?![\\n\\t])[{_UNSAFE}]')
 _SHORT = {
     '"': '\\"',
@@ -71,7 +72,10 @@ def _render_text(text: str, where: str) -> str:
         return plain
     if not text.isascii():
         _check_unicode(text, where)
-    return f'"{_ESCAPE.sub(_escaped, text)}"'
+    if _UNCOMMON.search(text) is not None:
+        return f'"{_ESCAPE.sub(_escaped, text)}"'
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
 
 
 def _render_lines(text: str, where: str) -> str:

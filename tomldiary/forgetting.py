@@ -1,0 +1,194 @@
+"""What is to be forgotten, and the receipt for it.
+
+A session, a turn, a time or a whole user is selected. Selected is what an entry says, not the entry: a
+text that another session said as well stays, under that session's name; a text that only the selection
+said goes from the files and from every version in history, and the entry with it unless others had
+said something there before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ForgetReceipt", "Selection", "author", "content", "sessions"]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReceipt:
+    """What was forgotten, in numbers, and what the files are now; it holds nothing of what they held."""
+
+    entries: int = 0
+    """Entries that nothing is left of, those included that history alone still knew."""
+    conversations: int = 0
+    """Conversations that nothing is left of."""
+    records: int = 0
+    """Transactions in history that lost who, why and what."""
+    files: dict[str, str] = field(default_factory=dict[str, str])
+    """SHA-256 in hex of each of the user's files afterwards, by its name in the user's folder."""
+    epoch: int = 0
+    """How often something of this user was forgotten; work that began in an earlier epoch is refused."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What is to be forgotten; one of the four is set. Make it with `one_of`."""
+
+    session_id: str = ""
+    before: datetime | None = None
+    source: str = ""
+    everything: bool = False
+
+    @classmethod
+    def one_of(
+        cls, session_id: object, before: object, source: object, everything: object
+    ) -> Selection:
+        """Return the selection.
+
+        Raises:
+            InvalidValue: Not exactly one is given, or it is empty or of the wrong type. Nothing is ever
+                selected by accident.
+        """
+        if everything is not True and everything is not False:
+            raise InvalidValue("everything is True or False.", where="forget")
+        given = [value for value in (session_id, before, source) if value is not None]
+        if len(given) + everything != 1:
+            raise InvalidValue(
+                "say what to forget by exactly one of session_id, before, source, everything=True.",
+                where="forget",
+            )
+        for name, value in (("session_id", session_id), ("source", source)):
+            if value is not None and (not isinstance(value, str) or not value):
+                raise InvalidValue(f"{name} is text that is not empty.", where="forget")
+        if before is not None and not isinstance(before, datetime):
+            raise InvalidValue("before is a datetime.", where="forget")
+        return cls(
+            cast("str", session_id or ""),
+            _aware(before) if before is not None else None,
+            cast("str", source or ""),
+            everything,
+        )
+
+    def covers(
+        self, kind: str, path: tuple[str, ...], values: Mapping[str, Any], when: datetime
+    ) -> bool:
+        """Tell whether it is the selection that says what an entry holds.
+
+        Args:
+            kind: The entry's document.
+            path: The entry's table.
+            values: The entry.
+            when: When it was first like this, if the entry itself does not say.
+        """
+        if self.everything:
+            return True
+        if self.session_id:
+            ours = kind == "conversations" and path[-1] == self.session_id
+            return ours or author(values) == self.session_id
+        if self.source:
+            source = values.get("_source")
+            return isinstance(source, str) and self.names(source, self.source)
+        assert self.before is not None  # noqa: S101 - one of the four is set
+        return _updated(values, when) < self.before
+
+    def is_mentioned(self, text: str) -> bool:
+        """Tell whether a text about a transaction names the session."""
+        return bool(self.session_id) and self._word.search(text) is not None
+
+    @cached_property
+    def _word(self) -> re.Pattern[str]:
+        return re.compile(rf"(?<!\w){re.escape(self.session_id)}(?!\w)")
+
+    @staticmethod
+    def names(source: str, wanted: str) -> bool:
+        """Tell whether `source` is the session or turn `wanted`, or a turn of it."""
+        return source == wanted or source.startswith(f"{wanted}#")
+
+    def without_name(self, values: Mapping[str, Any], witness: str) -> dict[str, Any]:
+        """Return an entry that stays, without the session's name.
+
+        Args:
+            values: The entry.
+            witness: Another session that said the same; "" if it has no name.
+        """
+        kept = dict(values)
+        for name in ("_created_by", "_updated_by"):
+            if kept.get(name) == self.session_id:
+                # Without a name the field goes, so that the other field still says whose it is.
+                kept[name] = witness
+                if not witness:
+                    del kept[name]
+        source = kept.get("_source")
+        if isinstance(source, str) and self.names(source, self.session_id):
+            del kept["_source"]
+        return kept
+
+    def to_table(self) -> dict[str, Any]:
+        """Return it as a TOML table, for a job that another process may have to finish."""
+        return {
+            "session_id": self.session_id,
+            "before": self.before.isoformat() if self.before is not None else "",
+            "source": self.source,
+            "everything": self.everything,
+        }
+
+    @classmethod
+    def from_table(cls, table: Mapping[str, Any]) -> Selection:
+        """Undo `to_table`."""
+        before = table["before"]
+        return cls(
+            table["session_id"],
+            datetime.fromisoformat(before) if before else None,
+            table["source"],
+            table["everything"],
+        )
+
+
+def author(values: Mapping[str, Any]) -> str:
+    """Return the session that last said what an entry holds, or "" if nobody says."""
+    for name in ("_updated_by", "_created_by"):
+        if name in values:
+            return str(values[name])
+    return str(values.get("_source", "")).rpartition("#")[0]
+
+
+def content(values: Mapping[str, Any]) -> str:
+    """Return what an entry says: equal for two states that differ in their counters only."""
+    said = {key: value for key, value in values.items() if not key.startswith("_")}
+    return json.dumps(said, sort_keys=True, default=repr)
+
+
+def sessions(kind: str, path: tuple[str, ...], values: Mapping[str, Any]) -> set[str]:
+    """Return the sessions that had to do with an entry."""
+    found = {str(values.get("_created_by", "")), str(values.get("_updated_by", ""))}
+    found.add(str(values.get("_source", "")).rpartition("#")[0])
+    if kind == "conversations":
+        found.add(path[-1])
+    return found - {""}
+
+
+def _updated(values: Mapping[str, Any], when: datetime) -> datetime:
+    for name in ("_updated", "_created"):
+        value = values.get(name)
+        if isinstance(value, datetime):
+            return _aware(value)
+        if isinstance(value, date):
+            return datetime(value.year, value.month, value.day, tzinfo=UTC)
+        try:
+            return _aware(datetime.fromisoformat(str(value)))
+        except ValueError:
+            continue
+    return when
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
