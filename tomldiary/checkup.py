@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import stat
 import time
@@ -23,12 +24,12 @@ from tomldiary.backends.local import LocalBackend
 from tomldiary.conversations import Conversations
 from tomldiary.errors import BackendError, DocumentError, NewerVersion
 from tomldiary.identifiers import decode_folder
-from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import check_version
 from tomldiary.preferences import entry_to_item
 from tomldiary.schema import item_type
 from tomldiary.timeline import EMPTY
 from tomldiary.toml.document import Document
+from tomldiary.toml.parse import parse_toml
 from tomldiary.verification import Damage, stored_text, verify, walk
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ __all__ = ["Damage", "Finding", "check", "verify"]
 FREE_BYTES = 100 * 1024 * 1024
 """Free space below which a disk is called nearly full."""
 _STAGED = re.compile(r"\.staged-(\d+)-.*\.tmp")
+_JOB = f"{os.sep}.forgetting.toml"
 _STAGED_SECONDS = 60  # a commit takes milliseconds
 _SYNCED = re.compile(
     r"dropbox|onedrive( - .*)?|google ?drive|my drive|icloud ?drive|mobile documents|cloudstorage"
@@ -98,15 +100,26 @@ def check(
 
 
 def _users(backend: Backend) -> list[str]:
-    try:
+    """Return all users; unlike the usual list, this finishes nothing, and one bad folder hides no other."""
+    if not isinstance(backend, LocalBackend):
         return backend.users()
-    except (BackendError, OSError):
-        if not isinstance(backend, LocalBackend) or not os.access(backend.base_path, os.R_OK):
-            return []  # which is told as unreadable
-    # One folder that cannot be read must not hide the others.
-    folders = [entry.name for entry in os.scandir(backend.base_path) if entry.is_dir()]
-    names = [decode_folder(name) for name in folders if not name.startswith(".")]
+    try:
+        folders = [entry for entry in os.scandir(backend.base_path) if entry.is_dir()]
+    except OSError:
+        return []  # which is told as unreadable
+    names = [_user_of(Path(entry.path)) for entry in folders if not entry.name.startswith(".")]
     return sorted(name for name in names if name is not None)
+
+
+def _user_of(folder: Path) -> str | None:
+    name = decode_folder(folder.name)
+    if name is not None:
+        return name
+    try:
+        owner = parse_toml((folder / "owner.toml").read_text(encoding="utf-8"))
+        return str(owner["user_id"]).encode("ascii").decode("unicode_escape")
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 # The place
@@ -183,9 +196,16 @@ def _check_files(top: Path) -> Iterator[Finding]:
                 "a crash left this behind.",
                 "Nothing is needed: it is swept when the user is opened next.",
             )
+        if path.endswith(_JOB) and time.time() - status.st_mtime > _STAGED_SECONDS:
+            yield Finding(
+                "warning",
+                path,
+                "something is being forgotten here, and a crash has stopped it.",
+                "Open the user, for instance with tomldiary show: whoever does finishes it.",
+            )
     yield from _counted("problem", unreadable, "cannot be read", "Give yourself the right to.")
     yield from _counted("problem", unwritable, "cannot be written", "Give yourself the right to.")
-    remedy = f"Run: chmod -R go= {top}"
+    remedy = f"Run: chmod -R go= {shlex.quote(str(top))}"
     yield from _counted("warning", open_folders, "can be entered by others (not 0700)", remedy)
     yield from _counted("warning", open_files, "can be read by others (not 0600)", remedy)
 
@@ -279,14 +299,18 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
     except NewerVersion as error:
         return None, [Finding("problem", place, _without(place, error), "Upgrade tomldiary-kit.")]
     except DocumentError as error:
-        where = ":".join(str(part) for part in (place, error.line, error.column) if part is not None)
+        where = ":".join(
+            str(part) for part in (place, error.line, error.column) if part is not None
+        )
         remedy = (
             "The file is left as it is; if history has a good version, reads serve that one, and"
             " writes join it once the file can be read."
         )
         return None, [Finding("problem", where, _without(where, error), remedy)]
     except BackendError as error:
-        return None, [Finding("problem", place, _without(place, error), "Put a readable file there.")]
+        if isinstance(backend, LocalBackend) and not os.access(place, os.R_OK):
+            return None, []  # told with the permissions
+        return None, [Finding("problem", place, _without(place, error), "Put a usual file there.")]
     return document, []
 
 
@@ -343,7 +367,9 @@ def _check_entries(diary: Diary, place: str, kind: str, document: Document) -> I
     else:
         return
     for where, message in wrong:
-        yield Finding("warning", place, f"{where}: {message}", "Correct it; reads do what they can.")
+        yield Finding(
+            "warning", place, f"{where}: {message}", "Correct it; reads do what they can."
+        )
 
 
 def _wrong_preferences(diary: Diary, document: Document) -> Iterator[tuple[str, str]]:
@@ -360,7 +386,10 @@ def _wrong_preferences(diary: Diary, document: Document) -> Iterator[tuple[str, 
                 yield where, f"{diary.schema_name} has no such category, so nothing reads it"
             for key, entry in cast("Mapping[str, Any]", entries).items():
                 if not isinstance(entry, Mapping):
-                    yield f"{where}.{key}", f"expected an entry, found {_word(entry)}; it is left out"
+                    yield (
+                        f"{where}.{key}",
+                        f"expected an entry, found {_word(entry)}; it is left out",
+                    )
                     continue
                 yield from _wrong_entry(
                     diary, category, f"{where}.{key}", cast("Mapping[str, Any]", entry)

@@ -266,8 +266,14 @@ class Diary:
         *,
         now: datetime | None = None,
     ) -> Applied:
-        """Do what `update_memory` does, and return what became of the extractor's operations."""
+        """Do what `update_memory` does, and return what became of the extractor's operations.
+
+        Raises:
+            ExtractionError: The extractor failed. Nothing was changed.
+            Forgotten: Something of the user was forgotten meanwhile. Nothing was changed.
+        """
         extractor = await self._ready_extractor()
+        epoch = self.engine.backend.epoch(user_id)  # before anything is read
         deps = await self.build_deps(user_id, session_id, context_now=now)
         deps.user_msg, deps.assistant_msg = user_msg, assistant_msg
         deps.begin_turn()
@@ -282,7 +288,7 @@ class Diary:
                 " can be given again."
             ) from error
         operations = deps.operations
-        done = await in_thread(self._commit, user_id, session_id, operations, now)
+        done = await in_thread(self._commit, user_id, session_id, operations, now, epoch=epoch)
         await self._compact_if_due(user_id, session_id, now)
         return done
 
@@ -293,6 +299,8 @@ class Diary:
         operations: Sequence[Operation],
         now: datetime | None,
         why: str = "turn",
+        *,
+        epoch: int | None = None,
     ) -> Applied:
         moment = timestamp(now)
 
@@ -302,7 +310,8 @@ class Diary:
                 counts_turn=why == "turn",
             )  # fmt: skip
 
-        return self.engine.write(user_id, change, Source(why, session_id, actor="extractor"))
+        source = Source(why, session_id, actor="extractor")
+        return self.engine.write(user_id, change, source, epoch=epoch)
 
     async def pretty_preferences(
         self,
@@ -382,6 +391,7 @@ class Diary:
             self._last_compaction[user_id, kind] = now
         if self.compactor is None:
             self.compactor = await in_thread(load_compactor)  # may load a framework
+        epoch = self.engine.backend.epoch(user_id)
         draft = await self.build_deps(user_id, session_id, context_now=now)
         deps = CompactionDeps(
             draft.prefs,
@@ -393,7 +403,7 @@ class Diary:
         )
         await run_extractor(as_extractor(self.compactor), _COMPACTION_TASK, cast("Any", deps))
         operations = draft.operations
-        await in_thread(self._commit_compaction, user_id, deps, operations, due, now)
+        await in_thread(self._commit_compaction, user_id, deps, operations, due, now, epoch=epoch)
 
     def _commit_compaction(
         self,
@@ -402,6 +412,8 @@ class Diary:
         operations: Sequence[Operation],
         due: Sequence[str],
         now: datetime,
+        *,
+        epoch: int | None = None,
     ) -> None:
         moment, session_id = timestamp(now), deps.live_session
 
@@ -429,7 +441,7 @@ class Diary:
                 edit.put(path, {**(edit.table(path) or {}), **progress})
 
         source = Source("compaction", session_id, actor="compactor")
-        self.engine.write(user_id, change, source)
+        self.engine.write(user_id, change, source, epoch=epoch)
 
 
 TOMLDiary = Diary

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.backends.base import Commit, digest
-from tomldiary.errors import Conflict
+from tomldiary.errors import Conflict, Forgotten, NestedTransaction
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import (
     Change,
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Backend
+    from tomldiary.forgetting import ForgetReceipt, Selection
     from tomldiary.toml.edit import Edit
 
 __all__ = ["Engine", "Source", "Transaction"]
@@ -54,6 +55,7 @@ class _Operations:
     """The operation ids in a user's history up to transaction `seq`, with their content."""
 
     seq: int = 0
+    epoch: int = 0
     contents: dict[str, str] = field(default_factory=dict[str, str])
 
 
@@ -147,14 +149,28 @@ class Engine:
             while len(self._cache) > _CACHED_DOCUMENTS:
                 self._cache.popitem(last=False)
 
-    def write(self, user: str, change: Callable[[Transaction], R], source: Source) -> R:
+    def write(
+        self,
+        user: str,
+        change: Callable[[Transaction], R],
+        source: Source,
+        *,
+        epoch: int | None = None,
+    ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
 
         `change` is called again if a document was saved by somebody outside between reading and
         writing it, so it must have no effect but on its transaction.
 
+        Args:
+            user: Whose memory.
+            change: Makes the change.
+            source: What history will say.
+            epoch: The user's epoch when the work began that is written now; None does not mind.
+
         Raises:
             Conflict: Somebody kept saving the document all the time.
+            Forgotten: Something of the user was forgotten since `epoch`.
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
@@ -164,6 +180,11 @@ class Engine:
             joined.contents.append(source.content)
             return result
         with self.backend.lock(user, self.lock_timeout):
+            if epoch is not None and self.backend.epoch(user) != epoch:
+                raise Forgotten(
+                    "something of this user was forgotten while this was worked on, and it may hold what was"
+                    " forgotten. Nothing was written; do it again if it is still wanted."
+                )
             for attempt in range(_ATTEMPTS):
                 transaction = Transaction(self, user)
                 result = change(transaction)
@@ -178,6 +199,29 @@ class Engine:
                     continue
                 return result
         raise AssertionError  # the loop returns or raises
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from the user's documents and history for good.
+
+        Raises:
+            NestedTransaction: A transaction is open here.
+            DocumentError: A document cannot be read just now. Nothing was changed.
+            BackendError: The storage failed; the message says whether something was changed.
+        """
+        joined = OPEN.get()
+        if joined is not None and joined.is_joined_by(self, user):
+            raise NestedTransaction(
+                "a transaction of this user is open here. Forget outside of it: a transaction can fail as a"
+                " whole, and what is forgotten cannot be brought back."
+            )
+        with self.backend.lock(user, self.lock_timeout):
+            try:
+                return self.backend.forget(user, selection)
+            finally:
+                self._operations.pop(user, None)
+                with self._guard:
+                    for key in [key for key in self._cache if key[0] == user]:
+                        del self._cache[key]
 
     @contextmanager
     def transaction(
@@ -293,7 +337,9 @@ class Engine:
         """
         if not operation:
             return False
-        known = self._operations.setdefault(user, _Operations())
+        known, epoch = self._operations.get(user), self.backend.epoch(user)
+        if known is None or known.epoch != epoch:
+            known = self._operations[user] = _Operations(epoch=epoch)
         newest = 0
         fresh: dict[str, str] = {}
         for record in Timeline(self.backend, user).records():

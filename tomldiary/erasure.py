@@ -29,7 +29,7 @@ from tomldiary.toml.values import render_path
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tomldiary.backends.base import Backend
+    from tomldiary.backends.base import Backend, Token
     from tomldiary.forgetting import Selection
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
@@ -173,7 +173,10 @@ class Plan:
     """The documents that change."""
     changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
     """The entries that change in them."""
+    tokens: dict[str, Token] = field(default_factory=dict[str, "Token"])
+    """The versions of all documents that this was worked out from."""
     sessions: set[str] = field(default_factory=set[str])
+    """Sessions that had to do with what is forgotten."""
     receipt: ForgetReceipt = field(default_factory=ForgetReceipt)
 
     @property
@@ -249,6 +252,7 @@ def plan(
         [*erased.records[len(records) :], forget],
         {kind: text for kind, text in erased.texts.items() if text != stored[kind].text},
         erased.changed,
+        {kind: text.token for kind, text in stored.items()},
         erased.sessions,
         receipt,
     )
@@ -262,7 +266,9 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
     document = Document.parse(text)
     meta: dict[str, Any] = dict(document.table(("_meta",)) or {"version": FORMAT_VERSION})
     found: Any = meta.get("next_ids")
-    following: dict[str, Any] = dict(cast("dict[str, Any]", found)) if isinstance(found, dict) else {}
+    following: dict[str, Any] = (
+        dict(cast("dict[str, Any]", found)) if isinstance(found, dict) else {}
+    )
     for kind, path in erased.gone:
         number = _number(path[-1])
         if kind != "preferences" or not number:

@@ -71,6 +71,7 @@ class Tables:
         self._kept: dict[Path, dict[str, str]] = {}  # what stays, and a session that said it
         self._selected: dict[Path, set[str]] = {}
         self._blocks: dict[str, Block] = {}
+        self._paths: dict[Block, Path | None] = {}
         self._states: dict[tuple[Path, str], _State] = {}
         self._inline: dict[str, dict[Path, _State]] = {}
         self._seen: dict[int, tuple[Path, _State]] = {}
@@ -82,6 +83,8 @@ class Tables:
 
     def study(self, text: str, when: datetime) -> None:
         """Note which entries a version has, and whether the selection covers what they say."""
+        if self._cuts and self._cuts[-1][0] is text:
+            return
         for path, state in self._version(text).states.items():
             if id(state) in self._seen:
                 continue
@@ -96,9 +99,7 @@ class Tables:
     def decide(self) -> None:
         """Settle what goes: what the selection said and nobody else."""
         self.affected = {
-            path
-            for path, said in self._selected.items()
-            if said - self._kept.get(path, {}).keys()
+            path for path, said in self._selected.items() if said - self._kept.get(path, {}).keys()
         }
 
     def gone(self) -> list[Path]:
@@ -123,7 +124,9 @@ class Tables:
         old, new = self._version(before).states, self._version(after).states
         for path in self.affected:
             was, became = old.get(path), new.get(path)
-            if was is not became and (self._goes(path, was) or self._goes(path, became)):
+            if was is became or not (self._goes(path, was) or self._goes(path, became)):
+                continue
+            if was is None or became is None or not same_value(was.values, became.values):
                 return True
         return False
 
@@ -147,7 +150,7 @@ class Tables:
             return version.blocks
         made: list[Block] = []
         for number, block in enumerate(version.blocks):
-            path = entry_path(self.kind, block.path)
+            path = self._path(block)
             if path is None:
                 made.append(self._without_inline(block))
                 continue
@@ -259,9 +262,9 @@ class Tables:
         for known, version in self._cuts:
             if known is text:
                 return version
-        version = _Version([self._block(block) for block in split_blocks(text)])
+        version = _Version(self._split(text))
         for number, block in enumerate(version.blocks):
-            path = entry_path(self.kind, block.path)
+            path = self._path(block)
             if path is not None:
                 version.groups.setdefault(path, []).append(number)
             elif block.path[:1] != ("_meta",):
@@ -271,6 +274,42 @@ class Tables:
             version.states[path] = self._state(path, whole)
         self._cuts = [*self._cuts[-1:], (text, version)]
         return version
+
+    def _split(self, text: str) -> list[Block]:
+        """Cut a version; blocks of the version before that are found again are not looked at again."""
+        known = self._cuts[-1][1].blocks if self._cuts else []
+        made: list[Block] = []
+        at = number = 0
+        while at < len(text) or not made:
+            if number < len(known) and text.startswith(known[number].text, at):
+                made.append(known[number])
+                at += len(known[number].text)
+                number += 1
+                continue
+            # The blocks on both sides may have got lines, or comments above them.
+            begin = at - len(made.pop().text) if made else 0
+            begin -= len(made.pop().text) if len(made) == 1 else 0
+            at, number = self._found_again(text, at, known, number)
+            changed = text[begin:at]
+            first, *rest = split_blocks(changed)
+            if '"""' in changed or "'''" in changed or (begin and first.text):
+                return [self._block(block) for block in split_blocks(text)]
+            made += map(self._block, rest if begin else [first, *rest])
+        return made
+
+    @staticmethod
+    def _found_again(text: str, at: int, known: list[Block], number: int) -> tuple[int, int]:
+        """Return the place behind the next block that was there before, and that block's follower."""
+        for following in range(max(number, 1), min(number + 4, len(known))):
+            found = text.find(known[following].text, at)
+            if found >= 0:
+                return found + len(known[following].text), following + 1
+        return len(text), len(known)
+
+    def _path(self, block: Block) -> Path | None:
+        if block not in self._paths:
+            self._paths[block] = entry_path(self.kind, block.path)
+        return self._paths[block]
 
     def _block(self, block: Block) -> Block:
         return self._blocks.setdefault(block.text, block)
@@ -309,6 +348,7 @@ def _values_at(text: str, path: Path) -> dict[str, Any]:
 
 
 def joined(blocks: list[Block]) -> str:
+    """Return the text that blocks make."""
     return "".join([block.text for block in blocks])
 
 

@@ -236,8 +236,8 @@ class Past:
             reason: Why, for history.
 
         Raises:
-            Conflict: There is nothing to undo, or an entry was changed since; `keys` lists them.
-                Nothing is written.
+            Conflict: There is nothing to undo, an entry was changed since (`keys` lists them), or
+                something was forgotten since. Nothing is written.
         """
         source = Source("rollback", session_id or "", actor, reason)
         with self._engine.transaction(self.user_id, source) as transaction:
@@ -288,11 +288,19 @@ class Past:
     ) -> list[Record]:
         floor = self._sequence(to) if to is not None else None
         found: list[Record] = []
+        forgotten = 0
         for record in self._timeline().records():
             if floor is not None and record.seq <= floor:
                 break
+            if record.type == "forget":
+                forgotten = forgotten or record.seq
             if session_id is not None and record.session != session_id:
                 continue
+            if forgotten:
+                raise Conflict(
+                    f"something was forgotten in transaction {forgotten}, and what was before it cannot be"
+                    f" brought back as it was. Undo at most what came after {forgotten}. Nothing was undone."
+                )
             found.append(record)
             if floor is None and len(found) >= steps:
                 break

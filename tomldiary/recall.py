@@ -197,6 +197,11 @@ class Indexes:
         self._guard = threading.Lock()
         self._indexes: OrderedDict[str, _Index] = OrderedDict()
 
+    def drop(self, user: str) -> None:
+        """Let go of a user's index; the next search makes a new one."""
+        with self._guard:
+            self._indexes.pop(user, None)
+
     def search(
         self,
         user: str,

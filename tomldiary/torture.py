@@ -12,13 +12,12 @@ A look at the files tells afterwards what is missing; nothing that a worker says
 from __future__ import annotations
 
 import multiprocessing
-import os
 import random
 import shutil
 import tempfile
 import time
 from collections import Counter
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +27,11 @@ from tomldiary.errors import DiaryError
 from tomldiary.verification import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    import os
+    from collections.abc import Callable, Iterator
     from multiprocessing.connection import Connection
     from multiprocessing.process import BaseProcess
+    from typing import Self
 
     from tomldiary.backends.base import Backend
     from tomldiary.user import UserDiary
@@ -39,13 +40,14 @@ __all__ = ["Figures", "Size", "open_folder", "torture", "torture_for"]
 
 _USER = "torture"
 _ENDLESS = 10**9
+_CYCLES = 25  # kills in one memory
 _PATIENCE = 120.0  # seconds without a word from any worker until it counts as hanging
 _EDITORS_PATIENCE = 2.0  # seconds the editor waits for an agent to write before it saves again
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of each workload; the defaults are those of one round of the command."""
+    """How much of each workload, 0 for none; the defaults are those of one round of the command."""
 
     processes: int = 4
     updates: int = 50
@@ -138,11 +140,12 @@ def torture(
     total = Figures(rounds=1)
     start = time.monotonic()
     folder = Path(tempfile.mkdtemp(prefix="tomldiary-torture-", dir=path))
-    for name, workload in (("crowd", _crowd), ("kill", _kill), ("editor", _edit)):
+    for name, workload, part in _plan(size):
         with _Workers(str(folder / name), opener) as workers:
             try:
-                workload(workers, size, random.Random(seed))  # noqa: S311 - moments, not secrets
-            except DiaryError as error:
+                choose = random.Random(f"{seed} {name}")  # noqa: S311 - moments, not secrets
+                workload(workers, part, choose)
+            except (DiaryError, OSError) as error:
                 workers.figures.unreadable += 1
                 workers.figures.tell(error)
             damage = verify(LocalBackend(folder / name), _USER)
@@ -158,6 +161,19 @@ def torture(
     return total
 
 
+def _plan(
+    size: Size,
+) -> Iterator[tuple[str, Callable[[_Workers, Size, random.Random], None], Size]]:
+    """Yield the folder, the workload and the size of each part."""
+    if size.processes * size.updates:
+        yield "crowd", _crowd, size
+    for done in range(0, size.cycles, _CYCLES):
+        # A memory that only grows would be looked at longer than it is written.
+        yield f"kill-{done}", _kill, replace(size, cycles=min(_CYCLES, size.cycles - done))
+    if size.saves:
+        yield "editor", _edit, size
+
+
 class _Workers:
     """The processes of one workload, and what is known about them."""
 
@@ -168,7 +184,7 @@ class _Workers:
         self._context = multiprocessing.get_context("spawn")
         self._running: list[BaseProcess] = []
 
-    def __enter__(self) -> _Workers:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

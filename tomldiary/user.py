@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tomldiary.conversations import Conversations, entry_to_conversation
 from tomldiary.engine import Source as Why
 from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.forgetting import Selection
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine import Engine, Transaction
     from tomldiary.errors import DocumentError
+    from tomldiary.forgetting import ForgetReceipt
     from tomldiary.models import ConversationItem
     from tomldiary.similarity import Match
     from tomldiary.toml.document import Document
@@ -292,6 +294,47 @@ class UserDiary(Past):
         )
 
     aforget_conversation = async_twin(forget_conversation)
+
+    # Forgetting for good
+
+    def forget(
+        self,
+        *,
+        session_id: str | None = None,
+        before: datetime | None = None,
+        source: str | None = None,
+        everything: bool = False,
+    ) -> ForgetReceipt:
+        """Remove what a session, a turn or a time said from files and history, so that nothing is left.
+
+        A text that another session said as well stays, under that session's name; an entry that others
+        had written before goes back to what they wrote. Looking back works on, and leaves out what was
+        forgotten; nothing from before can be rolled back any more. If the process dies, whoever opens
+        the user next finishes the job. Work that began before is refused with `Forgotten`.
+
+        An operation id of a forgotten transaction is forgotten too, and so are the marks by which
+        `ingest` knows the turns of a forgotten session: doing or reading these again brings them back.
+
+        Args:
+            session_id: The conversation, and what only this session said.
+            before: What was last updated before this time (without a zone: UTC).
+            source: What was taken from this turn, `session#turn`, or from all turns of a session, whoever
+                confirmed it since.
+            everything: The whole user: documents, history and all.
+
+        Raises:
+            InvalidValue: Not exactly one of them is given. A ValueError; nothing was changed.
+            NestedTransaction: A transaction of this user is open here.
+            DocumentError: A document cannot be read just now. Nothing was changed.
+            BackendError: The storage failed; the message says whether something was changed.
+        """
+        selection = Selection.one_of(session_id, before, source, everything)
+        try:
+            return self._engine.forget(self.user_id, selection)
+        finally:
+            self._indexes.drop(self.user_id)
+
+    aforget = async_twin(forget)
 
     # Turns
 

@@ -13,10 +13,11 @@ from tomldiary.backends.base import digest
 from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.segments import segments
-from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history import parse_record, redo
 from tomldiary.timeline import EMPTY
-from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.toml.document import Document
+from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,11 +115,10 @@ def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
     for kind in backend.kinds(user):
         try:
             text = stored_text(backend, user, kind) or ""
-        except InvalidTOML:
+        except (BackendError, InvalidTOML):
             continue
         try:
-            meta = parse_toml(text).get("_meta")
-            named = meta.get("seq") if isinstance(meta, dict) else None  # pyright: ignore[reportUnknownVariableType,reportUnknownMemberType]
+            named = (Document.parse(text).table(("_meta",)) or {}).get("seq")
         except DocumentError:
             line = _SEQ.search(text)
             named = int(line.group(1)[:18]) if line is not None else None
@@ -185,7 +185,9 @@ def _damaged(
         seq = int(line.group(1)[:18]) if line is not None else None
     acknowledged = seq is None or max(seen.values(), default=0) >= seq
     if is_end and not data.endswith(_END) and not acknowledged:
-        return Damage(place, seq, "the last append was cut off; it was never acknowledged.", is_torn=True)
+        return Damage(
+            place, seq, "the last append was cut off; it was never acknowledged.", is_torn=True
+        )
     name = "a record" if seq is None else f"the record of transaction {seq}"
     return Damage(place, seq, f"{name} is not as it was written (checksum).")
 
@@ -195,12 +197,18 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
     before = walked.newest
     if before is not None and record.seq != before.seq + 1:
         return Damage(
-            place, before.seq + 1, f"transaction {record.seq} follows {before.seq}: records are missing."
+            place,
+            before.seq + 1,
+            f"transaction {record.seq} follows {before.seq}: records are missing.",
         )
     for kind, wanted in record.results.items():
         # Nothing can be said about what was changed before the history that is kept begins.
         base = "" if record.bases[kind] == EMPTY else texts.get(kind)
-        if base is not None:
+        is_changed = any(change.doc == kind for change in record.changes)
+        if base is not None and not is_changed and digest(base) != record.bases[kind]:
+            # Forgetting emptied the record of a document that could not be looked through.
+            texts.pop(kind)
+        elif base is not None:
             try:
                 texts[kind] = redo(base, record, kind)
                 leads_there = digest(base) == record.bases[kind] and digest(texts[kind]) == wanted

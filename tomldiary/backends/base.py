@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from tomldiary.forgetting import ForgetReceipt, Selection
+
 __all__ = [
     "Backend",
     "BackendProtocol",
@@ -123,6 +125,14 @@ class Backend(Protocol):
 
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove one document, or with `kind=None` everything of the user; False if there was nothing."""
+        ...
+
+    def epoch(self, user: str) -> int:
+        """Return how often something of the user was forgotten; it outlives the user."""
+        ...
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from documents and history; the caller holds the user's lock."""
         ...
 
     def place(self, user: str, kind: str) -> str:

@@ -10,9 +10,9 @@ locks the user next finishes what a killed process left. All of it is synced, wh
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import stat
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.backends.segments import new_segment, segments, split_records
-from tomldiary.erasure import plan
+from tomldiary.erasure import Plan, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection
 from tomldiary.history import parse_record, render_record
@@ -31,11 +31,7 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8, parse_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from tomldiary.backends.files import FileToken
     from tomldiary.backends.local import LocalBackend
-    from tomldiary.erasure import Plan
     from tomldiary.history import Record
 
 __all__ = ["JOB_NAME", "JOB_PREFIX", "finish", "forget"]
@@ -44,9 +40,7 @@ JOB_PREFIX = ".forgetting"
 """All names that begin with this belong to a job."""
 JOB_NAME = f"{JOB_PREFIX}.toml"
 _STAGED = f"{JOB_PREFIX}-"
-_HEAD = (
-    "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
-)
+_HEAD = "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
 
 
 @dataclass(slots=True)
@@ -76,15 +70,20 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         backend.epochs.write(user, epoch)  # a first turn may be under way
         return ForgetReceipt(epoch=epoch)
     job = _Job(selection, epoch)
-    history, records, worked_out = _work_out(backend, user, folder, selection)
-    if worked_out.is_empty and not selection.everything and not _marks(folder, worked_out, selection):
+    try:
+        work = _Work(backend, user, folder, selection)
+    except DiaryError:
+        if not selection.everything:
+            raise
+        work = None  # what cannot be read or counted can be removed
+    if work is not None and work.is_empty and not selection.everything:
         backend.epochs.write(user, epoch)
         return ForgetReceipt(epoch=epoch, files=_digests(folder))
     try:
         _write_job(folder, job)
         backend.epochs.write(user, epoch)
-        if not selection.everything:
-            _stage(folder, job, history, records, worked_out)
+        if work is not None and not selection.everything:
+            work.stage(job)
     except (OSError, DiaryError) as error:
         _take_back(folder)
         if isinstance(error, DiaryError):
@@ -93,23 +92,28 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
             f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was forgotten."
         ) from error
     _run(backend, user, folder, job)
-    return replace(worked_out.receipt, epoch=epoch, files=_digests(folder))
+    receipt = work.plan.receipt if work is not None else ForgetReceipt()
+    return replace(receipt, epoch=epoch, files=_digests(folder))
 
 
 def finish(backend: LocalBackend, user: str) -> None:
-    """Finish a job that a killed process left, if there is one; the caller holds the user's lock."""
+    """Finish a job that a killed process left, if there is one; the caller holds the user's lock.
+
+    Raises:
+        DocumentError: A document was broken meanwhile. It has to be mended first.
+        BackendError: The storage failed; the job is still to be finished.
+    """
     folder = backend.folder(user)
     _check_folder(folder)
     try:
         job = _read_job(folder)
         if job is None:
-            _take_back(folder)
+            _take_back(folder)  # killed before there was a job
             return
         backend.epochs.write(user, job.epoch)
         if not job.is_staged and not job.selection.everything:
             _sweep(folder)
-            history, records, worked_out = _work_out(backend, user, folder, job.selection)
-            _stage(folder, job, history, records, worked_out)
+            _Work(backend, user, folder, job.selection).stage(job)
     except OSError as error:
         raise _unfinished(folder, error) from error
     _run(backend, user, folder, job)
@@ -129,9 +133,17 @@ def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
 
 def _unfinished(folder: Path, error: OSError) -> BackendError:
     return BackendError(
-        f"{error.filename or folder}: cannot be written ({error.strerror}). What was to be forgotten is"
-        " forgotten when the user is opened next; until then some of it is still there."
+        f"{error.filename or folder}: cannot be written ({error.strerror}). Some of what was to be"
+        " forgotten is still there; the rest is forgotten when the user is opened next."
     )
+
+
+def _check_folder(path: Path) -> None:
+    if path.is_symlink():
+        raise BackendError(
+            f"{path}: is a link. Nothing was forgotten; what it leads to is not touched. Put a folder"
+            " there."
+        )
 
 
 # Everything
@@ -139,14 +151,14 @@ def _unfinished(folder: Path, error: OSError) -> BackendError:
 
 def _remove(folder: Path) -> None:
     """Remove the folder: the job file last, documents before it, so that the user is listed until then."""
-    children = sorted(os.scandir(folder), key=lambda entry: entry.name.endswith(".toml"))
+    children = sorted(os.scandir(folder), key=lambda child: child.name.endswith(".toml"))
     for child in children:
         if child.name == JOB_NAME:
             continue
         if child.is_dir(follow_symlinks=False):
             shutil.rmtree(child.path)
         else:
-            os.unlink(child.path)  # noqa: PTH108 - of a link, the link
+            Path(child.path).unlink()  # of a link, the link
     sync_folder(folder)
     (folder / JOB_NAME).unlink()
     folder.rmdir()
@@ -156,35 +168,185 @@ def _remove(folder: Path) -> None:
 # A part
 
 
-def _work_out(
-    backend: LocalBackend, user: str, folder: Path, selection: Selection
-) -> tuple[dict[str, list[str]], list[Record], Plan]:
-    """Return the texts of all records by segment, the records, and what is to be done. Reads only."""
-    from tomldiary.erasure import Plan  # noqa: PLC0415 - a type elsewhere in this module
+class _Work:
+    """What is to be done to a user's files; reads only, until `stage` is called."""
 
-    history: dict[str, list[str]] = {}
-    records: list[Record] = []
-    for path in segments(folder / "history"):
+    def __init__(
+        self, backend: LocalBackend, user: str, folder: Path, selection: Selection
+    ) -> None:
+        self._folder = folder
+        self._segments: dict[str, bytes] = {}
+        self._texts: list[list[str]] = []
+        self._records: list[Record] = []
+        _check_folder(folder / "history")
+        for path in segments(folder / "history"):
+            self._read_segment(path)
+
+        def read() -> dict[str, Stored]:
+            found: dict[str, Stored] = {}
+            for kind in backend.kinds(user):
+                path = folder / f"{kind}.toml"
+                stored = read_file(path)
+                if stored is not None:
+                    found[kind] = Stored(decode_utf8(stored[0], path=str(path)), stored[1])
+            return found
+
+        known = [text for texts in self._texts for text in texts]
+        self.plan: Plan = plan(user, known, self._records, read, selection, backend.place)
+        ledger = read_file(folder / LEDGER_NAME)
+        self._ledger = ledger[0] if ledger is not None else b""
+        chosen = selection.session_id or selection.source
+        sessions = {*self.plan.sessions, chosen, chosen.rpartition("#")[0]} - {""}
+        self._new_ledger = without_sessions(self._ledger, sessions) if sessions else self._ledger
+
+    def _read_segment(self, path: Path) -> None:
+        found = read_file(path)
+        self._segments[path.name] = found[0] if found is not None else b""
         texts: list[str] = []
-        for text in split_records(_content(path)):
-            try:
-                records.append(parse_record(text))
-            except InvalidTOML:
-                continue  # torn or damaged: nobody can tell what it holds, so it does not stay
-            texts.append(text)
-        history[path.name] = texts
-    if selection.everything:
-        return history, records, _counted(folder, len(records))
+        for text in split_records(self._segments[path.name]):
+            # A damaged record cannot be looked through, so it does not stay.
+            with contextlib.suppress(InvalidTOML):
+                self._records.append(parse_record(text))
+                texts.append(text)
+        self._texts.append(texts)
 
-    def read() -> dict[str, Stored]:
-        found: dict[str, Stored] = {}
-        for kind in backend.kinds(user):
-            path = folder / f"{kind}.toml"
-            stored = read_file(path)
-            if stored is not None:
-                found[kind] = Stored(decode_utf8(stored[0], path=str(path)), stored[1])
-        return found
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to forget."""
+        return self.plan.is_empty and self._new_ledger == self._ledger
 
-    known = [text for texts in history.values() for text in texts]
-    made: Plan = plan(user, known, records, read, selection, backend.place)
-    return history, records, made
+    def stage(self, job: _Job) -> None:
+        """Write all files as they are going to be, and then that they are there."""
+        if not self.plan.is_empty:
+            for name, data in self._new_segments():
+                if data != self._segments.get(name):
+                    self._put(job, f"history/{name}", data)
+        for kind, text in self.plan.texts.items():
+            self._put(job, f"{kind}.toml", text.encode())
+            job.documents[kind] = {
+                "staged": job.files.pop()[0],
+                "token": list(self.plan.tokens[kind]),
+                "entries": [list(path) for path in self.plan.changed.get(kind, [])],
+            }
+        if self._new_ledger != self._ledger:
+            self._put(job, LEDGER_NAME, self._new_ledger)
+        sync_folder(self._folder)
+        job.is_staged = True
+        _write_job(self._folder, job)
+
+    def _new_segments(self) -> list[tuple[str, bytes]]:
+        old, new = iter(self._records), iter(self.plan.records)
+        made: list[list[str]] = [
+            [text if (fresh := next(new)) is next(old) else render_record(fresh) for text in texts]
+            for texts in self._texts
+        ]
+        names = list(self._segments)
+        if not names:
+            names.append(new_segment(self._folder / "history", None).name)
+            made.append([])
+            make_folder(self._folder / "history", sync=True)
+        made[-1] += map(render_record, self.plan.added)
+        return [(name, "".join(texts).encode()) for name, texts in zip(names, made, strict=True)]
+
+    def _put(self, job: _Job, target: str, data: bytes) -> None:
+        name = f"{_STAGED}{len(job.files) + len(job.documents)}"
+        write_new(str(self._folder / name), data, sync=True)
+        job.files.append([name, target])
+
+
+def _publish(folder: Path, job: _Job) -> None:
+    """Put the staged files in their places; what is there already is done."""
+    for name, target in job.files:
+        with contextlib.suppress(FileNotFoundError):
+            (folder / name).replace(folder / target)
+    for kind, document in job.documents.items():
+        _publish_document(folder, kind, document)
+    if (folder / "history").is_dir():
+        sync_folder(folder / "history")
+    sync_folder(folder)
+    (folder / JOB_NAME).unlink()
+    sync_folder(folder)
+
+
+def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None:
+    staged, target = folder / document["staged"], folder / f"{kind}.toml"
+    if not staged.exists():
+        return
+    token = file_token(target)
+    if token is None:
+        staged.unlink()  # somebody has removed the document
+        return
+    if list(token) != document["token"]:
+        # Somebody has saved it meanwhile: what goes is taken out of that; the rest is merged like any save.
+        made, saved = _document(staged), _document(target)
+        edit = saved.edit()
+        for path in map(tuple[str, ...], document["entries"]):
+            block = made.index.get(path)
+            edit.delete(path)
+            if block is not None:
+                edit.restore(path, block.text, made.own_values(path) or {})
+        staged.unlink()
+        write_new(str(staged), edit.done().text.encode(), sync=True)
+    staged.replace(target)
+
+
+def _document(path: Path) -> Document:
+    return Document.parse(decode_utf8(_content(path), path=str(path)), path=str(path))
+
+
+def _content(path: Path) -> bytes:
+    found = read_file(path)
+    return found[0] if found is not None else b""
+
+
+# The job file
+
+
+def _write_job(folder: Path, job: _Job) -> None:
+    table = {
+        "selection": job.selection.to_table(),
+        "epoch": job.epoch,
+        "is_staged": job.is_staged,
+        "files": job.files,
+        "documents": job.documents,
+    }
+    temp = folder / f"{_STAGED}job"
+    temp.unlink(missing_ok=True)
+    write_new(str(temp), f"{_HEAD}{render_block((), table)}".encode(), sync=True)
+    temp.replace(folder / JOB_NAME)
+    sync_folder(folder)
+
+
+def _read_job(folder: Path) -> _Job | None:
+    found = read_file(folder / JOB_NAME)
+    if found is None:
+        return None
+    table = parse_toml(decode_utf8(found[0]), path=str(folder / JOB_NAME))
+    selection = Selection.from_table(table["selection"])
+    return _Job(
+        selection, table["epoch"], table["is_staged"], table["files"], table["documents"]
+    )  # fmt: skip
+
+
+def _sweep(folder: Path) -> None:
+    for child in list(os.scandir(folder)):
+        if child.name.startswith(_STAGED):
+            Path(child.path).unlink()
+
+
+def _take_back(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        (folder / JOB_NAME).unlink(missing_ok=True)
+        _sweep(folder)
+        sync_folder(folder)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for place, _, names in os.walk(folder):
+        for name in names:
+            path = Path(place) / name
+            if not path.is_symlink():
+                relative = path.relative_to(folder).as_posix()
+                found[relative] = sha256(_content(path)).hexdigest()
+    return dict(sorted(found.items()))

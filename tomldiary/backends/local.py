@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored, digest
+from tomldiary.backends.epochs import Epochs
 from tomldiary.backends.files import (
     FileToken,
     file_token,
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
     from tomldiary.backends.base import Commit, Durability
+    from tomldiary.forgetting import ForgetReceipt, Selection
     from tomldiary.history import Record
 
 __all__ = ["LocalBackend"]
@@ -57,6 +59,7 @@ __all__ = ["LocalBackend"]
 _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
 _TEMP_PREFIX = ".staged-"
+_JOB_PREFIX = ".forgetting"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=-]*(/[a-z0-9_][a-z0-9_.%=-]*)*")
 
 
@@ -97,6 +100,7 @@ class LocalBackend(AsyncVerbs):
         self.durability: Durability = durability
         self._sync = durability == "full"
         self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
+        self.epochs = Epochs(self.base_path / _SYSTEM)
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
@@ -174,6 +178,14 @@ class LocalBackend(AsyncVerbs):
         except (FileNotFoundError, NotADirectoryError):
             return []
         found = [self._user_of(name) for name in folders if name != _SYSTEM]
+        for user in found:
+            # Somebody who is being forgotten may never be opened again.
+            if (
+                user is not None
+                and file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None
+            ):
+                self.reopen(user)
+                self._open(user)
         return sorted(user for user in found if user is not None and self.kinds(user))
 
     def _user_of(self, name: str) -> str | None:
@@ -264,6 +276,7 @@ class LocalBackend(AsyncVerbs):
 
     def records(self, user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
+        self._open(user)
         return read_records(self.folder(user) / "history")
 
     def _tail(self, user: str) -> tuple[str | None, str | None]:
@@ -311,9 +324,18 @@ class LocalBackend(AsyncVerbs):
         """Publish what was committed and sweep what was only staged; the caller holds the lock."""
         folder = self.folder(user)
         try:
-            staged = [e.name for e in os.scandir(folder) if e.name.startswith(_TEMP_PREFIX)]
+            names = [entry.name for entry in os.scandir(folder)]
+            if any(name.startswith(_JOB_PREFIX) for name in names):
+                from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
+
+                finish(self, user)
+                names = [entry.name for entry in os.scandir(folder)]
         except FileNotFoundError:
             return
+        if not names and self.epoch(user):
+            folder.rmdir()  # all that a process left that was killed while it forgot the user
+            return
+        staged = [name for name in names if name.startswith(_TEMP_PREFIX)]
         if not staged and user in self._recovered:
             return
         text = self._tail(user)[1]
@@ -337,6 +359,25 @@ class LocalBackend(AsyncVerbs):
             temp = self._temp_name(str(folder), kind)
             write_new(temp, text.encode("utf-8"), sync=self._sync)
             os.replace(temp, target)  # noqa: PTH105
+
+    def reopen(self, user: str) -> None:
+        """Have whoever comes next look at the user's files as if for the first time."""
+        self._tails.pop(user, None)
+        self._folders.pop(user, None)
+        self._recovered.discard(user)
+
+    # Forgetting
+
+    def epoch(self, user: str) -> int:
+        """Return how often something of the user was forgotten."""
+        self.folder(user)  # says so if this is no user id
+        return self.epochs.read(user)
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from all files; the caller holds the user's lock."""
+        from tomldiary.backends.forget_job import forget  # noqa: PLC0415 - hardly ever needed
+
+        return forget(self, user, selection)
 
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
 from tomldiary.errors import Conflict, IdentifierError
+from tomldiary.history import parse_record, render_record
 from tomldiary.locks import UserLocks
 
 if TYPE_CHECKING:
@@ -15,6 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
+    from tomldiary.forgetting import ForgetReceipt, Selection
 
 __all__ = ["MemoryBackend"]
 
@@ -30,6 +34,7 @@ class MemoryBackend(AsyncVerbs):
     def __init__(self) -> None:
         self._documents: dict[str, dict[str, Stored]] = {}
         self._records: dict[str, list[str]] = {}
+        self._epochs: dict[str, int] = {}
         self._locks = UserLocks(None)
         self._tokens = itertools.count(1)
 
@@ -90,6 +95,31 @@ class MemoryBackend(AsyncVerbs):
             return existed
         self._records.pop(user, None)
         return self._documents.pop(user, None) is not None
+
+    def epoch(self, user: str) -> int:
+        """Return how often something of the user was forgotten."""
+        return self._epochs.get(user, 0)
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from documents and history; the caller holds the user's lock."""
+        from tomldiary.erasure import plan  # noqa: PLC0415 - hardly ever needed
+
+        texts = self._records.get(user, [])
+        records = [parse_record(text) for text in texts]
+        stored = self._documents.get(user, {})
+        made = plan(user, texts, records, lambda: stored, selection, self.place)
+        epoch = self._epochs[user] = self.epoch(user) + 1
+        if selection.everything:
+            self.erase(user)
+        elif not made.is_empty:
+            fresh = {kind: Stored(text, next(self._tokens)) for kind, text in made.texts.items()}
+            self._documents[user] = {**stored, **fresh}
+            self._records[user] = [*map(render_record, [*made.records, *made.added])]
+        files = {
+            f"{kind}.toml": sha256(found.text.encode()).hexdigest()
+            for kind, found in self._documents.get(user, {}).items()
+        }
+        return replace(made.receipt, epoch=epoch, files=files)
 
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""

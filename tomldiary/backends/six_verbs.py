@@ -7,10 +7,13 @@ the same storage is not noticed while a document is being written.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.base import Stored, digest
+from tomldiary.backends.base import Commit, Stored, digest
 from tomldiary.errors import BackendError, CommittedUnpublished
+from tomldiary.history import Record, next_sequence, render_record
 from tomldiary.locks import UserLocks
 from tomldiary.twins import run_coroutine
 
@@ -18,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator
     from contextlib import AbstractContextManager
 
-    from tomldiary.backends.base import BackendProtocol, Commit, Durability
+    from tomldiary.backends.base import BackendProtocol, Durability
+    from tomldiary.forgetting import ForgetReceipt, Selection
 
 __all__ = ["SixVerbsBackend"]
 
@@ -37,6 +41,7 @@ class SixVerbsBackend:
         self.wrapped = wrapped
         self._locks = UserLocks(None)
         self._records: dict[str, str] = {}
+        self._epochs: dict[str, int] = {}
 
     def __repr__(self) -> str:
         return f"SixVerbsBackend({self.wrapped!r})"
@@ -106,6 +111,40 @@ class SixVerbsBackend:
         self._call(self.wrapped.delete_user(user))
         self._records.pop(user, None)
         return existed
+
+    def epoch(self, user: str) -> int:
+        """Return how often this process forgot something of the user; six methods keep no more."""
+        return self._epochs.get(user, 0)
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from the documents, one after the other; the caller holds the lock.
+
+        If it is interrupted, it has to be asked for again.
+        """
+        from tomldiary.erasure import plan  # noqa: PLC0415 - hardly ever needed
+
+        read = {kind: self.read(user, kind) for kind in self.kinds(user)}
+        stored = {kind: found for kind, found in read.items() if found is not None}
+        last = self._records.get(user)
+        made = plan(user, [], [], lambda: stored, selection, self.place)
+        epoch = self._epochs[user] = self.epoch(user) + 1
+        if selection.everything:
+            self.erase(user)
+            return replace(made.receipt, epoch=epoch)
+        if not made.is_empty:
+            # The newest record quotes what was written last; its number has to stay.
+            seq = next_sequence(last)
+            results = {
+                kind: digest(made.texts.get(kind, found.text)) for kind, found in stored.items()
+            }
+            record = Record(seq, "forget", [], results, results)
+            expected = {kind: found.token for kind, found in stored.items()}
+            self.commit(user, Commit(made.texts, expected, [render_record(record)]))
+        files = {
+            kind: sha256(made.texts.get(kind, found.text).encode()).hexdigest()
+            for kind, found in stored.items()
+        }
+        return replace(made.receipt, epoch=epoch, files=files)
 
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""

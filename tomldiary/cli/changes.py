@@ -45,7 +45,8 @@ def _told(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> 
         if key not in _ROUTINE and before.get(key) != after.get(key)
     ]
     parts = [
-        f"{one_line(key)}: {_shown(before, key)} -> {_shown(after, key)}" for key in changed or ["_updated"]
+        f"{one_line(key)}: {_shown(before, key)} -> {_shown(after, key)}"
+        for key in changed or ["_updated"]
     ]
     return "; ".join(parts)
 

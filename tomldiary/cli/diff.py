@@ -17,7 +17,9 @@ __all__ = ["diff"]
 def diff(
     before: Annotated[
         str | None,
-        typer.Argument(metavar="A", help="Transaction or ISO time; without it, before the last one."),
+        typer.Argument(
+            metavar="A", help="Transaction or ISO time; without it, before the last one."
+        ),
     ] = None,
     after: Annotated[
         str | None, typer.Argument(metavar="B", help="The same; without it, now.")

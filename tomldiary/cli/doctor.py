@@ -32,8 +32,7 @@ def doctor(
     diary = open_memory(path)
     if table is not None:
         diary = Diary(path, load_table(table), agent="rules")
-    backend = diary.engine.backend
-    if user is not None and not backend.kinds(user) and not any(backend.records(user)):
+    if user is not None and not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {path}")
     found = check(diary, None if user is None else [user])
     if as_json:

@@ -22,7 +22,9 @@ def point(written: str, user: UserDiary) -> int | datetime:
     if written.isascii() and written.isdecimal():
         newest = user.last_transaction()
         if len(written) > len(str(newest)) or int(written) > newest:
-            raise InvalidValue(f"there is no such transaction, the newest is {newest}", where=written)
+            raise InvalidValue(
+                f"there is no such transaction, the newest is {newest}", where=written
+            )
         return int(written)
     try:
         found = datetime.fromisoformat(written)

@@ -20,7 +20,8 @@ def rollback(
     user: Annotated[str, typer.Option(help="Whose memory.")],
     path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
     steps: Annotated[
-        int | None, typer.Option(help="Undo this many transactions; 1 if nothing else is said.", min=1)
+        int | None,
+        typer.Option(help="Undo this many transactions; 1 if nothing else is said.", min=1),
     ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="Undo all after this transaction or time.")
@@ -30,7 +31,9 @@ def rollback(
     force: Annotated[
         bool, typer.Option("--force", help="Also overwrite what others changed since.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it; without this it is a dry run.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="Do it; without this it is a dry run.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Undo transactions, newest first. Nothing is erased: the undo can be undone."""

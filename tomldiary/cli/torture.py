@@ -17,7 +17,9 @@ __all__ = ["torture"]
 
 def torture(
     *,
-    minutes: Annotated[float, typer.Option(help="Rounds are run until then, at least one.", min=0)] = 1,
+    minutes: Annotated[
+        float, typer.Option(help="Rounds are run until then, at least one.", min=0)
+    ] = 1,
     path: Annotated[str, typer.Option(help="A folder on the disk that matters.")] = ".",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:

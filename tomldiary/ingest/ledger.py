@@ -105,11 +105,7 @@ class Ledger:
 
     def mark(self, *parts: str) -> str:
         """Return the mark that stands for these texts in this ledger and in no other."""
-        hashed = blake2b(key=bytes.fromhex(self._salt), digest_size=_MARK_BYTES)
-        for part in parts:
-            data = part.encode("utf-8", "surrogatepass")
-            hashed.update(len(data).to_bytes(8, "big") + data)
-        return hashed.hexdigest()
+        return _mark(self._salt, *parts)
 
     def __contains__(self, mark: str) -> bool:
         return mark in self._done
@@ -217,6 +213,14 @@ class Ledger:
         return True
 
 
+def _mark(salt: str, *parts: str) -> str:
+    hashed = blake2b(key=bytes.fromhex(salt), digest_size=_MARK_BYTES)
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        hashed.update(len(data).to_bytes(8, "big") + data)
+    return hashed.hexdigest()
+
+
 def without_sessions(data: bytes, sessions: Iterable[str]) -> bytes:
     """Return the content of a ledger without the marks of these sessions' turns.
 
@@ -228,9 +232,7 @@ def without_sessions(data: bytes, sessions: Iterable[str]) -> bytes:
     salt = next((found[1] for line in lines if (found := _SALT.fullmatch(line.rstrip("\n")))), None)
     if salt is None:
         return b""
-    ledger = Ledger(None)
-    ledger._salt = salt  # noqa: SLF001 - the same module
-    marks = {ledger.mark(session) for session in sessions}
+    marks = {_mark(salt, session) for session in sessions}
     kept: list[str] = []
     left_out: set[str] = set()
     for line in lines:

@@ -1,0 +1,223 @@
+"""What the storage engine costs beside the raw file operations under it, measured in the same run.
+
+    python benchmarks/engine.py [--rounds 7] [--path DIR] [--profile ROW]
+
+Every round measures all rows, each with its floor right beside it, so that a busy disk slows both; the
+median of the rounds' ratios is shown. `--path` chooses the disk, `--profile` shows where the time of one
+row goes. The targets are the design's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import itertools
+import os
+import pstats
+import statistics
+import tempfile
+import time
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary import Diary
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.user import UserDiary
+
+DOCUMENT = 10 * 1024  # bytes
+BATCH = 500
+NUMBERS = itertools.count()
+
+
+@dataclass
+class Row:
+    """One thing to measure: `ours` and `floor` do one operation each."""
+
+    name: str
+    ours: Callable[[], object]
+    floor: Callable[[], object]
+    floor_name: str
+    times: int
+    """Operations in one round."""
+    ours_does: int = 1
+    """How many units one operation of ours is."""
+    shown: str = "rate"
+    """`rate`: ours per second over the floor's. `time`: time of ours over the floor's. `µs`: time of ours."""
+    target: str = ""
+    met: Callable[[float], bool] = lambda _: True
+
+
+def filled(folder: Path, size: int, durability: str, *, entries: int = 0) -> UserDiary:
+    """Return a user with a document of about `size` bytes, or of `entries` entries."""
+    diary = Diary(folder, agent="rules", durability=durability, max_prefs_per_category=10**9)
+    user = diary.user("alice")
+    with user.transaction():
+        for number in itertools.count():
+            if entries and number >= entries:
+                break
+            user.upsert_preference(
+                "likes", f"this is the thing with number {number}", id=f"e{number}"
+            )
+            if not entries and number % 10 == 9 and len(user.document("preferences")) > size:
+                break
+    return user
+
+
+def put(user: UserDiary) -> Callable[[], object]:
+    """Return an operation that changes one entry in the middle of the document."""
+    return lambda: user.upsert_preference(
+        "likes", f"changed {next(NUMBERS)}", id="e20", count_up=False
+    )
+
+
+def batch(user: UserDiary) -> None:
+    with user.transaction():
+        for _ in range(BATCH):
+            user.upsert_preference("likes", f"changed {next(NUMBERS)}", id="e20", count_up=False)
+
+
+def raw_replace(folder: Path, size: int, *, sync: bool) -> Callable[[], object]:
+    """Return the least that puts a document in place: temporary file, sync, rename, sync of the folder."""
+    folder.mkdir(parents=True)
+    data, temp, target = os.urandom(size), f"{folder}/temp", f"{folder}/target"
+
+    def replace() -> None:
+        descriptor = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        os.write(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+        os.close(descriptor)
+        os.replace(temp, target)  # noqa: PTH105 - the floor
+        if sync:
+            parent = os.open(folder, os.O_RDONLY)
+            os.fsync(parent)
+            os.close(parent)
+
+    return replace
+
+
+def rows(root: Path) -> list[Row]:
+    """Prepare everything that is measured."""
+    full = filled(root / "full", DOCUMENT, "full")
+    loose = filled(root / "loose", DOCUMENT, "process")
+    small = filled(root / "small", 0, "process", entries=100)
+    large = filled(root / "large", 0, "process", entries=10_000)
+    past = filled(root / "past", DOCUMENT, "process")
+    for _ in range(100):
+        put(past)()
+    size = len(full.document("preferences").encode())
+    engine, file = full.diary.engine, full.diary.engine.backend.place("alice", "preferences")
+    history = sorted((root / "past/alice/history").iterdir())
+    raw_full = raw_replace(root / "raw", size, sync=True)
+    raw_loose = raw_replace(root / "raw-loose", size, sync=False)
+    backend = loose.diary.engine.backend
+
+    def lock() -> None:
+        with backend.lock("alice", 1):
+            pass
+
+    def stripe() -> None:
+        with backend._locks.hold("alice", 1):  # noqa: SLF001 - the lock alone, without the look for left-overs
+            pass
+
+    def undo() -> None:
+        put(past)()
+        past.rollback()
+
+    def cold() -> None:
+        Diary(root / "loose", agent="rules").user("alice").preferences("likes")
+
+    def parse() -> None:
+        with Path(file).open("rb") as opened:
+            tomllib.load(opened)
+
+    def parse_history() -> None:
+        for path in history:
+            tomllib.loads(path.read_text("utf-8"))
+
+    return [
+        Row("durable put, 10 KB", put(full), raw_full, "replace, fsync file and folder", 60,
+            target=">= 0.6", met=lambda value: value >= 0.6),
+        Row("put without sync, 10 KB", put(loose), raw_loose, "replace", 150,
+            target=">= 0.25", met=lambda value: value >= 0.25),
+        Row(f"{BATCH} durable puts in one transaction", lambda: batch(full), put(full), "one durable put", 3,
+            ours_does=BATCH, target=">= 30", met=lambda value: value >= 30),
+        Row("look-up, cached", lambda: engine.document("alice", "preferences"),
+            lambda: os.stat(file), "os.stat", 20_000,  # noqa: PTH116 - the floor
+            target=">= 0.5", met=lambda value: value >= 0.5),
+        Row("lock, acquire and release", stripe, lambda: None, "", 20_000,
+            shown="µs", target="<= 5 µs", met=lambda value: value <= 5),
+        Row("backend.lock, with the look for left-overs", lock, lambda: None, "", 5_000, shown="µs"),
+        Row("put into 10,000 entries", put(large), put(small), "put into 100 entries", 60,
+            shown="time", target="<= 4", met=lambda value: value <= 4),
+        Row("cold open and read, 10 KB", cold, parse, "open and tomllib", 20, shown="time"),
+        Row("put and rollback, 10 KB", undo, put(past), "put", 15, shown="time"),
+        Row("as_of, 100 transactions ago", lambda: past.as_of(2), parse_history, "history in tomllib", 5,
+            shown="time"),
+    ]  # fmt: skip
+
+
+def seconds(operation: Callable[[], object], times: int) -> float:
+    """Return how long one operation takes, as the mean of `times`."""
+    start = time.perf_counter()
+    for _ in range(times):
+        operation()
+    return (time.perf_counter() - start) / times
+
+
+def profile(row: Row) -> None:
+    profiler = cProfile.Profile()
+    row.ours()
+    profiler.enable()
+    for _ in range(max(3, row.times)):
+        row.ours()
+    profiler.disable()
+    pstats.Stats(profiler).sort_stats("tottime").print_stats(25)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--path", help="a folder on the disk to measure")
+    parser.add_argument("--profile", metavar="ROW", help="part of a row's name")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=options.path) as folder:
+        table = rows(Path(folder))
+        if options.profile:
+            profile(next(row for row in table if options.profile in row.name))
+            return
+        found: dict[str, list[tuple[float, float]]] = {row.name: [] for row in table}
+        for _ in range(options.rounds):
+            for row in table:
+                floor = seconds(row.floor, row.times if row.ours_does == 1 else 30)
+                ours = seconds(row.ours, row.times) / row.ours_does
+                found[row.name].append((ours, floor))
+    print(
+        f"load average {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores; medians of {options.rounds}"
+    )
+    print(f"{'':<44} {'ours':>10} {'floor':>10}  {'ratio':>7} {'target':>8}")
+    for row in table:
+        ours = statistics.median(pair[0] for pair in found[row.name]) * 1e6
+        floor = statistics.median(pair[1] for pair in found[row.name]) * 1e6
+        value = ours
+        if row.shown != "µs":
+            value = statistics.median(
+                floor / ours if row.shown == "rate" else ours / floor
+                for ours, floor in found[row.name]
+            )
+        verdict = "" if not row.target else "met" if row.met(value) else "MISSED"
+        floor_text = f"{floor:>7.1f} µs" if row.floor_name else f"{'':>10}"
+        print(
+            f"{row.name:<44} {ours:>7.1f} µs {floor_text}  {value:>7.2f} {row.target:>8}  {verdict:<6}"
+            f"  {row.floor_name}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,234 @@
+"""Looking back and going back from the command line."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+
+import pytest
+from typer.testing import CliRunner
+
+from tomldiary import Diary
+from tomldiary.cli.app import app, run
+
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m\nsecond line"
+
+
+@pytest.fixture
+def alice(tmp_path):
+    user = Diary(tmp_path / "m", agent="rules", durability="process").user("alice")
+    user.upsert_preference("likes", "tea", session_id="s1", actor="agent", reason="said so")
+    user.upsert_preference("goals", "rest", session_id="s2")
+    user.upsert_preference("likes", "green tea", id="pref001", session_id="s2")
+    user.forget_preference("goals", "pref001", session_id="s3")
+    return user
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    """Run a command like `tomldiary` does, in this process; return code, stdout and stderr."""
+
+    def called(*arguments, user="alice", check=None):
+        whose = [] if user is None else ["--user", user]
+        if arguments[0] == "show":
+            whose = [user]
+        line = ["tomldiary", arguments[0], *whose, "--path", str(tmp_path / "m"), *arguments[1:]]
+        monkeypatch.setattr("sys.argv", [str(word) for word in line])
+        code = 0
+        try:
+            run()
+        except SystemExit as error:
+            code = error.code or 0
+        out, err = capsys.readouterr()
+        if check is not None:
+            assert code == check, err
+        return code, out, err
+
+    return called
+
+
+def texts(user, category="likes"):
+    return [item.text for item in user.preferences(category).values()]
+
+
+# history and why
+
+
+def test_history_tells_newest_first_what_changed_and_who_did_it(alice, call):
+    lines = call("history", check=0)[1].splitlines()
+    told = [line for line in lines if line[:5].strip().isdecimal()]
+    assert [int(line[:5]) for line in told] == [4, 3, 2, 1]
+    assert "goals/pref001  - rest" in told[0]
+    assert "likes/pref001  text: tea -> green tea" in told[1]
+    assert "likes/pref001  + tea" in told[3]
+    assert lines[-1].split() == ["session", "s1,", "by", "agent:", "said", "so"]
+    assert alice.history()[0].time[:19].replace("T", " ") in told[0]
+
+
+def test_history_of_one_entry_also_where_its_category_is_empty_by_now(alice, call):
+    told = json.loads(call("history", "goals/pref001", "--json", check=0)[1])
+    assert [(one["seq"], one["key"]) for one in told] == [
+        (4, "goals/pref001"),
+        (2, "goals/pref001"),
+    ]
+    assert told[1]["after"]["text"] == "rest"
+    assert len(json.loads(call("history", "--limit", "2", "--json")[1])) == 2
+    assert call("history", "likes/pref777", check=0)[1] == "Nothing is known to have happened.\n"
+
+
+def test_why_names_session_turn_and_all_changes(tmp_path, call):
+    alice = Diary(tmp_path / "m", agent="rules", durability="process").user("alice")
+    alice.add_turn("I love tea.", "ok", "s1")
+    alice.add_turn("I love tea.", "ok", "s2")
+    out = call("why", "likes/pref001", check=0)[1]
+    figures = dict(re.split(r"\s{2,}", line, maxsplit=1) for line in out.splitlines()[1:5])
+    assert figures["session"] == "s1"
+    assert figures["turn"] == "s1#1"
+    assert figures["confirmations"] == "2"
+    assert figures["verified"].startswith("no")
+    assert "_count: 1 -> 2" in out
+    told = json.loads(call("why", "conversations/s2", "--json", check=0)[1])
+    assert (told["session"], len(told["changes"])) == ("s2", 1)
+
+
+# diff and show --at
+
+
+def test_diff_is_a_unified_diff_between_numbers_or_times(alice, call):
+    assert '+text = "green tea"' in call("diff", "2", "3", check=0)[1]
+    assert '-text = "tea"' in call("diff", "2", "3")[1]
+    moments = {change.seq: change.time for change in alice.history()}
+    assert call("diff", moments[2], moments[3])[1] == call("diff", "2", "3")[1]
+    assert call("diff", "3", "3", check=0)[1] == "Nothing differs.\n"
+
+
+def test_diff_without_points_is_the_last_transaction_up_to_now(alice, call):
+    assert "-[preferences.goals.pref001]" in call("diff", check=0)[1]
+    told = json.loads(call("diff", "--json")[1])
+    assert [(one["key"], one["after"]) for one in told] == [("goals/pref001", None)]
+    everything = json.loads(call("diff", "0", "--json", check=0)[1])
+    assert [(one["key"], one["before"]) for one in everything] == [("likes/pref001", None)]
+
+
+def test_show_at_a_point_is_the_memory_as_it_was(alice, call):
+    moment = next(change.time for change in alice.history() if change.seq == 2)
+    for at in ("2", moment):
+        told = json.loads(call("show", "--at", at, "--json", check=0)[1])
+        assert told["preferences"]["likes"]["pref001"]["text"] == "tea"
+        assert list(told["preferences"]["goals"]) == ["pref001"]
+    raw = call("show", "--at", "1", "--raw", check=0)[1]
+    assert tomllib.loads(raw.partition("# alice: conversations")[0])["_meta"]["seq"] == 1
+    assert "rest" not in call("show", "--at", "1", check=0)[1]
+
+
+# rollback
+
+
+def test_rollback_is_a_dry_run_until_it_is_told_yes(alice, call, tmp_path):
+    before = (tmp_path / "m/alice/preferences.toml").read_bytes()
+    for arguments in ([], ["--dry-run"], ["--yes", "--dry-run"]):
+        out = call("rollback", *arguments, check=0)[1]
+        assert out.splitlines() == [
+            "would undo: 4",
+            "  goals/pref001",
+            "Nothing was changed; to do it, add --yes.",
+        ]
+        assert (tmp_path / "m/alice/preferences.toml").read_bytes() == before
+    assert alice.last_transaction() == 4
+    out = call("rollback", "--yes", check=0)[1]
+    assert out.splitlines() == ["undone: 4", "  goals/pref001"]
+    assert texts(alice, "goals") == ["rest"]
+    newest = alice.history(limit=1)[0]
+    assert (newest.type, newest.actor) == ("rollback", "hand")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "undone"),
+    [
+        (["--steps", "2"], [4, 3]),
+        (["--to", "2"], [4, 3]),
+        (["--to", "0"], [4, 3, 2, 1]),
+        (["--session", "s2", "--force"], [3]),
+        (["--session", "s2", "--steps", "2", "--force"], [3, 2]),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_rollback_takes_steps_a_point_or_a_session(alice, call, arguments, undone):
+    told = json.loads(call("rollback", *arguments, "--yes", "--json", check=0)[1])
+    assert (told["undone"], told["is_done"]) == (undone, True)
+
+
+def test_rollback_to_a_time(alice, call):
+    moment = next(change.time for change in alice.history() if change.seq == 2)
+    told = json.loads(call("rollback", "--to", moment, "--json", check=0)[1])
+    assert (told["undone"], told["is_done"]) == ([4, 3], False)
+
+
+def test_a_conflict_changes_nothing_and_names_the_way_out(alice, call):
+    plan = call("rollback", "--session", "s1", check=0)[1]
+    assert "likes/pref001  (changed since)" in plan
+    assert "--yes --force" in plan
+    code, out, err = call("rollback", "--session", "s1", "--yes")
+    assert (code, out) == (2, "")
+    assert err == "likes/pref001 changed since. Nothing was undone; --force overwrites.\n"
+    assert texts(alice) == ["green tea"]
+    call("rollback", "--session", "s1", "--yes", "--force", check=0)
+    assert texts(alice) == []
+
+
+# What is refused, and what is escaped
+
+CASES = {
+    "no such entry": (["why", "likes/pref9"], "does not exist"),
+    "no key": (["history", "nonsense"], "A key is category/id"),
+    "no point": (["diff", "yesterday"], "yesterday: expected a transaction number, or a time"),
+    "a number too high": (["diff", "5"], "5: there is no such transaction, the newest is 4"),
+    "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),
+    "two ways at once": (["rollback", "--steps", "1", "--to", "1"], "not both"),
+    "nothing to undo": (["rollback", "--session", "nobody"], "there is no transaction to undo"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_errors_are_one_sentence_and_exit_code_2(alice, call, case):
+    arguments, says = CASES[case]
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err
+    assert err.count("\n") == 1
+    assert err.endswith(".\n")
+
+
+@pytest.mark.parametrize("command", ["history", "diff", "rollback"])
+def test_an_unknown_user_is_an_error(alice, call, command):
+    code, out, err = call(command, user="bob")
+    assert (code, out) == (2, "")
+    assert "nothing is known about 'bob'" in err
+
+
+def test_as_it_was_needs_to_know_whose(alice, tmp_path):
+    done = CliRunner().invoke(app, ["show", "--at", "1", "--path", str(tmp_path / "m")])
+    assert "say whose" in str(done.exception)
+
+
+@pytest.mark.parametrize("form", [[], ["--json"]], ids="".join)
+def test_what_a_terminal_would_obey_is_shown_as_an_escape(tmp_path, call, form):
+    user = Diary(tmp_path / "m", agent="rules", durability="process").user(f"eve{HOSTILE}")
+    extra = {"session_id": HOSTILE, "actor": HOSTILE, "reason": HOSTILE}
+    user.upsert_preference("likes", f"tea {HOSTILE}", id=f"id{HOSTILE}", **extra)
+    user.upsert_preference("likes", f"cake {HOSTILE}", id=f"id{HOSTILE}", **extra)
+    for arguments in (
+        ["history"],
+        ["why", f"likes/id{HOSTILE}"],
+        ["diff"],
+        ["rollback"],
+        ["show", "--at", "1"],
+        ["why", f"likes/{HOSTILE}"],
+        ["diff", HOSTILE],
+    ):
+        code, out, err = call(*arguments, *form, user=user.user_id)
+        assert OBEYED.search(out + err) is None
+        assert "evil" in out + err
+        assert (err.count("\n"), out) == (1, "") if code else err == ""

@@ -1,0 +1,162 @@
+"""The torture run: clean on this library, and it does see what a broken storage would do."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tomldiary.backends import LocalBackend
+from tomldiary.torture import Figures, Size, torture, torture_for
+
+ROOT = Path(__file__).parents[1]
+NOTHING = Size(processes=0, updates=0, cycles=0, saves=0)
+EDITOR = "a save between a write's look at the file and its rename is overwritten"
+
+
+@pytest.fixture
+def _asked_for(request):
+    """Leave a long run out unless it is asked for with `-m torture`."""
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+
+
+class Unlocked(LocalBackend):
+    """Lets everybody in."""
+
+    def lock(self, user, timeout):
+        return contextlib.nullcontext()
+
+
+class Forgetful(LocalBackend):
+    """Acknowledges every seventh commit without storing it."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.commits = itertools.count(1)
+
+    def commit(self, user, commit):
+        if next(self.commits) % 7 == 0:
+            return dict.fromkeys(commit.texts, (0, 0, 0, 0))
+        return super().commit(user, commit)
+
+
+class Garbling(LocalBackend):
+    """Damages what it has logged."""
+
+    def commit(self, user, commit):
+        done = super().commit(user, commit)
+        for segment in (self.folder(user) / "history").iterdir():
+            segment.write_bytes(segment.read_bytes().replace(b"likes", b"Likes", 1))
+        return done
+
+
+class Refusing(LocalBackend):
+    """Fails."""
+
+    def commit(self, user, commit):
+        raise OSError(28, "No space left on device")
+
+
+def test_nothing_is_lost_by_a_crowd_or_by_kills(tmp_path):
+    figures = torture(tmp_path, Size(processes=3, updates=15, cycles=3, saves=0))
+    assert figures.is_clean, figures
+    assert figures.acknowledged > 3 * 15
+    assert (figures.rounds, figures.cycles, figures.kept) == (1, 3, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.xfail(reason=EDITOR)
+def test_nothing_is_lost_to_an_editor_or_by_it(tmp_path):
+    figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=8))
+    assert figures.saves == 8
+    assert figures.is_clean, figures
+
+
+def test_a_run_without_work_is_clean(tmp_path):
+    figures = torture(tmp_path, NOTHING)
+    assert figures.is_clean
+    assert (figures.acknowledged, figures.cycles, figures.saves) == (0, 0, 0)
+
+
+def test_a_broken_lock_is_seen(tmp_path):
+    size = Size(processes=4, updates=30, cycles=0, saves=0)
+    figures = torture(tmp_path, size, opener=Unlocked)
+    assert figures.lost + figures.failed > 0
+    assert not figures.is_clean
+    assert Path(figures.kept).is_dir()  # for a look
+
+
+@pytest.mark.parametrize(
+    ("opener", "size", "what"),
+    [
+        (Forgetful, Size(processes=1, updates=15, cycles=0, saves=0), "lost"),
+        (Forgetful, Size(processes=0, updates=0, cycles=2, saves=0), "lost"),
+        (Garbling, Size(processes=1, updates=3, cycles=0, saves=0), "unreadable"),
+        (Refusing, Size(processes=1, updates=3, cycles=0, saves=0), "failed"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_a_broken_storage_is_seen(tmp_path, opener, size, what):
+    figures = torture(tmp_path, size, opener=opener)
+    assert getattr(figures, what) > 0, figures
+    assert not figures.is_clean
+
+
+def test_figures_add_up():
+    total = Figures()
+    total.add(Figures(rounds=1, acknowledged=5, messages=["a"]))
+    total.add(Figures(rounds=1, acknowledged=7, lost=1, messages=["a", "b"]))
+    assert (total.rounds, total.acknowledged, total.messages) == (2, 12, ["a", "b"])
+    assert not total.is_clean
+
+
+def call(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tomldiary", "torture", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        check=False,
+    )
+
+
+def test_the_command_prints_figures_and_its_exit_code_says_whether_anything_was_lost(tmp_path):
+    done = call("--minutes", 0, "--path", tmp_path, "--json")
+    told = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert (told["rounds"], told["cycles"], told["saves"]) == (1, 5, 30)
+    assert (told["lost"], told["duplicated"], told["unreadable"], told["failed"]) == (0, 0, 0, 0)
+    assert done.returncode == (0 if told["is_clean"] else 1)
+    assert told["is_clean"] is (told["saves_lost"] == 0)
+    done = call("--path", tmp_path / "nothing")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_300_kills_8_processes_and_an_editor_lose_nothing(tmp_path):
+    figures = torture(tmp_path, Size(processes=8, updates=500, cycles=300, saves=0))
+    assert figures.is_clean, figures
+    assert figures.cycles == 300
+    assert figures.acknowledged >= 8 * 500 + 300
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+@pytest.mark.xfail(reason=EDITOR)
+def test_300_saves_of_an_editor_lose_nothing(tmp_path):
+    figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=300))
+    assert figures.is_clean, figures
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_rounds_go_on_until_the_time_is_up(tmp_path):
+    figures = torture_for(0.2, tmp_path)
+    assert figures.rounds > 1 or not figures.is_clean
