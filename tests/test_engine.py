@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary, twins
-from tomldiary.backends import LocalBackend
+from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
 from tomldiary.engine import Source
@@ -186,14 +186,14 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
         pass
 
     calls = 0
-    real = os.replace
+    real = local_module.put_in_place
 
-    def replace(source, target):
+    def publish(*arguments):
         nonlocal calls
         calls += 1
         if calls == (1 if stop_before == "first rename" else 2):
             raise Crash
-        real(source, target)
+        return real(*arguments)
 
     def crash(*_args, **_kwargs):
         raise Crash
@@ -202,7 +202,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
         if stop_before == "append":
             patch.setattr(local_module, "append_records", crash)
         else:
-            patch.setattr(local_module.os, "replace", replace)
+            patch.setattr(local_module, "put_in_place", publish)
         with pytest.raises(Crash):
             diary.user("alice").add_turn("I love coffee.", "ok", session_id="s")
     after = Diary(tmp_path, agent="rules").user("alice")
@@ -216,7 +216,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
     assert not list(tmp_path.glob("alice/.staged*"))
 
 
-@pytest.mark.parametrize("operation", ["open", "write", "fsync", "fdatasync", "replace"])
+@pytest.mark.parametrize("operation", ["open", "write", "fsync", "fdatasync", "swap"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_a_failing_file_operation_is_an_error_and_leaves_one_state(
@@ -225,7 +225,8 @@ def test_a_failing_file_operation_is_an_error_and_leaves_one_state(
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.add_turn("I love tea.", "ok", session_id="s")
-    real = getattr(os, operation)
+    module = exchange if operation == "swap" else os
+    real = getattr(module, operation)
     calls = 0
 
     def failing(*args, **kwargs):
@@ -236,7 +237,7 @@ def test_a_failing_file_operation_is_an_error_and_leaves_one_state(
         return real(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, operation, failing)
+        patch.setattr(module, operation, failing)
         raised = None
         try:
             alice.add_turn("I love coffee.", "ok", session_id="s")
@@ -265,20 +266,20 @@ def test_full_durability_syncs_the_document_and_the_log_before_the_rename(tmp_pa
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "first")
     steps = []
-    for name in ("fsync", "fdatasync", "replace"):
-        real = getattr(os, name)
+    for module, name in ((os, "fsync"), (os, "fdatasync"), (exchange, "swap")):
+        real = getattr(module, name)
 
         def spy(*args, name=name, real=real):
             steps.append(name)
             return real(*args)
 
-        monkeypatch.setattr(os, name, spy)
+        monkeypatch.setattr(module, name, spy)
     diary.user("alice").upsert_preference("likes", "second")
-    assert steps == ["fsync", "fdatasync", "replace"]
+    assert steps == ["fsync", "fdatasync", "swap"]
     steps.clear()
     loose = Diary(LocalBackend(tmp_path, durability="process"), agent="rules")
     loose.user("alice").upsert_preference("likes", "third")
-    assert steps == ["replace"]
+    assert steps == ["swap"]
 
 
 def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_path):

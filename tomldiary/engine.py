@@ -408,6 +408,9 @@ class Engine:
         )
         for kind, document in documents.items():
             base = broken.get(kind)
+            if base is None and kind not in tokens:
+                self._cache.pop((user, kind), None)  # somebody's save stands there
+                continue
             token = base.token if base is not None else tokens[kind]
             problem = base.problem if base is not None else None
             known = Known(token, document, results[kind], is_logged=True, problem=problem)

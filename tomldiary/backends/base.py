@@ -104,6 +104,9 @@ class Backend(Protocol):
     def commit(self, user: str, commit: Commit) -> dict[str, Token]:
         """Store a transaction and return the new versions.
 
+        A document whose version is missing in the answer holds a save that came in at the same
+        instant; history has ours, and the next look merges the two.
+
         Raises:
             Conflict: A document is not at its expected version.
             BackendError: Nothing was stored.

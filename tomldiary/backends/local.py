@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored, digest
 from tomldiary.backends.epochs import Epochs
+from tomldiary.backends.exchange import put_in_place, swap
 from tomldiary.backends.files import (
     FileToken,
     file_token,
@@ -48,7 +49,7 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterator, Mapping
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -60,6 +61,8 @@ _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
 _TEMP_PREFIX = ".staged-"
 _JOB_PREFIX = ".forgetting"
+_SEQ = re.compile(r"^seq = (\d+)\s*$", re.MULTILINE)
+_ENTRY = re.compile(r"^\s*\[(?!\s*_meta\b)", re.MULTILINE)
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=-]*(/[a-z0-9_][a-z0-9_.%=-]*)*")
 
 
@@ -233,7 +236,7 @@ class LocalBackend(AsyncVerbs):
             self._drop(staged)
             raise
         self._tails[user] = _Tail(*appended, _folder_time(f"{folder}/history"), commit.records[-1])
-        return self._publish(user, folder, staged)
+        return self._publish(user, folder, staged, commit.expected)
 
     def _temp_name(self, folder: str, kind: str) -> str:
         name = kind.replace("/", "%2f")
@@ -244,15 +247,20 @@ class LocalBackend(AsyncVerbs):
         for temp in staged.values():
             Path(temp).unlink(missing_ok=True)
 
-    def _publish(self, user: str, folder: str, staged: dict[str, str]) -> dict[str, FileToken]:
+    def _publish(
+        self,
+        user: str,
+        folder: str,
+        staged: dict[str, str],
+        expected: Mapping[str, FileToken | None],
+    ) -> dict[str, FileToken]:
         tokens: dict[str, FileToken] = {}
         try:
             for kind, temp in staged.items():
                 target = f"{folder}/{kind}.toml"
-                os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
-                token = file_token(target)
-                assert token is not None  # noqa: S101 - it was just put there
-                tokens[kind] = token
+                token = put_in_place(temp, target, expected.get(kind))
+                if token is not None:
+                    tokens[kind] = token
         except OSError as error:
             self._recovered.discard(user)
             raise CommittedUnpublished(
@@ -343,9 +351,34 @@ class LocalBackend(AsyncVerbs):
             record = parse_record(text)
             if staged or _restarted_since(record):
                 self._roll_forward(folder, record)
+        newest = int(found.group(1)) if text and (found := _SEQ.search(text)) else 0
         for name in staged:
-            (folder / name).unlink(missing_ok=True)
+            self._sweep(folder, name, newest)
         self._recovered.add(user)
+
+    @staticmethod
+    def _sweep(folder: Path, name: str, newest: int) -> None:
+        """Remove what a crash left staged, unless it is a person's save that an exchange put there."""
+        found = read_file(folder / name)
+        target = folder / f"{name.removesuffix('.tmp').split('-', 3)[-1].replace('%2f', '/')}.toml"
+        if found is not None and target.exists():
+            text = found[0].decode("utf-8", "replace")
+            grown_from = _SEQ.search(text)
+            logged = {
+                fingerprint
+                for record in read_records(folder / "history")
+                for fingerprint in parse_record(record).results.values()
+            }
+            # What we had staged ourselves carries the number of a transaction that never happened, or
+            # was cut off before it came to that: `_meta` stands at the head of what we write.
+            is_ours = (
+                int(grown_from.group(1)) > newest
+                if grown_from is not None
+                else _ENTRY.search(text) is None
+            )
+            if not is_ours and digest(text) not in logged:
+                swap(str(folder / name), str(target))
+        (folder / name).unlink(missing_ok=True)
 
     def _roll_forward(self, folder: Path, record: Record) -> None:
         """Publish the last transaction's documents where that did not happen any more."""

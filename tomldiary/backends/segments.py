@@ -1,4 +1,4 @@
-"""The history of one user in files: segments of at most 4 MB, appended to and never rewritten."""
+"""The history of one user in files: segments of 4 MB that are appended to; only forgetting rewrites them."""
 
 from __future__ import annotations
 

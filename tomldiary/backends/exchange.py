@@ -1,0 +1,95 @@
+"""Putting a new version in place without losing a save that arrives at the same instant.
+
+A plain rename destroys whatever stands in its way. Where the system can exchange two names at once
+(Linux, `renameat2`), what was displaced can be looked at: if it is not the version the write was based
+on, somebody saved in between, and their file goes back. It is also quicker than a rename on ext4,
+which writes a renamed file to the disk at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.backends.files import file_token
+
+if TYPE_CHECKING:
+    from tomldiary.backends.files import FileToken
+
+__all__ = ["put_in_place"]
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+_NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
+
+
+def put_in_place(temp: str, target: str, expected: FileToken | None) -> FileToken | None:
+    """Give `target` the file `temp`, and return its token; None if somebody's save was kept instead.
+
+    Args:
+        temp: The new version; gone afterwards.
+        target: The file.
+        expected: The version that is to be replaced; None if there was no file.
+
+    Raises:
+        OSError: Nothing was put in place.
+    """
+    if expected is None or not swap(temp, target):
+        os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
+        return file_token(target)
+    ours = _identity(file_token(target))
+    displaced = _identity(file_token(temp))
+    if displaced == _identity(expected):
+        os.unlink(temp)  # noqa: PTH108 - see above
+        return file_token(target)
+    # A save came in between: it goes back, unless an even newer one is there by now.
+    while displaced != ours:
+        swap(temp, target)
+        displaced = _identity(file_token(temp))
+        if displaced != ours and _identity(file_token(target)) != ours:
+            break  # two saves of theirs: the newer one stands, as it would have without us
+    os.unlink(temp)  # noqa: PTH108 - see above
+    return None
+
+
+def swap(one: str, two: str) -> bool:
+    """Exchange two files in one step; False where the system cannot.
+
+    Raises:
+        OSError: It can, but did not.
+    """
+    rename = _renameat2()
+    if rename is None:
+        return False
+    done = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(two), _RENAME_EXCHANGE)
+    if done == 0:
+        return True
+    import ctypes  # noqa: PLC0415 - see _renameat2
+
+    code = ctypes.get_errno()
+    if code in _NOT_HERE:
+        return False
+    raise OSError(code, os.strerror(code), two)
+
+
+@lru_cache(maxsize=1)
+def _renameat2() -> Any:
+    """Return the system's call, or None."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # noqa: PLC0415 - only writers need it
+
+    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if call is not None:
+        call.argtypes = [
+            ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint,
+        ]  # fmt: skip
+    return call
+
+
+def _identity(token: FileToken | None) -> tuple[int, int, int] | None:
+    """Return what of a token a rename does not change: all but the change time."""
+    return None if token is None else (token[0], token[2], token[3])
