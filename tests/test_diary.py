@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import subprocess
 import sys
 import time
@@ -75,6 +76,35 @@ def test_everything_the_ancestor_exports_is_there():
         assert name in tomldiary.__all__
     with pytest.raises(AttributeError):
         _ = tomldiary.nothing_of_the_kind
+
+
+@pytest.mark.parametrize(
+    ("module", "names"),
+    [
+        ("diary", "Diary TOMLDiary"),
+        ("models", "PreferenceItem ConversationItem MemoryDeps MetaInfo"),
+        ("compaction", "CompactionConfig CompactionDeps CompactionStats compactor_agent"),
+        ("extractor_factory", "build_extractor extractor_agent extractor_prompt_check"),
+        ("writer", "MemoryWriter shutdown_all_background_tasks fire_and_forget background_tasks SHUTDOWN_TIMEOUT"),
+        ("pretty_print", "PreferencesPrinter ConversationsPrinter pretty_print_preferences pretty_print_conversations"),
+        ("schema", "get_preferences_schema get_conversations_schema show_preferences_schema show_conversations_schema"),
+        ("loaders", "PreferenceLoader ConversationLoader load_preferences load_conversations"),
+        ("backends", "LocalBackend BackendProtocol"),
+        ("backends.local", "LocalBackend"),
+        ("backends.base", "BackendProtocol validate_identifier"),
+        ("tools", ("upsert_preference forget_preference list_preferences list_categories list_conversation_summary"
+         " update_conversation_summary _check_preference_limits _find_similar_preferences")),
+        ("compaction_tools", "list_preference_blocks rewrite_preference_block delete_conversation_block"),
+        ("logging", "get_logger configure_stdlib_logging_intercept"),
+        ("utils", "extract_categories_from_schema"),
+    ],
+)  # fmt: skip
+def test_names_are_found_in_the_ancestors_modules(module, names):
+    found = importlib.import_module(f"tomldiary.{module}")
+    for name in names.split():
+        assert getattr(found, name) is not None
+    with pytest.raises(AttributeError):
+        _ = found.nothing_of_the_kind
 
 
 def test_constructing_needs_no_key_and_no_framework(tmp_path, monkeypatch):

@@ -167,6 +167,7 @@ def test_older_texts_that_only_the_session_wrote_go_from_history(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "first words", session_id="gone-1", reason="gone-1 said so")
     alice.upsert_preference("likes", "second words", id="pref001", session_id="kept-1")
+    alice.upsert_preference("goals", "rest", session_id="kept-1", reason="as in gone-1")
     alice.forget(session_id="gone-1")
     assert texts(alice) == {"pref001": "second words"}
     assert texts(alice.as_of(1)) == {}
@@ -461,6 +462,8 @@ _created_by = "kept-1"
 [preferences.likes.jazz.more]
 detail = "sub"
 
+# loose, too
+
 [preferences.likes.opera]
 text = "opera"
 _created_by = "gone-1"
@@ -596,6 +599,16 @@ def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
         assert found == [(block.path, block.text) for block in split_blocks(text)]
 
 
+def test_a_text_that_is_opened_above_unchanged_tables_swallows_them():
+    tables = Tables("preferences", Selection("gone"))
+    below = '[likes.b]\nx = 1\n\n[likes.c]\n# """\nz = 1\n'
+    for above in ("x = 1\n\n", 'x = """\n'):
+        text = f"[_meta]\nseq = 1\n\n[likes.a]\n{above}{below}"
+        tomllib.loads(text)
+        found = [block.path for block in tables._version(text).blocks]
+        assert found == [block.path for block in split_blocks(text)]
+
+
 # Looking back
 
 
@@ -659,9 +672,20 @@ def test_an_operation_that_was_forgotten_is_no_longer_known(diary):
     assert list(texts(alice).values()) == ["chess"]
 
 
+def test_an_operation_that_another_process_forgot_is_no_longer_known_here(tmp_path):
+    one, other = (Diary(tmp_path, agent="rules") for _ in range(2))
+    with one.user("alice").transaction(operation_id="op", session_id="gone-1"):
+        one.user("alice").upsert_preference("likes", "jazz", session_id="gone-1")
+    other.user("alice").forget(session_id="gone-1")
+    with one.user("alice").transaction(operation_id="op", session_id="kept-1"):
+        one.user("alice").upsert_preference("likes", "chess", session_id="kept-1")
+    assert list(texts(other.user("alice")).values()) == ["chess"]
+
+
 def test_caches_and_the_index_let_go_of_it(diary):
     alice = diary.user("alice")
-    alice.add_turn("I love jazz.", "ok", "gone-1")
+    with alice.transaction(operation_id="op", session_id="gone-1"):
+        alice.add_turn("I love jazz.", "ok", "gone-1")
     assert [hit.text for hit in alice.recall("jazz")] == ["I love jazz."]
     alice.forget(session_id="gone-1")
     assert not [key for key in diary.engine._cache if key[0] == "alice"]
@@ -822,6 +846,28 @@ def check_after_a_crash(root, selector):
     return True
 
 
+def dying_before(number, root, selector):
+    """Forget, but be killed right before the n-th file operation."""
+    left = number
+
+    def killing(real):
+        def call(*args, **kwargs):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    alice = Diary(root, agent="rules", durability="process").user("alice")
+    alice.last_transaction()
+    for name in ("open", "write", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir"):
+        setattr(os, name, killing(getattr(os, name)))
+    alice.forget(**selector)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 @pytest.mark.parametrize("selector", [{"session_id": "gone-1"}, {"everything": True}])
 def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, selector):
     """A child dies by kill -9 right before its n-th file operation, for every n there is."""
@@ -833,24 +879,11 @@ def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, s
         shutil.copytree(store, root)
         child = os.fork()
         if child == 0:
-            left = number
-
-            def killing(real):
-                def call(*args, **kwargs):
-                    nonlocal left
-                    left -= 1
-                    if left == 0:
-                        os.kill(os.getpid(), signal.SIGKILL)
-                    return real(*args, **kwargs)
-
-                return call
-
-            alice = Diary(root, agent="rules", durability="process").user("alice")
-            alice.last_transaction()
-            for name in ("open", "write", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir"):
-                setattr(os, name, killing(getattr(os, name)))
-            alice.forget(**selector)
-            os._exit(0)
+            try:
+                dying_before(number, root, selector)
+                os._exit(0)
+            finally:
+                os._exit(3)
         status = os.waitpid(child, 0)[1]
         unfinished += (root / "alice" / job_module.JOB_NAME).exists()
         done += check_after_a_crash(root, selector)
@@ -910,6 +943,18 @@ def test_who_lists_the_users_finishes_what_was_begun(tmp_path, monkeypatch):
             diary.user("alice").forget(everything=True)
     assert Diary(root, agent="rules").users() == ["bob"]
     assert hits(root, "alice", *WORDS) == []
+
+
+def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    diary = Diary(root, agent="rules", durability="process")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
+        with pytest.raises(BackendError):
+            diary.user("alice").forget(session_id="gone-1")
+    assert texts(diary.user("alice")) == {"pref001": "I love tea."}
+    assert hits(root, *WORDS) == []
 
 
 def test_history_is_not_read_before_the_job_is_finished(tmp_path, monkeypatch):

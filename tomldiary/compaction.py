@@ -297,3 +297,12 @@ def load_compactor() -> Any:
     from tomldiary.extraction.resolve import load_factory  # noqa: PLC0415 - only when a run is due
 
     return load_factory("compactor_agent")()
+
+
+def __getattr__(name: str) -> Any:
+    """Find `compactor_agent` here too, where the ancestor has it."""
+    if name == "compactor_agent":
+        from tomldiary.extractor_factory import compactor_agent  # noqa: PLC0415 - rarely asked for here
+
+        return compactor_agent
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,6 +6,7 @@ Field names are plain; in TOML the fields that the engine manages carry a leadin
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -69,3 +70,12 @@ class MetaInfo(BaseModel):
 
     version: str = FORMAT_VERSION
     schema_name: str = ""
+
+
+def __getattr__(name: str) -> Any:
+    """Find `MemoryDeps` here too, where the ancestor has it; it is made of these models."""
+    if name == "MemoryDeps":
+        from tomldiary.draft import MemoryDeps  # noqa: PLC0415 - which needs this module
+
+        return MemoryDeps
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
