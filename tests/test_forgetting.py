@@ -23,7 +23,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Conflict, Diary, MemoryWriter
-from tomldiary.backends import LocalBackend, MemoryBackend
+from tomldiary.backends import MemoryBackend
 from tomldiary.backends import forget_job as job_module
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
@@ -945,6 +945,21 @@ def test_who_lists_the_users_finishes_what_was_begun(tmp_path, monkeypatch):
     assert hits(root, "alice", *WORDS) == []
 
 
+def test_whose_folder_it_is_is_known_until_the_end(tmp_path, monkeypatch):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    for letter in "abcdefgh":
+        user = letter * 300  # too long to be the name of a folder
+        diary.user(user).add_turn("I love jazz.", "ok", "s1")
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                job_module.shutil, "rmtree", lambda path: (_ for _ in ()).throw(OSError())
+            )
+            with pytest.raises(BackendError):
+                diary.user(user).forget(everything=True)
+    assert Diary(tmp_path, agent="rules").users() == []
+    assert not [path for path in tmp_path.iterdir() if path.name != ".tomldiary"]
+
+
 def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
     root = tmp_path / "m"
     prepared(root)
@@ -1159,4 +1174,4 @@ def test_storage_of_six_methods_forgets_in_its_documents():
 def test_local_and_its_names_agree_on_what_belongs_to_a_job():
     assert local_module._JOB_PREFIX == job_module.JOB_PREFIX
     assert f"{local_module._JOB_PREFIX}.toml" == job_module.JOB_NAME
-    assert LocalBackend  # both are of the same storage
+    assert local_module._OWNER == job_module._OWNER

@@ -40,6 +40,7 @@ JOB_PREFIX = ".forgetting"
 """All names that begin with this belong to a job."""
 JOB_NAME = f"{JOB_PREFIX}.toml"
 _STAGED = f"{JOB_PREFIX}-"
+_OWNER = "owner.toml"
 _HEAD = "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
 
 
@@ -150,9 +151,8 @@ def _check_folder(path: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder: the job file last, documents before it, so that the user is listed until then."""
-    children = sorted(os.scandir(folder), key=lambda child: child.name.endswith(".toml"))
-    for child in children:
+    """Remove the folder: last what says whose it is, and that there is a job."""
+    for child in sorted(os.scandir(folder), key=lambda child: child.name == _OWNER):
         if child.name == JOB_NAME:
             continue
         if child.is_dir(follow_symlinks=False):
