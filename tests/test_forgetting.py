@@ -502,6 +502,7 @@ def test_every_way_to_write_an_entry_by_hand_can_be_forgotten(tmp_path):
         "# at the top",
         "# about jazz",
         "# inline comment",
+        "# loose",
         'detail = "sub"',
         "# nobody's",
     ):
@@ -674,8 +675,9 @@ def test_an_operation_that_was_forgotten_is_no_longer_known(diary):
 
 def test_an_operation_that_another_process_forgot_is_no_longer_known_here(tmp_path):
     one, other = (Diary(tmp_path, agent="rules") for _ in range(2))
-    with one.user("alice").transaction(operation_id="op", session_id="gone-1"):
-        one.user("alice").upsert_preference("likes", "jazz", session_id="gone-1")
+    for _ in range(2):
+        with one.user("alice").transaction(operation_id="op", session_id="gone-1"):
+            one.user("alice").upsert_preference("likes", "jazz", session_id="gone-1")
     other.user("alice").forget(session_id="gone-1")
     with one.user("alice").transaction(operation_id="op", session_id="kept-1"):
         one.user("alice").upsert_preference("likes", "chess", session_id="kept-1")

@@ -349,3 +349,20 @@ def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path)
         (file.parent / ".staged-1-0-preferences.tmp").write_text(staged[:cut])
         assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
         assert file.read_text() == whole
+
+
+@pytest.mark.parametrize("save", [save_in_place, save_by_rename])
+def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, monkeypatch):
+    alice.upsert_preference("likes", "tea")
+    real = exchange.swap
+
+    def followed(temp, target):
+        done = real(temp, target)
+        monkeypatch.setattr(exchange, "swap", real)
+        save(file, file.read_text().replace('"tea"', '"green tea"'))
+        return done
+
+    monkeypatch.setattr(exchange, "swap", followed)
+    alice.upsert_preference("likes", "coffee")
+    age(file)
+    assert texts(alice) == ["green tea", "coffee"]

@@ -18,9 +18,6 @@ ROOT = Path(__file__).parents[1]
 NOTHING = Size(processes=0, updates=0, cycles=0, saves=0)
 
 
-EDITOR = "an editor that reads and saves again and again, within a moment of every write, still loses some"
-
-
 @pytest.fixture
 def _asked_for(request):
     """Leave a long run out unless it is asked for with `-m torture`."""
@@ -73,7 +70,6 @@ def test_nothing_is_lost_by_a_crowd_or_by_kills(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.xfail(reason=EDITOR)
 def test_nothing_is_lost_to_an_editor_or_by_it(tmp_path):
     figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=8))
     assert figures.saves == 8
@@ -151,7 +147,6 @@ def test_300_kills_8_processes_and_an_editor_lose_nothing(tmp_path):
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-@pytest.mark.xfail(reason=EDITOR)
 def test_300_saves_of_an_editor_lose_nothing(tmp_path):
     figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=300))
     assert figures.is_clean, figures

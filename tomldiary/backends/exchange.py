@@ -37,14 +37,14 @@ def put_in_place(temp: str, target: str, expected: FileToken | None) -> FileToke
     Raises:
         OSError: Nothing was put in place.
     """
+    ours = _identity(file_token(temp))
     if expected is None or not swap(temp, target):
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
-        return file_token(target)
-    ours = _identity(file_token(target))
+        return _token_of(target, ours)
     displaced = _identity(file_token(temp))
     if displaced == _identity(expected):
         os.unlink(temp)  # noqa: PTH108 - see above
-        return file_token(target)
+        return _token_of(target, ours)
     # A save came in between: it goes back, unless an even newer one is there by now.
     while displaced != ours:
         swap(temp, target)
@@ -53,6 +53,12 @@ def put_in_place(temp: str, target: str, expected: FileToken | None) -> FileToke
             break  # two saves of theirs: the newer one stands, as it would have without us
     os.unlink(temp)  # noqa: PTH108 - see above
     return None
+
+
+def _token_of(target: str, ours: tuple[int, int, int] | None) -> FileToken | None:
+    """Return the token of our file; None if somebody has saved right behind us, whose token it is."""
+    token = file_token(target)
+    return token if _identity(token) == ours else None
 
 
 def swap(one: str, two: str) -> bool:
