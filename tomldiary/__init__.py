@@ -18,7 +18,7 @@ from tomldiary.compaction import CompactionConfig
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.diary import Diary, TOMLDiary
 from tomldiary.draft import MemoryDeps
-from tomldiary.errors import Conflict, DiaryError
+from tomldiary.errors import Conflict, DiaryError, Forgotten
 from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
 from tomldiary.recall import Hit
 from tomldiary.user import UserDiary
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         extractor_agent,
         extractor_prompt_check,
     )
+    from tomldiary.forgetting import ForgetReceipt
     from tomldiary.loaders import (
         ConversationLoader,
         PreferenceLoader,
@@ -61,6 +62,8 @@ __all__ = [
     "DefaultPrefTable",
     "Diary",
     "DiaryError",
+    "ForgetReceipt",
+    "Forgotten",
     "Hit",
     "MemoryDeps",
     "MemoryWriter",
@@ -91,6 +94,7 @@ __all__ = [
 _LAZY = {
     "ConversationLoader": "loaders",
     "ConversationsPrinter": "pretty_print",
+    "ForgetReceipt": "forgetting",
     "MemoryWriter": "writer",
     "PreferenceLoader": "loaders",
     "PreferencesPrinter": "pretty_print",
