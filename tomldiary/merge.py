@@ -63,7 +63,7 @@ def _take(
         or split_tail(was.text)[0] == split_tail(known.text)[0]
     )
     if block is not None and untouched:
-        edit.restore(path, block.text, new, after=_before(ours, path))
+        edit.restore(path, block.text, new, after=ours.before(path))
     else:
         edit.put(path, {**(theirs.table(path) or {}), **new})
 
@@ -97,13 +97,3 @@ def _kept_by_us(ours: dict[str, Any], theirs: dict[str, Any] | None) -> dict[str
     return {
         key: value for key, value in ours.items() if key in managed or key not in (theirs or {})
     }
-
-
-def _before(document: Document, path: Path) -> Path | None:
-    """Return the path of the block that stands in front of a table."""
-    before: Path | None = None
-    for block in document.blocks:
-        if block.path == path:
-            return before
-        before = block.path or before
-    return None

@@ -281,7 +281,7 @@ class Past:
                 continue
             if kind not in places:
                 places[kind] = Document.parse(self._timeline().text(kind, oldest - 1))
-            edit.restore(path, state[0].text, state[1], after=_before(places[kind], path))
+            edit.restore(path, state[0].text, state[1], after=places[kind].before(path))
 
     def _undoable(
         self, steps: int, session_id: str | None, to: int | datetime | None
@@ -371,15 +371,6 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
 def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | None:
     block = document.index.get(path)
     return None if block is None else (block, document.own_values(path) or {})
-
-
-def _before(document: Document, path: Path) -> Path | None:
-    previous: Path | None = None
-    for block in document.blocks:
-        if block.path == path:
-            return previous
-        previous = block.path or previous
-    return None
 
 
 def _entries(record: Record) -> Iterator[HistoryEntry]:

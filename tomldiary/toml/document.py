@@ -113,6 +113,15 @@ class Document:
             if (*path, key) not in self.index and (*path, key) not in self.parents
         }
 
+    def before(self, path: Path) -> Path | None:
+        """Return the path of the table that stands in front of a table, or None."""
+        previous: Path | None = None
+        for block in self.blocks:
+            if block.path == path:
+                return previous
+            previous = block.path or previous
+        return None
+
     def sharing_blocks_of(self, other: Document) -> Document:
         """Return this document with the other's block objects wherever the text is the same.
 
