@@ -303,8 +303,7 @@ class LocalBackend(AsyncVerbs):
             return None, None
         record, end = last_record(newest)
         if end < newest.stat().st_size:
-            with newest.open("r+b") as file:
-                file.truncate(end)
+            os.truncate(newest, end)
         if record is None:
             # The only record of a fresh segment was torn: the one before it is in the segment before.
             newest.unlink()
