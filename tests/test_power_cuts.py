@@ -47,6 +47,7 @@ def close(diary):
 def seen(diary, user):
     """What a reader finds: all documents of a user, without the bookkeeping in `_meta`."""
     found = {}
+    diary.engine.document(user, "preferences")
     for kind in diary.engine.backend.kinds(user):
         table = tomllib.loads(diary.engine.document(user, kind).text)
         table.pop("_meta", None)
@@ -109,6 +110,17 @@ class Workload:
         self.did(ALICE)
         alice.rollback(2, force=True)
         self.did(ALICE)
+        # An editor's buffer of before, and then a change of the very entry that was edited in it.
+        path = self.folder / ALICE / "preferences.toml"
+        buffer = path.read_text(encoding="utf-8")
+        alice.upsert_preference("likes", "thing 3")
+        self.did(ALICE)
+        self.edit(ALICE, lambda _: buffer.replace('"thing 1"', '"my thing"'), style="rename")
+        with alice.transaction(reason="of what was edited"):
+            key = next(k for k, item in alice.preferences("likes").items() if item.text == "my thing")
+            alice.forget_preference("likes", key)
+            alice.upsert_preference("goals", "swim")
+        self.did(ALICE)
         long.upsert_preference("likes", "owls")
         self.did(LONG)
         bob.add_turn("I love gin.", "ok", session_id="s1")
@@ -161,8 +173,8 @@ class Examiner:
 
     def open(self, state):
         folder = Path(tempfile.mkdtemp(dir=self.disk))
-        materialise(state.tree, folder, 1e9 if state.is_power_cut else None)
-        self.patch.setattr(local_module, "_restarted_since", lambda _: state.is_power_cut)
+        materialise(state.tree, folder, 1e9)
+        self.patch.setattr(local_module, "is_older_than_the_system", lambda _: state.is_power_cut)
         root = folder / self.place
         diary = Diary(root, agent="rules")
         try:
@@ -181,7 +193,7 @@ class Examiner:
                 damage = verify(diary.engine.backend, user)
                 if damage is not None:
                     return f"{user[:9]}: after a write: {damage.place} {damage.message}"
-            left = [path for path in root.rglob(".*") if path.name != ".tomldiary"]
+            left = [path for path in root.rglob(".*") if ".tomldiary" not in path.parts]
             if left:
                 return f"left over: {left}"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding

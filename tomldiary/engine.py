@@ -362,10 +362,9 @@ class Engine:
         self, user: str, changed: dict[str, tuple[Known | None, Edit]], source: Source
     ) -> None:
         seq = next_sequence(self.backend.last_record(user))
-        records: list[str] = []
         outside = self._outside_changes(user, changed, seq)
         if outside is not None:
-            records.append(render_record(outside))
+            changed = self._commit_outside(user, changed, outside)
             seq += 1
         documents: dict[str, Document] = {}
         changes: list[Change] = []
@@ -393,7 +392,6 @@ class Engine:
             operation=source.operation,
             content=source.content if source.operation else "",
         )
-        records.append(render_record(record))
         # A file that does not parse is never overwritten: it catches up once somebody has mended it.
         broken = {
             kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
@@ -403,7 +401,8 @@ class Engine:
             Commit(
                 {kind: doc.text for kind, doc in documents.items() if kind not in broken},
                 {kind: base.token if base else None for kind, (base, _) in changed.items()},
-                records,
+                [render_record(record)],
+                replaces_save=outside is not None,
             ),
         )
         for kind, document in documents.items():
@@ -415,6 +414,38 @@ class Engine:
             problem = base.problem if base is not None else None
             known = Known(token, document, results[kind], is_logged=True, problem=problem)
             self._remember((user, kind), known)
+
+    def _commit_outside(
+        self, user: str, changed: dict[str, tuple[Known | None, Edit]], record: Record
+    ) -> dict[str, tuple[Known | None, Edit]]:
+        """Store what people saved as a transaction of its own, and return what ours starts from now.
+
+        A crash between the two leaves the one, never half of the other: once the merged text is in the file,
+        ours can be redone on it.
+        """
+        bases = {
+            kind: base for kind, (base, _) in changed.items() if base is not None and kind in record.results
+        }
+        tokens = self.backend.commit(
+            user,
+            Commit(
+                {kind: base.document.text for kind, base in bases.items() if base.is_merged},
+                {kind: base.token if base else None for kind, (base, _) in changed.items()},
+                [render_record(record)],
+                replaces_save=True,
+            ),
+        )
+        fresh = dict(changed)
+        for kind, base in bases.items():
+            if base.is_merged and kind not in tokens:
+                raise Conflict(f"{self.backend.place(user, kind)} was saved by somebody just now.")
+            token = tokens.get(kind, base.token)
+            fresh[kind] = (replace(base, token=token), changed[kind][1])
+            self._remember(
+                (user, kind),
+                Known(token, base.document, base.digest, is_logged=True, is_young=base.is_young),
+            )
+        return fresh
 
     def _stamp(self, edit: Edit, seq: int) -> None:
         meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
