@@ -35,6 +35,7 @@ __all__ = [
     "Record",
     "block_changes",
     "next_sequence",
+    "operation_of",
     "parse_record",
     "redo",
     "render_record",
@@ -44,6 +45,7 @@ __all__ = [
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
+_OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
@@ -137,6 +139,18 @@ def next_sequence(last: str | None) -> int:
     if found is None:
         raise InvalidTOML("a history record has no sequence number.")
     return int(found.group(1)) + 1
+
+
+def operation_of(text: str) -> tuple[str, str]:
+    """Return a record's operation id and its content, without parsing the rest; "" where there is none."""
+    import tomllib  # noqa: PLC0415 - see parse_record
+
+    # Every value is on one line, so no text of a user's can look like one of these.
+    lines = _OPERATION.findall(text)
+    if not lines:
+        return "", ""
+    found = tomllib.loads("\n".join(lines))
+    return found.get("operation", ""), found.get("content", "")
 
 
 def redo(text: str, record: Record, doc: str) -> str:
