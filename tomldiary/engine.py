@@ -12,22 +12,14 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.backends.base import Commit, digest
+from tomldiary.commits import Changed, prepare
 from tomldiary.errors import Conflict, Forgotten, NestedTransaction
 from tomldiary.forks import renew_after_fork
-from tomldiary.history import (
-    Change,
-    Record,
-    block_changes,
-    next_sequence,
-    operation_of,
-    render_record,
-)
+from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.preferences import reserve_ids
-from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -380,100 +372,15 @@ class Engine:
             )
         return before[0] if before is not None else None
 
-    def _commit(
-        self, user: str, changed: dict[str, tuple[Known | None, Edit]], source: Source
-    ) -> int:
-        seq = next_sequence(self.backend.last_record(user))
-        records: list[str] = []
-        outside = self._outside_changes(user, changed, seq)
-        if outside is not None:
-            records.append(render_record(outside))
-            seq += 1
-        documents: dict[str, Document] = {}
-        changes: list[Change] = []
-        bases: dict[str, str] = {}
-        results: dict[str, str] = {}
-        for kind, (base, edit) in changed.items():
-            if kind == "preferences" and base is not None and base.logged is not None:
-                reserve_ids(edit, base.logged)
-            self._stamp(edit, seq)
-            document = edit.done()
-            old = base.document if base is not None else NOTHING
-            documents[kind] = document
-            changes += block_changes(kind, old.blocks, document.blocks)
-            bases[kind] = base.digest if base is not None else EMPTY
-            results[kind] = digest(document.text)
-        record = Record(
-            seq=seq,
-            type=source.type,
-            changes=changes,
-            bases=bases,
-            results=results,
-            session=source.session,
-            actor=source.actor,
-            reason=source.reason,
-            operation=source.operation,
-            content=source.content if source.operation else "",
-        )
-        records.append(render_record(record))
-        # A file that does not parse is never overwritten: it catches up once somebody has mended it.
-        broken = {
-            kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
-        }
-        tokens = self.backend.commit(
-            user,
-            Commit(
-                {kind: doc.text for kind, doc in documents.items() if kind not in broken},
-                {kind: base.token if base else None for kind, (base, _) in changed.items()},
-                records,
-            ),
-        )
-        for kind, document in documents.items():
-            base = broken.get(kind)
-            if base is None and kind not in tokens:
+    def _commit(self, user: str, changed: Changed, source: Source) -> int:
+        prepared = prepare(self.backend, user, changed, source, self.schema_name)
+        tokens = self.backend.commit(user, prepared.commit)
+        for kind, known in prepared.known(tokens):
+            if known is None:
                 self._cache.pop((user, kind), None)  # somebody's save stands there
-                continue
-            token = base.token if base is not None else tokens[kind]
-            problem = base.problem if base is not None else None
-            known = Known(token, document, results[kind], is_logged=True, problem=problem)
-            self._remember((user, kind), known)
-        return seq
-
-    def _stamp(self, edit: Edit, seq: int) -> None:
-        meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
-        meta["version"] = FORMAT_VERSION
-        meta.setdefault("schema_name", self.schema_name)
-        meta["seq"] = seq
-        edit.put(("_meta",), meta, at_head=True)
-
-    def _outside_changes(
-        self, user: str, changed: dict[str, tuple[Known | None, Edit]], seq: int
-    ) -> Record | None:
-        """Return a record of what people (or another program) saved since history's end, if anything."""
-        changes: list[Change] = []
-        bases: dict[str, str] = {}
-        results: dict[str, str] = {}
-        conflicts: list[str] = []
-        for kind, (base, _) in changed.items():
-            if base is None:
-                last = Timeline(self.backend, user).last(kind) if seq > 1 else None
-                if last is None or last.results[kind] == EMPTY:
-                    continue
-                # Somebody removed the file.
-                text = Timeline(self.backend, user).text(kind)
-                changes.append(Change(kind, 0, text, ""))
-                bases[kind], results[kind] = last.results[kind], EMPTY
-            elif base.logged is not None:
-                changes += block_changes(kind, base.logged.blocks, base.document.blocks)
-                bases[kind], results[kind] = digest(base.logged.text), base.digest
-                conflicts += base.conflicts
-            elif not base.is_logged:
-                # The whole text: history does not know what it was before.
-                changes.append(Change(kind, 0, "", base.document.text))
-                bases[kind], results[kind] = EMPTY, base.digest
-        if not results:
-            return None
-        return Record(seq, "hand", changes, bases, results, actor="hand", conflicts=conflicts)
+            else:
+                self._remember((user, kind), known)
+        return prepared.seq
 
 
 async def _enter(lock: AbstractContextManager[None]) -> None:

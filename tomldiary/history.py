@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.models import timestamp
+from tomldiary.toml.compare import changed_spans
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
@@ -189,45 +189,5 @@ def undo(text: str, record: Record, doc: str) -> str:
 
 
 def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
-    """Compare two versions block by block; what is unchanged takes no part.
-
-    Positions are in the old text. Blocks that an edit did not touch are the same objects in both
-    versions, so most of the comparison is done by comparing slices of references.
-    """
-    changes: list[Change] = []
-    i = j = at = 0
-    while i < len(old) or j < len(new):
-        same = _common(old, i, new, j)
-        i, j = i + same, j + same
-        if i == len(old) and j == len(new):
-            break
-        at += sum(map(len, map(_text_of, old[i - same : i])))
-        removed = added = ""
-        # Blocks do not move: what is not on the other side any more was removed or added here.
-        while i < len(old) and old[i] not in new[j:]:
-            removed += old[i].text
-            i += 1
-        while j < len(new) and (i == len(old) or new[j] is not old[i]):
-            added += new[j].text
-            j += 1
-        if removed != added:
-            changes.append(Change(doc, at, removed, added))
-        at += len(removed)
-    return changes
-
-
-_text_of = attrgetter("text")
-
-
-def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
-    """Return how many blocks from here on are the same, by bisection over equal slices."""
-    low, high = 0, min(len(old) - i, len(new) - j)
-    if old[i : i + high] == new[j : j + high]:
-        return high
-    while low < high - 1:
-        middle = (low + high) // 2
-        if old[i + low : i + middle] == new[j + low : j + middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    """Compare two versions block by block; what is unchanged takes no part."""
+    return [Change(doc, *span) for span in changed_spans(old, new)]

@@ -219,7 +219,8 @@ class LocalBackend(AsyncVerbs):
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
                 temp = self._temp_name(folder, kind)
-                write_new(temp, text.encode("utf-8"), sync=self._sync)
+                data = commit.encoded.get(kind)
+                write_new(temp, text.encode() if data is None else data, sync=self._sync)
                 staged[kind] = temp
             newest = self._tail(user)[0]
             appended = append_records(f"{folder}/history", newest, commit.records, sync=self._sync)
