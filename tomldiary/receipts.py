@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
     from tomldiary.turns import Applied
 
-__all__ = ["Receipt", "Turn"]
+__all__ = ["Receipt", "Turn", "TurnStatus"]
+
+TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
+"""How the run ended that produced a turn. Unless it was completed, the answer may be empty or cut short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,10 @@ class Turn:
     assistant_msg: str
     context_now: datetime | None = None
     """When it happened; None is now."""
+    status: TurnStatus = "completed"
+    """How the host's run ended; what the user said counts in any case."""
+    operation_id: str = ""
+    """The same id twice has one effect; "" gives the turn a new one, so that a second "thanks" counts."""
 
 
 class Receipt:

@@ -252,7 +252,8 @@ class LocalBackend(AsyncVerbs):
             for kind, text in commit.texts.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
-                data = text.encode("utf-8")
+                data = commit.encoded.get(kind)
+                data = text.encode() if data is None else data
                 temp = self._temp_name(folder, kind, data, seq)
                 write_new(temp, data, sync=self._sync)
                 staged[kind] = temp
