@@ -8,7 +8,6 @@ document that never came to be in history (removed), or a save of somebody's tha
 
 from __future__ import annotations
 
-import os
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING
