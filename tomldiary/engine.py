@@ -19,7 +19,6 @@ from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
