@@ -271,7 +271,9 @@ class LocalBackend(AsyncVerbs):
             self._drop(staged)
             raise _unwritten(error, folder) from error
         except BackendError:
-            self.reopen(user)  # whoever opens it finds out what is in history, and needs what is staged
+            self.reopen(
+                user
+            )  # whoever opens it finds out what is in history, and needs what is staged
             raise
         if self._sync:
             on_disk.segment = segment
