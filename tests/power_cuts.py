@@ -17,8 +17,12 @@ import random
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tomldiary.backends import exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 TOP = 0  # the folder that was there before, whose names are on the disk
 
@@ -264,11 +268,20 @@ class CrashState:
     how: str
 
 
+KEPT = ("kept",)
 TORN = ("lost", "kept", "zeros", "holes", "1", "3", "7", "8", "40", "-1", "-2", "-3")
 
 
-def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6):
-    """Yield what may be left by a crash behind each operation."""
+def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: Iterable[int] = ()):
+    """Yield what may be left by a crash behind each operation.
+
+    Args:
+        recorder: What was done.
+        seed: Of the choices.
+        subsets: How many subsets of the unsynced changes of names are tried, besides the obvious ones.
+        cuts: Further lengths of the last write that are tried, in bytes.
+    """
+    torn = (*TORN, *map(str, cuts))
     choose = random.Random(seed)
     files: dict[int, _File] = {node: _File() for node in recorder.sizes}
     durable: dict[int, dict[str, int]] = {node: {} for node in recorder.folders}
@@ -291,22 +304,22 @@ def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6):
         if not is_watched:
             continue
         dirty = any(file.pending for file in files.values())
-        for kept, data, how in _cuts(pending, dirty=dirty, choose=choose, subsets=subsets):
+        for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
             contents = {node: file.content(data) for node, file in files.items()}
             tree = _tree(_renamed(durable, kept), contents)
             yield CrashState(step, tree, acknowledged, how != "killed", how)
 
 
-def _cuts(pending, *, dirty, choose, subsets):
+def _cuts(pending, torn, choose, subsets):
     """Yield which changes of names are kept, and what becomes of unsynced data."""
     yield pending, "kept", "killed"
-    for data in TORN if dirty else ("kept",):
+    for data in torn:
         yield pending, data, f"names kept, data {data}"
         yield [], data, f"names lost, data {data}"
     for number in range(max(0, len(pending) - 5), len(pending)):
         alone = pending[number : number + 1]
         without = pending[:number] + pending[number + 1 :]
-        for data in ("kept", "lost") if dirty else ("kept",):
+        for data in torn[:2]:
             yield alone, data, f"only change {number} of names, data {data}"
             yield without, data, f"without change {number} of names, data {data}"
             yield pending[:number], data, f"names up to {number}, data {data}"
@@ -314,19 +327,24 @@ def _cuts(pending, *, dirty, choose, subsets):
         for _ in range(subsets):
             share = choose.random()
             kept = [change for change in pending if choose.random() < share]
-            data = choose.choice(TORN) if dirty else "kept"
+            data = choose.choice(torn)
             yield kept, data, f"{len(kept)} of {len(pending)} changes of names, data {data}"
 
 
 def _sync_folder(node, durable, pending):
     """Put a folder's names on the disk; what changes other folders in the same step goes with it."""
-    rest = []
-    for change in pending:
-        if any(folder == node for folder, _, _ in change.changes):
-            _apply(durable, change)
+    chosen, rest, names = [], [], set()
+    for change in reversed(pending):
+        keys = {(folder, name) for folder, name, _ in change.changes}
+        # What a name meant before is behind what it means now, in whichever folder the step was synced.
+        if any(folder == node for folder, _ in keys) or keys & names:
+            chosen.append(change)
+            names |= keys
         else:
             rest.append(change)
-    return rest
+    for change in reversed(chosen):
+        _apply(durable, change)
+    return rest[::-1]
 
 
 def _apply(folders, change: Names) -> None:
