@@ -428,11 +428,19 @@ class MemoryWriter:
         return prometheus_text(self.stats())
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Block until no turn is queued or in work; False if `timeout` seconds were not enough."""
+        """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
+
+        Turns that a dead writer left are waited for too.
+        """
         with self._state:
-            return self._state.wait_for(
-                lambda: not self._queued and not self._workers.working, timeout
-            )
+            return self._state.wait_for(self._is_idle, timeout)
+
+    def _is_idle(self) -> bool:
+        return (
+            not self._queued
+            and not self._workers.working
+            and (self._intake is None or self._intake.is_idle)
+        )
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
         """Wait like `flush` without holding the event loop."""

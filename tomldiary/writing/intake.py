@@ -77,6 +77,11 @@ class Intake:
         """How many turns are not stored yet."""
         return len(self._pending) + self._in_batch
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being stored or taken over."""
+        return not self._is_storing
+
     # Taking turns in
 
     def put(self, job: Job) -> None:
@@ -113,6 +118,8 @@ class Intake:
                 self._is_storing = bool(self._pending)
                 if self._is_storing:
                     self._flusher.submit(self._flush)
+                else:
+                    self._state.notify_all()
         return is_stored
 
     def take_back(self, job: Job) -> bool:
