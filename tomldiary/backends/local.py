@@ -142,6 +142,11 @@ class LocalBackend(AsyncVerbs):
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
 
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where a background writer keeps turns until they are applied; None keeps them in memory."""
+        return self.base_path / _SYSTEM / "journal" if self.durability != "none" else None
+
     # Reading
 
     def folder(self, user: str) -> Path:
