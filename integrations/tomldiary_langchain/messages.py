@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 __all__ = [
     "Said",
@@ -44,19 +44,24 @@ def last_question(messages: Sequence[BaseMessage]) -> BaseMessage | None:
     return next((message for message in reversed(messages) if _is_question(message)), None)
 
 
-def said_since(messages: Sequence[BaseMessage], question_id: str | None) -> Said | None:
+def said_since(
+    messages: Sequence[BaseMessage], question_id: str | None, question: str
+) -> Said | None:
     """Return what person and model said from a question on; None if the person said nothing.
 
     Args:
         messages: A thread.
-        question_id: The message the turn begins with. If it is not there any more, the turn is what
-            follows the last message of a person.
+        question_id: The message the turn begins with.
+        question: What it said. If it was cut out of the thread meanwhile, this and the last answer
+            are the turn.
     """
-    turn = messages[_start(messages, question_id) :]
-    asked = [text_of(message) for message in turn if _is_question(message)]
-    told = [text_of(message) for message in turn if isinstance(message, AIMessage)]
-    question = "\n\n".join(filter(None, asked))
-    return Said(question, "\n\n".join(filter(None, told))) if question else None
+    begins = [number for number, message in enumerate(messages) if message.id == question_id]
+    told = [message for message in messages if isinstance(message, AIMessage)][-1:]
+    if begins:
+        turn = messages[begins[-1] :]
+        question = _joined(message for message in turn if _is_question(message))
+        told = [message for message in turn if isinstance(message, AIMessage)]
+    return Said(question, _joined(told)) if question else None
 
 
 def with_memory(
@@ -96,6 +101,10 @@ def _start(messages: Sequence[BaseMessage], question_id: str | None) -> int:
     asked = [number for number, message in enumerate(messages) if _is_question(message)]
     begins = [number for number in asked if messages[number].id == question_id]
     return (begins or asked or [len(messages)])[-1]
+
+
+def _joined(messages: Iterable[BaseMessage]) -> str:
+    return "\n\n".join(filter(None, map(text_of, messages)))
 
 
 def _is_question(message: BaseMessage) -> bool:

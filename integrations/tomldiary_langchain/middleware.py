@@ -265,7 +265,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
 
     def _submit(self, run: _Run, state: AgentState[Any], status: TurnStatus) -> None:
-        said = said_since(state["messages"], run.question_id)
+        said = said_since(state["messages"], run.question_id, run.question)
         if said is None:
             return
         # The same question is the same operation, however often a host resumes, retries or replays it.
