@@ -1,0 +1,142 @@
+"""What a transaction becomes: the new texts of its documents, and the records that history gets.
+
+What people (or another program) saved since history's end is logged first, in a record of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.base import Commit, digest, encoded_digest
+from tomldiary.history import Change, Record, block_changes, next_sequence, render_record
+from tomldiary.models import FORMAT_VERSION
+from tomldiary.outside import NOTHING, Known
+from tomldiary.preferences import reserve_ids
+from tomldiary.timeline import EMPTY, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tomldiary.backends.base import Backend, Token
+    from tomldiary.toml.document import Document
+    from tomldiary.toml.edit import Edit
+    from tomldiary.transaction import Source
+
+__all__ = ["Changed", "Prepared", "prepare"]
+
+Changed = dict[str, "tuple[Known | None, Edit]"]
+"""Documents with changes, by kind: what was known before, and the edit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction that is ready to be stored."""
+
+    seq: int
+    commit: Commit
+    documents: dict[str, Document]
+    results: dict[str, str]
+    broken: dict[str, Known]
+    """Documents whose files do not parse: they are never overwritten, and catch up once they do."""
+
+    def known(self, tokens: Mapping[str, Token]) -> Iterator[tuple[str, Known | None]]:
+        """Yield what is known of each document now that it is stored; None where a save came in between."""
+        for kind, document in self.documents.items():
+            base = self.broken.get(kind)
+            if base is not None:
+                token, problem = base.token, base.problem
+            elif kind in tokens:
+                token, problem = tokens[kind], None
+            else:
+                yield kind, None
+                continue
+            yield (
+                kind,
+                Known(token, document, self.results[kind], is_logged=True, problem=problem),
+            )
+
+
+def prepare(
+    backend: Backend, user: str, changed: Changed, source: Source, schema_name: str
+) -> Prepared:
+    """Work out what is to be stored; the caller holds the user's lock.
+
+    Raises:
+        DiaryError: A result is larger than a reader would accept, or history cannot be read.
+    """
+    seq = next_sequence(backend.last_record(user))
+    records: list[str] = []
+    outside = _outside_changes(backend, user, changed, seq)
+    if outside is not None:
+        records.append(render_record(outside))
+        seq += 1
+    record = Record(
+        seq=seq,
+        type=source.type,
+        changes=[],
+        bases={},
+        results={},
+        session=source.session,
+        actor=source.actor,
+        reason=source.reason,
+        operation=source.operation,
+        content=source.content if source.operation else "",
+    )
+    documents: dict[str, Document] = {}
+    encoded: dict[str, bytes] = {}
+    for kind, (base, edit) in changed.items():
+        if kind == "preferences" and base is not None and base.logged is not None:
+            reserve_ids(edit, base.logged)
+        _stamp(edit, seq, schema_name)
+        documents[kind] = document = edit.done()
+        old = base.document if base is not None else NOTHING
+        if edit.base is old:
+            record.changes.extend([Change(kind, *span) for span in edit.spans])
+        else:
+            record.changes.extend(block_changes(kind, old.blocks, document.blocks))
+        encoded[kind] = document.text.encode()
+        record.bases[kind] = base.digest if base is not None else EMPTY
+        record.results[kind] = encoded_digest(encoded[kind])
+    records.append(render_record(record))
+    broken = {
+        kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
+    }
+    commit = Commit(
+        {kind: document.text for kind, document in documents.items() if kind not in broken},
+        {kind: base.token if base else None for kind, (base, _) in changed.items()},
+        records,
+        encoded,
+    )
+    return Prepared(seq, commit, documents, record.results, broken)
+
+
+def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
+    meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
+    meta["version"] = FORMAT_VERSION
+    meta.setdefault("schema_name", schema_name)
+    meta["seq"] = seq
+    edit.put(("_meta",), meta, at_head=True)
+
+
+def _outside_changes(backend: Backend, user: str, changed: Changed, seq: int) -> Record | None:
+    """Return a record of what people (or another program) saved since history's end, if anything."""
+    saved = Record(seq, "hand", [], {}, {}, actor="hand")
+    for kind, (base, _) in changed.items():
+        if base is None:
+            last = Timeline(backend, user).last(kind) if seq > 1 else None
+            if last is None or last.results[kind] == EMPTY:
+                continue
+            # Somebody removed the file.
+            text = Timeline(backend, user).text(kind)
+            saved.changes.append(Change(kind, 0, text, ""))
+            saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
+        elif base.logged is not None:
+            saved.changes.extend(block_changes(kind, base.logged.blocks, base.document.blocks))
+            saved.bases[kind], saved.results[kind] = digest(base.logged.text), base.digest
+            saved.conflicts.extend(base.conflicts)
+        elif not base.is_logged:
+            # The whole text: history does not know what it was before.
+            saved.changes.append(Change(kind, 0, "", base.document.text))
+            saved.bases[kind], saved.results[kind] = EMPTY, base.digest
+    return saved if saved.results else None
