@@ -7,6 +7,7 @@ from typing import Any
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable  # noqa: TC002 - a fallback reads the annotation
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
@@ -22,7 +23,7 @@ class Scripted(BaseChatModel):
     def _llm_type(self):
         return "scripted"
 
-    def bind_tools(self, tools, **_):
+    def bind_tools(self, tools, **_) -> Runnable[Any, AIMessage]:
         self.offered.extend(convert_to_openai_tool(tool)["function"] for tool in tools)
         return self
 

@@ -15,10 +15,14 @@ from langchain.agents import create_agent
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.utils.function_calling import convert_to_openai_tool
+from pydantic_ai import Agent
+from pydantic_ai.ext.langchain import LangChainToolset
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
 
 from scripted_chat import Scripted, calling
 from tomldiary import Diary
-from tomldiary.errors import IdentifierError, MissingExtra
+from tomldiary.errors import IdentifierError, InvalidValue, MissingExtra
 from tomldiary_langchain import DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore
 
@@ -106,8 +110,8 @@ def test_a_caller_cannot_name_another_user(diary, mode):
 # Tools
 
 
-def named(diary, user_id=None):
-    return {tool.name: tool for tool in diary_tools(diary, user_id)}
+def named(diary, user_id=None, **options):
+    return {tool.name: tool for tool in diary_tools(diary, user_id, **options)}
 
 
 def asked(name, **arguments):
@@ -199,6 +203,89 @@ def test_recalled_text_cannot_leave_its_frame(diary):
     text = named(diary, "alice")["recall"].invoke({"query": "tea"})
     assert text.count("</user_memory>") == 1
     assert text.endswith("</user_memory>")
+
+
+@pytest.mark.parametrize(
+    ("tools", "made"),
+    [
+        ("all", ["recall", "remember", "update", "forget"]),
+        ("read", ["recall"]),
+        ("none", []),
+        (["forget", "recall"], ["recall", "forget"]),
+    ],
+)
+def test_only_the_tools_that_are_wanted_are_made(diary, tools, made):
+    assert list(named(diary, tools=tools)) == made
+
+
+def test_names_and_descriptions_can_be_others(diary):
+    tools = named(
+        diary,
+        "alice",
+        names={"recall": "search_diary"},
+        descriptions={"recall": "Ask away.", "remember": "Note it."},
+    )
+    assert list(tools) == ["search_diary", "remember", "update", "forget"]
+    assert tools["search_diary"].description == "Ask away."
+    assert tools["remember"].description.startswith("Note it. Categories: One of: likes,")
+    diary.user("alice").upsert_preference("likes", "tea")
+    answer = tools["search_diary"].invoke(asked("search_diary", query="tea"))
+    assert (answer.name, answer.artifact[0]["text"]) == ("search_diary", "tea")
+
+
+@pytest.mark.parametrize("option", [{"tools": ["rm"]}, {"tools": "some"}, {"names": {"rm": "x"}},
+                                    {"descriptions": {"rm": "x"}}])  # fmt: skip
+def test_a_tool_that_does_not_exist_is_refused(diary, option):
+    with pytest.raises(InvalidValue, match="Use one of"):
+        diary_tools(diary, **option)
+
+
+@both
+def test_user_and_session_can_be_functions_of_the_config(diary, mode):
+    def customer(config):
+        return config["metadata"]["customer"]
+
+    tools = named(diary, customer, session_id=lambda config: "s9")
+    config = {"metadata": {"customer": "bob"}}
+    call(tools["remember"], asked("remember", category="likes", text="tea"), config, mode)
+    item = diary.user("bob").preferences("likes")["pref001"]
+    assert (item.text, item.created_by) == ("tea", "s9")
+    retriever = DiaryRetriever(diary=diary, user_id=customer)
+    assert [one.page_content for one in call(retriever, "tea", config, mode)] == ["tea"]
+    with pytest.raises(IdentifierError, match="returned None"):
+        named(diary, lambda config: None)["recall"].invoke({"query": "tea"}, ALICE)
+
+
+def test_bound_tools_work_through_the_bridge_of_pydantic_ai(diary):
+    steps = [
+        ("remember", {"category": "likes", "text": "tea"}),
+        ("remember", {"category": "nope", "text": "tea"}),
+        ("recall", {"query": "tea"}),
+        ("update", {"key": "likes/pref001", "text": "green tea"}),
+        ("forget", {"key": "likes/pref001"}),
+    ]
+    told = []
+
+    def model(messages, info):
+        assert {one.name for one in info.function_tools} == {
+            "recall",
+            "remember",
+            "update",
+            "forget",
+        }
+        told.extend(part.content for part in messages[-1].parts if part.part_kind == "tool-return")
+        if len(told) < len(steps):
+            name, arguments = steps[len(told)]
+            return ModelResponse(parts=[ToolCallPart(name, arguments)])
+        return ModelResponse(parts=[TextPart("done")])
+
+    toolset = LangChainToolset(diary_tools(diary, "alice"))
+    asyncio.run(Agent(FunctionModel(model), toolsets=[toolset]).run("hello"))
+    assert told[0] == "✅ Noted as likes/pref001."
+    assert told[1].startswith("❌ unknown category 'nope'")
+    assert "likes/pref001: tea" in told[2]
+    assert told[3:] == ["✅ Changed likes/pref001.", "🗑️ Removed likes/pref001: green tea"]
+    assert diary.users() == ["alice"]
 
 
 @dataclass

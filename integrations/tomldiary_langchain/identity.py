@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.runnables import RunnableConfig
+from langchain_core.runnables import RunnableConfig, ensure_config
 
 from tomldiary.identity import given, session_of, user_of
 
@@ -66,7 +66,8 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default
     return session_of(named, default=default, **_places(_config(), runtime.context))
 
 
-def _places(config: RunnableConfig, context: Any) -> dict[str, Any]:
+def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
+    config = ensure_config(config)  # a bridge of another framework passes none
     return {
         "context": context,
         "settings": config.get("configurable"),

@@ -100,7 +100,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
     of state, history or checkpoints. A run that names no user fails before its model is called.
 
     A turn whose model call raises is submitted as well, with the status "failed", or "cancelled"; so
-    place this middleware in front of those that retry. Done again, a turn has one effect.
+    place this middleware in front of those that retry. The same turn again has no second effect.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
@@ -268,9 +268,9 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
         said = said_since(state["messages"], run.question_id, run.question)
         if said is None:
             return
-        # The same question is the same operation, however often a host resumes, retries or replays it.
-        asked = "\0".join([run.session, run.question_id or "", said.question])
-        operation = blake2b(asked.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        # The same turn is the same operation, however often a host resumes, retries or replays it.
+        turn = "\0".join([run.session, run.question_id or "", *said])
+        operation = blake2b(turn.encode("utf-8", "replace"), digest_size=16).hexdigest()
         self.writer.submit_nowait(
             Turn(run.user, run.session, *said, status=status, operation_id=operation)
         )
