@@ -29,6 +29,9 @@ __all__ = [
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 SEGMENT_BYTES = 4 * 1024 * 1024
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
+_HEAD = HEADER.encode()
+_END = b"\n]\n"
+"""How a whole record ends."""
 
 
 def segments(folder: Path) -> list[Path]:
@@ -120,6 +123,9 @@ def last_record(path: Path) -> tuple[str | None, int]:
             begin -= step
             file.seek(begin)
             data = file.read(step) + data
+            if begin + step == size:
+                data = _without_torn_header(data)
+                end = begin + len(data)
             while (at := _last_header(data)) >= 0:
                 text = data[at:].decode("utf-8", "replace")
                 try:
@@ -137,7 +143,7 @@ def read_records(folder: Path) -> Iterator[str]:
     """Yield all records, newest first, reading no more of the files than is asked for."""
     for path in reversed(segments(folder)):
         with path.open("rb") as file:
-            begin = file.seek(0, os.SEEK_END)
+            begin = size = file.seek(0, os.SEEK_END)
             data = b""
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
@@ -149,11 +155,14 @@ def read_records(folder: Path) -> Iterator[str]:
                 begin -= step
                 file.seek(begin)
                 data = file.read(step) + data
+                if begin + step == size:
+                    data = _without_torn_header(data)
 
 
 def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
     found: list[str] = []
+    data = _without_torn_header(data)
     while (at := _last_header(data)) >= 0:
         found.append(data[at:].decode("utf-8", "replace"))
         data = data[:at]
@@ -165,9 +174,16 @@ def _sync_data(descriptor: int) -> None:
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
-def _last_header(data: bytes, end: int | None = None) -> int:
-    header = HEADER.encode()
-    at = data.rfind(b"\n" + header, 0, end)
+def _without_torn_header(data: bytes) -> bytes:
+    """Cut off an append that was torn within its first line, which would pass for part of the record before."""
+    for size in range(len(_HEAD) - 1, 0, -1):
+        if data.endswith(_END + _HEAD[:size]):
+            return data[:-size]
+    return data
+
+
+def _last_header(data: bytes) -> int:
+    at = data.rfind(b"\n" + _HEAD)
     if at >= 0:
         return at + 1
-    return 0 if end != 0 and data.startswith(header) else -1
+    return 0 if data.startswith(_HEAD) else -1
