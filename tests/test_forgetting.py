@@ -741,6 +741,26 @@ def test_a_turn_that_was_being_read_meanwhile_is_refused_and_writes_nothing(
     assert list(texts(diary.user("alice")).values()) == ["I love jazz."]
 
 
+@pytest.mark.parametrize("place", ["files", "memory"])
+def test_who_deletes_a_user_stops_the_turn_that_is_being_read(tmp_path, place):
+    slow = Slow()
+    diary = Diary("memory:" if place == "memory" else tmp_path, agent=slow)
+    with diary.user("alice").transaction(operation_id="op"):
+        diary.user("alice").upsert_preference("likes", "tea", session_id="s1")
+    with MemoryWriter(diary) as writer:
+        receipt = asyncio.run(writer.submit("alice", "s1", "I love jazz.", "ok"))
+        assert slow.began.wait(30)
+        asyncio.run(diary.engine.backend.delete_user("alice"))
+        slow.go_on.set()
+        with pytest.raises(Forgotten):
+            receipt.wait(30)
+    assert diary.users() == []
+    assert every_text(diary) == ""
+    with diary.user("alice").transaction(operation_id="op"):  # nobody knows it any more
+        diary.user("alice").upsert_preference("likes", "rest")
+    assert texts(diary.user("alice")) == {"pref001": "rest"}
+
+
 def test_a_clean_up_that_was_under_way_is_refused(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
