@@ -86,7 +86,9 @@ def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None
     if record is None:
         return None
     saves = {
-        kind: base for kind, (base, _) in changed.items() if base is not None and kind in record.results
+        kind: base
+        for kind, (base, _) in changed.items()
+        if base is not None and kind in record.results
     }
     commit = Commit(
         {kind: base.document.text for kind, base in saves.items() if base.is_merged},

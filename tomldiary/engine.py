@@ -379,8 +379,12 @@ class Engine:
                 known = changed[kind][0]
                 if known is None:
                     self._cache.pop((user, kind), None)
-                    raise Conflict(f"{self.backend.place(user, kind)} was saved once more just now.")
-                self._remember((user, kind), replace(known, is_logged=True, logged=None, conflicts=[]))
+                    raise Conflict(
+                        f"{self.backend.place(user, kind)} was saved once more just now."
+                    )
+                self._remember(
+                    (user, kind), replace(known, is_logged=True, logged=None, conflicts=[])
+                )
         prepared = prepare(
             self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
         )

@@ -142,6 +142,11 @@ class LocalBackend(AsyncVerbs):
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
 
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where a background writer keeps turns until they are applied; None keeps them in memory."""
+        return self.base_path / _SYSTEM / "journal" if self.durability != "none" else None
+
     # Reading
 
     def folder(self, user: str) -> Path:
@@ -271,7 +276,9 @@ class LocalBackend(AsyncVerbs):
             self._drop(staged)
             raise _unwritten(error, folder) from error
         except BackendError:
-            self.reopen(user)  # whoever opens it finds out what is in history, and needs what is staged
+            self.reopen(
+                user
+            )  # whoever opens it finds out what is in history, and needs what is staged
             raise
         if self._sync:
             on_disk.segment = segment
