@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
+    from tomldiary.twins import OwnThread
 
 __all__ = ["OPEN", "Source", "Transaction", "current_task", "fingerprint"]
 
@@ -55,6 +56,8 @@ class Transaction:
         self.is_open = False
         self.task = current_task()
         self.thread = threading.get_ident()
+        self.worker: OwnThread | None = None
+        """Where the blocking calls of the task run that owns the transaction."""
         self.contents: list[str] = []
         self.seq: int | None = None
         """Its number, once it is committed."""
