@@ -28,14 +28,14 @@ class Unlocked(LocalBackend):
 
 
 class Forgetful(LocalBackend):
-    """Acknowledges every seventh commit without storing it."""
+    """Acknowledges every third commit without storing it."""
 
     def __init__(self, folder):
         super().__init__(folder)
         self.commits = itertools.count(1)
 
     def commit(self, user, commit):
-        if next(self.commits) % 7 == 0:
+        if next(self.commits) % 3 == 0:
             return dict.fromkeys(commit.texts, (0, 0, 0, 0))
         return super().commit(user, commit)
 
@@ -89,7 +89,7 @@ def test_a_broken_lock_is_seen(tmp_path):
     ("opener", "size", "what"),
     [
         (Forgetful, Size(processes=1, updates=15, cycles=0, saves=0), "lost"),
-        (Forgetful, Size(processes=0, updates=0, cycles=2, saves=0), "lost"),
+        (Forgetful, Size(processes=0, updates=0, cycles=6, saves=0), "lost"),
         (Garbling, Size(processes=1, updates=3, cycles=0, saves=0), "unreadable"),
         (Refusing, Size(processes=1, updates=3, cycles=0, saves=0), "failed"),
     ],

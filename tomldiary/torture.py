@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Figures", "Size", "open_folder", "torture", "torture_for"]
 
 _USER = "torture"
+_WORKERS_IMPORT = ["ctypes", "filelock", "importlib.metadata", "tomldiary.toml.edit", "tomllib"]
 _ENDLESS = 10**9
 _CYCLES = 25  # kills in one memory
 _PATIENCE = 120.0  # seconds without a word from any worker until it counts as hanging
@@ -234,7 +235,7 @@ def _context() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["__main__", __name__, "filelock", "tomllib"])
+    context.set_forkserver_preload(["__main__", __name__, *_WORKERS_IMPORT])
     return context
 
 
