@@ -214,7 +214,9 @@ def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
     found: list[str] = []
     while (at := _last_header(data)) >= 0:
-        found.append(data[at:].decode("utf-8", "replace"))
+        # Only behind the newest record can there be the rest of an append that was cut off.
+        record = data[at:] if found else _without_rest(data[at:])
+        found.append(record.decode("utf-8", "replace"))
         data = data[:at]
     return found[::-1]
 
