@@ -12,14 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.commits import Changed, prepare
+from tomldiary.commits import Changed, prepare, prepare_saves
 from tomldiary.errors import Conflict, Forgotten, NestedTransaction
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -373,7 +372,22 @@ class Engine:
         return before[0] if before is not None else None
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
-        prepared = prepare(self.backend, user, changed, source, self.schema_name)
+        saved = prepare_saves(self.backend, user, changed)
+        if saved is not None:
+            changed = saved.rebased(self.backend.commit(user, saved.commit))
+            for kind in saved.saves:
+                known = changed[kind][0]
+                if known is None:
+                    self._cache.pop((user, kind), None)
+                    raise Conflict(
+                        f"{self.backend.place(user, kind)} was saved once more just now."
+                    )
+                self._remember(
+                    (user, kind), replace(known, is_logged=True, logged=None, conflicts=[])
+                )
+        prepared = prepare(
+            self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
+        )
         tokens = self.backend.commit(user, prepared.commit)
         for kind, known in prepared.known(tokens):
             if known is None:
