@@ -310,6 +310,9 @@ def test_the_same_messages_again_are_the_same_operation(diary, writer):
     assert first == again
     assert len({first, another, edited}) == 3
     assert not any("rain" in one or "m1" in one for one in (first, another, edited))
+    assert writer.flush(20)
+    assert diary.user("alice").conversations()["t1"].turns == 3
+    assert diary.user("alice").preferences("likes")["pref002"].count == 2
 
 
 def test_memory_and_summaries_are_never_taken_for_the_users_words(diary, writer):

@@ -269,7 +269,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
         if said is None:
             return
         # The same turn is the same operation, however often a host resumes, retries or replays it.
-        turn = "\0".join([run.session, run.question_id or "", *said])
+        turn = "\0".join([status, run.session, run.question_id or "", *said])
         operation = blake2b(turn.encode("utf-8", "replace"), digest_size=16).hexdigest()
         self.writer.submit_nowait(
             Turn(run.user, run.session, *said, status=status, operation_id=operation)
