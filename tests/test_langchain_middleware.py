@@ -334,6 +334,14 @@ def test_memory_and_summaries_are_never_taken_for_the_users_words(diary, writer)
     assert writer.said[-1][1].endswith("here.")
 
 
+def test_what_a_client_sends_back_of_the_memory_is_not_extracted(diary, writer):
+    model = Scripted(answers=[OK])
+    agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)])
+    talk(agent, "Hello")
+    talk(agent, [HumanMessage("I like rain."), *memories(model.asked[0])])
+    assert writer.said == [("Hello", "ok"), ("I like rain.", "ok")]
+
+
 def noop() -> str:
     """Do nothing."""
     return "done"
