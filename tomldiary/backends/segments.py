@@ -39,9 +39,6 @@ DAMAGED = ".damaged-"
 _END = b"\n]\n"
 """How a record ends, and no line within one looks like it."""
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
-_HEAD = HEADER.encode()
-_END = b"\n]\n"
-"""How a whole record ends."""
 
 
 def segments(folder: Path) -> list[Path]:
@@ -146,9 +143,6 @@ def last_record(path: Path) -> tuple[str | None, int]:
             begin -= step
             file.seek(begin)
             data = file.read(step) + data
-            if begin + step == size:
-                data = _without_torn_header(data)
-                end = begin + len(data)
             while (at := _last_header(data)) >= 0:
                 # The next append may have been cut off within its header, or be no text at all.
                 whole = _without_rest(data[at:])
@@ -194,7 +188,7 @@ def read_records(folder: Path) -> Iterator[str]:
     is_newest = True
     for path in reversed(segments(folder)):
         with path.open("rb") as file:
-            begin = size = file.seek(0, os.SEEK_END)
+            begin = file.seek(0, os.SEEK_END)
             data = b""
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
@@ -209,8 +203,6 @@ def read_records(folder: Path) -> Iterator[str]:
                 begin -= step
                 file.seek(begin)
                 data = file.read(step) + data
-                if begin + step == size:
-                    data = _without_torn_header(data)
 
 
 def _without_rest(data: bytes) -> bytes:
@@ -222,7 +214,6 @@ def _without_rest(data: bytes) -> bytes:
 def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
     found: list[str] = []
-    data = _without_torn_header(data)
     while (at := _last_header(data)) >= 0:
         found.append(data[at:].decode("utf-8", "replace"))
         data = data[:at]
@@ -243,16 +234,9 @@ def _sync_data(descriptor: int) -> None:
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
-def _without_torn_header(data: bytes) -> bytes:
-    """Cut off an append that was torn within its first line, which would pass for part of the record before."""
-    for size in range(len(_HEAD) - 1, 0, -1):
-        if data.endswith(_END + _HEAD[:size]):
-            return data[:-size]
-    return data
-
-
-def _last_header(data: bytes) -> int:
-    at = data.rfind(b"\n" + _HEAD)
+def _last_header(data: bytes, end: int | None = None) -> int:
+    header = HEADER.encode()
+    at = data.rfind(b"\n" + header, 0, end)
     if at >= 0:
         return at + 1
-    return 0 if data.startswith(_HEAD) else -1
+    return 0 if end != 0 and data.startswith(header) else -1
