@@ -93,7 +93,7 @@ class DiaryState(AgentState[Any]):
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
 
 
-class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
+class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
     """Shows the model what is known about its user, and hands each finished turn to a writer once.
 
     The memory is read once per turn and shown on each model call, in front of the turn; it is no part
