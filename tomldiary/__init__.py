@@ -15,10 +15,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.compaction import CompactionConfig
+from tomldiary.constraints import Constraint
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.diary import Diary, TOMLDiary
 from tomldiary.draft import MemoryDeps
 from tomldiary.errors import Conflict, DiaryError, Forgotten
+from tomldiary.facts import Fact
 from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
 from tomldiary.recall import Hit
 from tomldiary.user import UserDiary
@@ -56,12 +58,14 @@ __version__ = "0.1.0"
 __all__ = [
     "CompactionConfig",
     "Conflict",
+    "Constraint",
     "ConversationItem",
     "ConversationLoader",
     "ConversationsPrinter",
     "DefaultPrefTable",
     "Diary",
     "DiaryError",
+    "Fact",
     "ForgetReceipt",
     "Forgotten",
     "Hit",

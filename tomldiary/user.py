@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from tomldiary.conversations import Conversations, entry_to_conversation
 from tomldiary.engine import Source as Why
 from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.fact_verbs import FactVerbs
 from tomldiary.forgetting import Selection
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine import Engine, Transaction
-    from tomldiary.errors import DocumentError
+    from tomldiary.errors import DiaryError
     from tomldiary.forgetting import ForgetReceipt
     from tomldiary.models import ConversationItem
     from tomldiary.similarity import Match
@@ -54,7 +55,7 @@ KINDS = ("preferences", "conversations")
 _SUMMARIES_SHOWN = 3
 
 
-class UserDiary(Past):
+class UserDiary(Past, FactVerbs):
     """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
 
     diary: Diary
@@ -461,10 +462,16 @@ class UserDiary(Past):
             raise UnknownEntry(f"{kind}/{key}")
         return dict(found)
 
-    def problems(self) -> list[DocumentError]:
-        """Return what is wrong with files that cannot be used just now; reads serve the last good state."""
-        found = (self._engine.load(self.user_id, kind) for kind in KINDS)
-        return [known.problem for known in found if known is not None and known.problem]
+    def problems(self) -> list[DiaryError]:
+        """Return why files cannot be used just now, and why facts are left out.
+
+        Of a file that cannot be used, reads serve the last good state; a fact that breaks the model or
+        the constraint of its type stays in the file, unread.
+        """
+        kinds = dict.fromkeys([*KINDS, *self._engine.kinds(self.user_id)])
+        found = [self._engine.load(self.user_id, kind) for kind in kinds]
+        broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
+        return [*broken, *self._fact_problems()]
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
