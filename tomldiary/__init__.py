@@ -14,11 +14,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.blocks import TextBlock
 from tomldiary.compaction import CompactionConfig
 from tomldiary.constraints import Constraint
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.diary import Diary, TOMLDiary
 from tomldiary.draft import MemoryDeps
+from tomldiary.episodes import Episode
 from tomldiary.errors import Conflict, DiaryError, Forgotten
 from tomldiary.facts import Fact
 from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
@@ -65,6 +67,7 @@ __all__ = [
     "DefaultPrefTable",
     "Diary",
     "DiaryError",
+    "Episode",
     "Fact",
     "ForgetReceipt",
     "Forgotten",
@@ -77,6 +80,7 @@ __all__ = [
     "PreferencesPrinter",
     "Receipt",
     "TOMLDiary",
+    "TextBlock",
     "Turn",
     "UserDiary",
     "__version__",

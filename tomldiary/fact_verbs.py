@@ -12,6 +12,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.fact_rules import FactRules, Provenance
 from tomldiary.facts import Fact, Facts, undo_edits
+from tomldiary.intervals import in_utc
 from tomldiary.models import timestamp
 from tomldiary.toml.values import decode_nulls
 from tomldiary.transaction import Source, fingerprint
@@ -284,9 +285,7 @@ def _ordered(schema: FactSchema, found: list[Held], order_by: str) -> list[Held]
 
 
 def _moment(given: datetime | None) -> datetime:
-    if given is None:
-        return datetime.now(UTC)
-    return given.replace(tzinfo=UTC) if given.tzinfo is None else given
+    return datetime.now(UTC) if given is None else in_utc(given)
 
 
 def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -69,13 +69,17 @@ class Facts:
 
     # Reading
 
+    def registered(self, name: str) -> FactSchema | None:
+        """Return a type's schema, or None."""
+        return self._schemas.get(name)
+
     def schema(self, name: str) -> FactSchema:
         """Return a type's schema.
 
         Raises:
             SchemaError: It is not registered.
         """
-        found = self._schemas.get(name)
+        found = self.registered(name)
         if found is None:
             known = ", ".join(self._schemas) or "none"
             raise SchemaError(
@@ -117,7 +121,7 @@ class Facts:
             if wrong is None:
                 found.append(Held(key, entry, *interval(entry)))
             else:
-                _logger.warning("a fact is left out, see problems(): %s/%s", name, key)
+                _logger.warning("a fact of type %s is left out; problems() says why", name)
         return chained(schema, found) if schema.constraint.temporal else found
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:

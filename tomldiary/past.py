@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.episodes import homes_of
 from tomldiary.errors import Conflict, DiaryError, UnknownEntry
 from tomldiary.fact_rules import FactRules
 from tomldiary.outside import NOTHING
@@ -127,7 +128,9 @@ class Past:
         """
         path = self._path(key)
         changes = self.history(key, limit=1_000_000)[::-1]
-        now = self._engine.document(self.user_id, _document_of(path)).table(path)
+        kinds = homes_of(self._kinds(), path[1]) if path[0] == "episodes" else [path[0]]
+        documents = (self._engine.document(self.user_id, kind) for kind in kinds)
+        now = next((entry for found in documents if (entry := found.table(path)) is not None), None)
         entry = (
             dict(now)
             if now is not None
@@ -469,11 +472,6 @@ def _entries_of(document: Document, kind: str) -> dict[Path, dict[str, Any]]:
 
 def _same(left: dict[str, Any] | None, right: dict[str, Any] | None) -> bool:
     return left is right or (left is not None and right is not None and same_value(left, right))
-
-
-def _document_of(path: Path) -> str:
-    """Return the document that the entry at a path is in; episodes have one for each month."""
-    return f"episodes/{path[1][:7]}" if path[0] == "episodes" else path[0]
 
 
 def _key(path: Path) -> str:
