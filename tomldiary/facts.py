@@ -25,9 +25,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tomldiary.constraints import FactSchema
+    from tomldiary.engine import Engine
     from tomldiary.toml.document import Document, Overlay
 
-__all__ = ["Fact", "Facts", "fact_data", "same_data", "stored_facts", "undo_edits"]
+__all__ = [
+    "Fact",
+    "Facts",
+    "fact_data",
+    "facts_document",
+    "same_data",
+    "stored_facts",
+    "undo_edits",
+]
 
 _ROOT = "facts"
 _logger = get_logger(__name__)
@@ -195,6 +204,17 @@ def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema
                     edit.put(path, held.entry)
             except InvalidValue:
                 continue  # something that is no table stands in its way: it is told as a problem
+
+
+def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema]) -> Document:
+    """Return a user's facts as they are now; what a person did to immutable ones does not count."""
+    document = engine.document(user, _ROOT)
+    known = engine.load(user, _ROOT)
+    if known is None or known.logged is None:
+        return document
+    edit = document.edit()
+    undo_edits(edit, known.logged, schemas)
+    return edit.done()
 
 
 def stored_facts(tables: Document | Overlay) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -376,7 +376,7 @@ class _Frozen:
         self._timeline = timeline
         self._kinds = kinds
         self._documents: dict[str, Document] = {}
-        self._seq = seq
+        self.seq = seq
         self.is_frozen = True
 
     def document(self, _user: str, kind: str) -> Document:
@@ -384,7 +384,7 @@ class _Frozen:
         if kind not in self._kinds:
             return NOTHING
         if kind not in self._documents:
-            self._documents[kind] = Document.parse(self._timeline.text(kind, self._seq))
+            self._documents[kind] = Document.parse(self._timeline.text(kind, self.seq))
         return self._documents[kind]
 
     def kinds(self, _user: str) -> list[str]:
@@ -396,7 +396,7 @@ class _Frozen:
 
     def __getattr__(self, name: str) -> Any:
         raise DiaryError(
-            f"this is the memory as it was after transaction {self._seq}; it cannot be changed ({name})."
+            f"this is the memory as it was after transaction {self.seq}; it cannot be changed ({name})."
         )
 
 

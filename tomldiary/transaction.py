@@ -68,6 +68,12 @@ class Transaction:
             self._edits[kind] = edit
         return edit
 
+    def replace(self, kind: str, document: Document) -> None:
+        """Let a document be another one; what it was stays in history."""
+        if kind not in self._bases:
+            self._bases[kind] = self.engine.settled(self.user, kind)
+        self._edits[kind] = document.edit(is_changed=True)
+
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
         edit = self._edits.get(kind)

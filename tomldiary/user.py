@@ -20,6 +20,7 @@ from tomldiary.forgetting import Selection
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
+from tomldiary.portability import Portability
 from tomldiary.preferences import Preferences, entry_to_item
 from tomldiary.recall import Indexes
 from tomldiary.recall_verbs import RecallVerbs
@@ -52,7 +53,7 @@ _logger = get_logger(__name__)
 KINDS = ("preferences", "conversations")
 
 
-class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Past):
+class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
     """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
 
     diary: Diary
