@@ -45,7 +45,7 @@ def forget(
         print_json(asdict(receipt))
         return
     print_text(
-        f"forgotten: {receipt.entries} entries, {receipt.conversations} of them conversations;"
+        f"forgotten: {receipt.entries} entries, {receipt.conversations} conversations;"
         f" {receipt.records} transactions in history emptied"
     )
 
