@@ -5,8 +5,9 @@
     food = "vegan"
     _created = "…"
 
-A fact of a temporal type has its first moment in the key, and holds from `_valid_from` to `_valid_to`:
-the one that follows it with the same singleton key ends it in any case.
+A fact of a temporal type has its first moment in the key. It holds from `_valid_from` until the next one
+with the same singleton key begins, or until `_valid_to` if somebody said so: the end of an interval is
+not written twice, so that facts may arrive in any order, and one that is removed leaves no gap.
 """
 
 from __future__ import annotations

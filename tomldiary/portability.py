@@ -34,7 +34,7 @@ __all__ = ["EXPORT_VERSION", "Portability"]
 
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
-_ROOTS = ("preferences", "conversations", "facts", "blocks", "episodes", "items")
+_SINGLE = ("preferences", "conversations", "facts", "blocks")
 _ATTEMPTS = 50
 _PAUSE = 0.02  # seconds between two looks at documents that are being written
 
@@ -248,9 +248,13 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     documents: dict[str, Document] = {}
     for kind, text in cast("Mapping[Any, Any]", texts).items():
         where = f"import.documents.{kind}"
-        if not isinstance(kind, str) or kind.partition("/")[0] not in _ROOTS:
+        if not isinstance(kind, str) or not (
+            kind in _SINGLE or kind.startswith("items/") or episode_kinds([kind])
+        ):
             raise InvalidValue(
-                f"there is no such document. There are: {', '.join(_ROOTS)}.", where=where
+                f"there is no such document. There are: {', '.join(_SINGLE)}, episodes/2026-11 and the"
+                " like, items/….",
+                where=where,
             )
         if not isinstance(text, str):
             raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
