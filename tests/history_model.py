@@ -46,7 +46,7 @@ class Plan:
     conflicts: set
 
 
-class Refused(Exception):
+class Refused(Exception):  # noqa: N818 - the library refuses, and that is right
     """There is nothing to undo, or something was forgotten since."""
 
 

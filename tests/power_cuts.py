@@ -108,21 +108,9 @@ class Recorder:
         """Record while the block runs."""
         real = {
             name: getattr(os, name)
-            for name in [
-                "open",
-                "close",
-                "write",
-                "fsync",
-                "fdatasync",
-                "replace",
-                "rename",
-                "link",
-                "unlink",
-                "mkdir",
-                "rmdir",
-                "ftruncate",
-                "truncate",
-            ]
+            for name in (
+                "open close write fsync fdatasync replace rename link unlink mkdir rmdir ftruncate truncate"
+            ).split()
         }
 
         def open_(path, flags, mode=0o777, *, dir_fd=None):
@@ -226,9 +214,7 @@ class Recorder:
     def _write(self, operation: Write) -> None:
         size = self.sizes[operation.node]
         self.sizes[operation.node] = (
-            operation.at
-            if operation.data is None
-            else max(size, operation.at + len(operation.data))
+            operation.at if operation.data is None else max(size, operation.at + len(operation.data))
         )
         self.operations.append(operation)
 

@@ -66,12 +66,12 @@ def replays(user):
 
 def told(user):
     user.commit(
-        Diet(role="canary-key", food="canary-food"), session_id="s1", reason="canary-reason"
+        Diet(role="canary-key", food="canary-food"), session_id="session-one", reason="canary-reason"
     )
-    user.commit(Birth(who="canary-who", place="canary-place"), session_id="s1")
-    user.commit(Home(who="user", city="canary-city"), session_id="s1")
-    user.set_block("canary-block", "canary-text", session_id="s1")
-    user.add_episode("canary-in", "canary-out", session_id="s1")
+    user.commit(Birth(who="canary-who", place="canary-place"), session_id="session-one")
+    user.commit(Home(who="user", city="canary-city"), session_id="session-one")
+    user.set_block("canary-block", "canary-text", session_id="session-one")
+    user.add_episode("canary-in", "canary-out", session_id="session-one")
     user.commit(Diet(role="user", food="kept-food"), session_id="s2")
     user.set_block("notes", "kept-text", session_id="s2")
     user.add_episode("kept-in", "kept-out", session_id="s2")
@@ -87,8 +87,8 @@ KEPT = ["kept-food", "kept-text", "kept-in", "kept-out"]
 def test_a_session_is_forgotten_in_every_document_and_nothing_else_is(alice, tmp_path):
     told(alice)
     assert hits(alice, tmp_path, *CANARIES, *KEPT) == [*CANARIES, *KEPT]
-    receipt = alice.forget(session_id="s1")
-    assert hits(alice, tmp_path, *CANARIES, *KEPT, "s1") == KEPT
+    receipt = alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *CANARIES, *KEPT, "session-one") == KEPT
     assert (receipt.entries, receipt.conversations) == (5, 0)
     assert [fact.data.food for fact in alice.query("diet")] == ["kept-food"]
     assert list(alice.blocks()) == ["notes"]
@@ -121,16 +121,16 @@ def test_what_was_last_written_before_a_time_is_forgotten(alice, tmp_path):
 
 
 def test_what_was_taken_from_a_turn_is_forgotten_whoever_confirmed_it_since(alice, tmp_path):
-    alice.commit(Diet(role="a", food="canary-one"), session_id="s1", source="s1#1")
-    alice.commit(Diet(role="b", food="kept-two"), session_id="s1", source="s1#2")
+    alice.commit(Diet(role="a", food="canary-one"), session_id="session-one", source="session-one#1")
+    alice.commit(Diet(role="b", food="kept-two"), session_id="session-one", source="session-one#2")
     alice.commit(Diet(role="a", food="canary-one"), session_id="s2")
-    alice.forget(source="s1#1")
+    alice.forget(source="session-one#1")
     assert hits(alice, tmp_path, "canary-one", "kept-two") == ["kept-two"]
     assert [fact.id for fact in alice.query("diet")] == ["diet/b"]
 
 
 def test_a_fact_goes_back_to_what_others_had_said_before(alice, tmp_path):
-    alice.commit(Diet(role="user", food="kept-food"), session_id="s1")
+    alice.commit(Diet(role="user", food="kept-food"), session_id="session-one")
     alice.commit(Diet(role="user", food="canary-food"), session_id="s2")
     alice.forget(session_id="s2")
     assert hits(alice, tmp_path, "canary-food") == []
@@ -140,50 +140,50 @@ def test_a_fact_goes_back_to_what_others_had_said_before(alice, tmp_path):
 
 def test_what_others_added_to_a_fact_or_a_block_does_not_keep_the_forgotten_part(alice, tmp_path):
     """An update or an append leaves the words of others in the entry, under its own name."""
-    alice.commit(Diet(role="user", food="canary-food"), session_id="s1")
+    alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
     alice.update("diet/user", {"note": "from s2"}, session_id="s2")
     alice.update("diet/user", {"note": "from nobody"})
     alice.set_block("notes", "kept-line", session_id="s0")
-    alice.append_block("notes", "canary-line", session_id="s1")
+    alice.append_block("notes", "canary-line", session_id="session-one")
     alice.append_block("notes", "more", session_id="s2")
     alice.replace_in_block("notes", "more", "less", session_id="s3")
-    alice.commit(Home(who="user", city="canary-city"), session_id="s1")
+    alice.commit(Home(who="user", city="canary-city"), session_id="session-one")
     alice.update("home/user", {"city": "kept-city"}, session_id="s2")
-    alice.forget(session_id="s1")
-    assert hits(alice, tmp_path, "canary-food", "canary-line", "canary-city", "s1") == []
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, "canary-food", "canary-line", "canary-city", "session-one") == []
     assert alice.get("diet/user") is None
     assert alice.block("notes").text == "kept-line"
     assert replays(alice)
 
 
 def test_who_commits_a_whole_fact_or_sets_a_whole_block_has_said_all_of_it(alice):
-    alice.commit(Diet(role="user", food="vegan"), session_id="s1")
+    alice.commit(Diet(role="user", food="vegan"), session_id="session-one")
     alice.update("diet/user", {"note": "x"}, session_id="s2")
     alice.commit(Diet(role="user", food="fish"), session_id="s3")
-    alice.set_block("notes", "one", session_id="s1")
+    alice.set_block("notes", "one", session_id="session-one")
     alice.append_block("notes", "two", session_id="s2")
     alice.set_block("notes", "three", session_id="s3")
-    alice.forget(session_id="s1")
+    alice.forget(session_id="session-one")
     assert alice.get("diet/user").data.food == "fish"
     assert alice.block("notes").text == "three"
 
 
 def test_what_was_removed_before_is_forgotten_from_history_too(alice, tmp_path):
-    alice.commit(Diet(role="user", food="canary-food"), session_id="s1")
-    alice.set_block("notes", "canary-text", session_id="s1")
-    key = alice.add_episode("canary-in", "canary-out", session_id="s1")
+    alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
+    alice.set_block("notes", "canary-text", session_id="session-one")
+    key = alice.add_episode("canary-in", "canary-out", session_id="session-one")
     alice.delete("diet/user")
     alice.forget_block("notes")
     alice.forget_episode(key)
     assert len(hits(alice, tmp_path, *CANARIES)) == 4
-    alice.forget(session_id="s1")
+    alice.forget(session_id="session-one")
     assert hits(alice, tmp_path, *CANARIES) == []
 
 
 def test_nothing_brings_it_back(alice, tmp_path):
     told(alice)
     exported = alice.export()
-    alice.forget(session_id="s1")
+    alice.forget(session_id="session-one")
     for key in ("facts/diet/canary-key", "blocks/canary-block"):
         assert alice.history(key) == []
         with pytest.raises(UnknownEntry):
@@ -197,7 +197,7 @@ def test_random_histories_are_forgotten_to_the_last_byte(tmp_path):
     rng = random.Random(11)
     for number in range(6):
         alice = opened("memory:" if number % 2 else tmp_path / str(number)).user("alice")
-        said = {"s0": [], "s1": [], "s2": []}
+        said = {"s0": [], "session-one": [], "s2": []}
         keys = []
         for step in range(25):
             session = rng.choice(list(said))
@@ -216,17 +216,17 @@ def test_random_histories_are_forgotten_to_the_last_byte(tmp_path):
                     keys.append(alice.add_episode(word, word, session_id=session))
                 case 5 if alice.query("diet"):
                     alice.update(alice.query("diet")[0].id, {"note": word}, session_id=session)
-        alice.forget(session_id="s1")
-        assert hits(alice, tmp_path / str(number), *said["s1"]) == []
+        alice.forget(session_id="session-one")
+        assert hits(alice, tmp_path / str(number), *said["session-one"]) == []
         for fact in alice.query("diet"):
-            assert fact.updated_by != "s1"
+            assert fact.updated_by != "session-one"
         assert {e.session_id for e in alice.episodes()} <= {"s0", "s2"}
         assert replays(alice)
 
 
 def test_an_interval_whose_successor_is_forgotten_is_the_last_one_again(alice):
     old = datetime.now(UTC) - timedelta(days=2)
-    alice.commit(Home(who="user", city="Paris"), session_id="s1", valid_from=old)
+    alice.commit(Home(who="user", city="Paris"), session_id="session-one", valid_from=old)
     alice.commit(Home(who="user", city="Tokyo"), session_id="s2")
     alice.forget(session_id="s2")
     assert [fact.data.city for fact in alice.query("home")] == ["Paris"]

@@ -11,11 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from history_model import KINDS, Entry, Model, Refused, shown
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from history_model import KINDS, Entry, Model, Refused, shown
 from tomldiary import Conflict, Diary
 from tomldiary.backends import exchange
 from tomldiary.history import Record, render_record
@@ -26,15 +26,7 @@ from tomldiary.toml.values import render_path
 from tomldiary.verification import verify
 
 SESSIONS = ["s1", "s2", "s3"]
-TEXTS = [
-    "tea",
-    "green tea",
-    "two\nlines",
-    'a "quote" \\ and é',
-    "[not.a.header]",
-    "# no comment",
-    "x" * 300,
-]
+TEXTS = ["tea", "green tea", "two\nlines", 'a "quote" \\ and é', "[not.a.header]", "# no comment", "x" * 300]
 LOVED = ["jazz", "opera", "maps", "chess"]
 CATEGORIES = ["likes", "goals"]
 CALLS = ["open", "write", "fsync", "replace", "rename", "unlink", "mkdir"]
@@ -43,7 +35,7 @@ sessions = st.sampled_from(SESSIONS)
 contexts = st.lists(st.sampled_from(["at home", "é", "[x]"]), max_size=2, unique=True)
 
 
-class Stop(Exception):
+class Stop(Exception):  # noqa: N818 - somebody's own, that ends a block
     """Ends a transaction."""
 
 
@@ -464,9 +456,7 @@ class Histories(RuleBasedStateMachine):
 
     def teardown(self):
         import sys
-
-        if sys.exc_info()[0] or getattr(self, "bad", 0):
-            return
+        if sys.exc_info()[0] or getattr(self,'bad',0): return
         try:
             self.open()
             self.check_reads()
@@ -516,8 +506,7 @@ def kill_before(number):
 
 
 import hypothesis
-
-PH = [hypothesis.Phase.generate]
+PH=[hypothesis.Phase.generate]
 QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 TestHistories = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")(
     Histories.TestCase
