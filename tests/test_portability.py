@@ -361,3 +361,21 @@ def test_on_a_terminal_forgetting_is_confirmed(tmp_path, monkeypatch, answer, is
     line = ["forget", "--user", "alice", "--path", str(tmp_path / "m"), "--session", "s1"]
     CliRunner().invoke(app, line, input=answer)
     assert (opened(tmp_path / "m").user("alice").episodes() == []) is is_forgotten
+
+
+def test_show_history_why_and_search_know_every_document(tmp_path, call):
+    alice = filled(opened(tmp_path / "m"))
+    key = alice.episodes()[0].id
+    alice.set_block("odd", "\x1b[2J\u202e")
+    told = CliRunner().invoke(app, ["show", "alice", "--path", str(tmp_path / "m")]).output
+    for part in ("blocks:", "Kind.", "episodes/20", "hello", "facts:", 'food = "vegan"'):
+        assert part in told
+    assert "\x1b" not in told
+    shown = json.loads(
+        CliRunner().invoke(app, ["show", "alice", "--json", "--path", str(tmp_path / "m")]).output
+    )
+    assert shown["facts"]["facts"]["diet"]["user"]["food"] == "vegan"
+    for entry in ("facts/diet/user", "blocks/persona", f"episodes/{key}"):
+        assert entry in call("history", entry)
+        assert entry in call("why", entry)
+    assert "diet/user" in call("search", "vegan")

@@ -405,6 +405,10 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
         broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
         return [*broken, *self._fact_problems()]
 
+    def documents(self) -> list[str]:
+        """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""
+        return self._engine.kinds(self.user_id)
+
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
         return self._document(kind).text
