@@ -511,6 +511,16 @@ def test_a_persons_change_of_an_immutable_fact_is_undone_and_kept_in_history(ali
     assert changes == [("", 1980), ("hand", 1999), ("", 1980)]
 
 
+def test_an_immutable_fact_that_a_person_changes_during_a_transaction_is_put_back_too(alice, file):
+    alice.commit(Birth(who="user", year=1980))
+    with alice.transaction():
+        alice.commit(Diet(role="user", food="vegan"))
+        file.write_text(file.read_text().replace("1980", "1999"))
+    tables = tomllib.loads(file.read_text())["facts"]
+    assert (tables["birth"]["user"]["year"], tables["diet"]["user"]["food"]) == (1980, "vegan")
+    assert [h.actor for h in alice.history("facts/birth/user")] == ["", "hand", ""]
+
+
 @pytest.mark.parametrize("in_transaction", [True, False])
 def test_an_immutable_fact_that_a_person_removed_comes_back(
     alice, file, in_transaction, monkeypatch

@@ -7,12 +7,14 @@ import json
 import re
 import stat
 import threading
+from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from tomldiary import Conflict, Constraint, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.cli.app import app, run
 from tomldiary.errors import DocumentError, ImmutableEntry, InvalidTOML, InvalidValue, LimitReached
 
@@ -28,7 +30,7 @@ class Birth(BaseModel):
 
 
 def opened(place, **more):
-    durability = None if place == "memory:" else "process"
+    durability = "process" if isinstance(place, Path) else None
     diary = Diary(place, agent="rules", durability=durability, **more)
     diary.register_schema("diet", Diet, Constraint(singleton_key="role", limit=2))
     diary.register_schema("birth", Birth, Constraint(singleton_key="who", immutable=True))
@@ -248,6 +250,35 @@ def test_an_export_never_shows_half_a_transaction(tmp_path):
     thread.join()
     assert failed == []
     assert len(seen) > 1
+
+
+def test_an_export_waits_for_documents_that_are_committed_and_not_yet_published(
+    tmp_path, monkeypatch
+):
+    class Slow(LocalBackend):
+        def _publish(self, *arguments):
+            if waits.is_set():
+                committed.set()
+                assert may_publish.wait(30)
+            return super()._publish(*arguments)
+
+    waits, committed, may_publish = (threading.Event() for _ in range(3))
+    writer = opened(Slow(tmp_path, durability="process")).user("alice")
+    reader = opened(tmp_path).user("alice")
+    writer.set_block("n", "old")
+    reader.export()
+    waits.set()
+    thread = threading.Thread(target=writer.set_block, args=("n", "new"))
+    thread.start()
+    assert committed.wait(30)
+    # As soon as the export waits, the writer may go on.
+    monkeypatch.setattr("tomldiary.portability.time.sleep", lambda _: may_publish.set())
+    try:
+        exported = reader.export()
+    finally:
+        may_publish.set()
+        thread.join()
+    assert (exported["seq"], '"new"' in exported["documents"]["blocks"]) == (2, True)
 
 
 def test_a_document_that_cannot_be_read_is_never_left_out_silently(tmp_path):

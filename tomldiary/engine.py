@@ -334,13 +334,13 @@ class Engine:
         before = base.document if base is not None else NOTHING
         merged = merge(before, edit.peek(), now.document)
         fresh = now.document.edit()
-        self.undo_edits(kind, fresh, now)
         for path in {**merged.document.index, **now.document.index}:
             block = merged.document.index.get(path)
             if block is None:
                 fresh.delete(path)
             elif block is not now.document.index.get(path):
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
+        self.undo_edits(kind, fresh, now)
         return now, fresh
 
     def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
