@@ -70,6 +70,8 @@ class Engine:
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self.guards: dict[str, Callable[[Edit, Document], None]] = {}
+        """By document, what puts entries back that people must not change: given an edit and what was."""
         self._operations: OrderedDict[str, _Operations] = OrderedDict()
         self.renew()
         renew_after_fork(self)
@@ -89,6 +91,14 @@ class Engine:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of a user's documents, in a transaction with those it has begun."""
+        stored = self.backend.kinds(user)
+        joined = OPEN.get()
+        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+            return sorted({*stored, *joined.changed()})
+        return stored
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if that needs nothing but a look at the files' status, else None."""
@@ -330,7 +340,14 @@ class Engine:
                 fresh.delete(path)
             elif block is not now.document.index.get(path):
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
+        self.undo_edits(kind, fresh, now)
         return now, fresh
+
+    def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
+        """Put entries back that a person changed since history's end, and must not."""
+        guard = self.guards.get(kind)
+        if guard is not None and base is not None and base.logged is not None:
+            guard(edit, base.logged)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that did this operation before; the caller holds the lock.

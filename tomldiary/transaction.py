@@ -71,8 +71,15 @@ class Transaction:
             base = self.engine.settled(self.user, kind)
             self._bases[kind] = base
             edit = (base.document if base is not None else self.engine.template).edit()
+            self.engine.undo_edits(kind, edit, base)
             self._edits[kind] = edit
         return edit
+
+    def replace(self, kind: str, document: Document) -> None:
+        """Let a document be another one; what it was stays in history."""
+        if kind not in self._bases:
+            self._bases[kind] = self.engine.settled(self.user, kind)
+        self._edits[kind] = document.edit(is_changed=True)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""

@@ -25,8 +25,9 @@ __all__ = ["Edit"]
 class Edit(Overlay):
     """Changes to tables of one document, text and values; `done()` gives the new document."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         super().__init__(document)
+        self._changed = is_changed
         self.base = document
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
