@@ -57,7 +57,7 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -68,6 +68,7 @@ __all__ = ["LocalBackend"]
 _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
 _JOB_PREFIX = ".forgetting"
+_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
 _SEQ = re.compile(r"^seq = (\d+)\s*$", re.MULTILINE)
 _ENTRY = re.compile(r"^\s*\[(?!\s*_meta\b)", re.MULTILINE)
 
@@ -168,6 +169,16 @@ class LocalBackend(AsyncVerbs):
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return kinds_in(self.folder(user))
+
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
+        """Return when documents were last added to folders of the user; None: too recently to tell."""
+        place = self.folder(user)
+        times = tuple([_folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < time.time_ns() - _YOUNG else None
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / _SYSTEM / "index" / encode_folder(user)
 
     def users(self) -> list[str]:
         """Return all user ids that have a document."""

@@ -60,6 +60,10 @@ class MemoryBackend(AsyncVerbs):
         """Return the names of the user's documents."""
         return sorted(self._documents.get(user, {}))
 
+    def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - there are none
+        """Return what differs once a document was added or left: their names."""
+        return tuple(self._documents.get(user, ()))
+
     def commit(self, user: str, commit: Commit) -> dict[str, int]:
         """Store a transaction; the caller holds the user's lock."""
         mine = dict(self._documents.get(user, {}))

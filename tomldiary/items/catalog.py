@@ -1,0 +1,276 @@
+"""What is stored in a user's namespaces, held in memory and compared with the files at every look.
+
+A snapshot of a namespace is immutable: a batch reads from the ones it took first. An entry that did not
+change is the same object in the next snapshot, so indexes follow by comparing references.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.forks import renew_after_fork
+from tomldiary.items.entry import Entry
+from tomldiary.items.naming import ROOT, kind_of, namespace_of, part_name, part_of
+from tomldiary.logging import get_logger
+from tomldiary.transaction import OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tomldiary.engine import Engine
+    from tomldiary.items.naming import Namespace
+    from tomldiary.outside import Known
+    from tomldiary.toml.document import Document
+    from tomldiary.transaction import Transaction
+
+__all__ = ["Catalog", "Part", "Snapshot"]
+
+_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
+_logger = get_logger(__name__)
+
+
+class Part:
+    """One document of a namespace."""
+
+    __slots__ = ("document", "entries", "kind", "known")
+
+    def __init__(self, kind: str, known: Known | None, document: Document, before: Part | None) -> None:
+        self.kind = kind
+        self.known = known
+        self.document = document
+        self.entries = _entries(document, before)
+
+    @property
+    def size(self) -> int:
+        """Characters of the document."""
+        return len(self.document.text)
+
+
+def _entries(document: Document, before: Part | None) -> dict[str, Entry]:
+    old = before.entries if before is not None else {}
+    tables = document.table(("items",)) or {}
+    found: dict[str, Entry] = {}
+    for key, table in tables.items():
+        known = old.get(key)
+        if known is not None and known.table is table:
+            found[key] = known
+        elif isinstance(table, Mapping):
+            found[key] = Entry(key, cast("Mapping[str, Any]", table))
+    return found
+
+
+class Snapshot:
+    """The items of one namespace at one moment."""
+
+    __slots__ = ("_entries", "_ordered", "namespace", "parts", "user")
+
+    def __init__(
+        self,
+        user: str,
+        namespace: Namespace,
+        parts: tuple[Part, ...] = (),
+        entries: dict[str, Entry] | None = None,
+    ) -> None:
+        self.user = user
+        self.namespace = namespace
+        self.parts = parts
+        self._entries = entries
+        self._ordered: list[Entry] | None = None
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Its items by key; the newest, should a hand edit have made two of one key."""
+        if self._entries is None:
+            if len(self.parts) == 1:
+                return self.parts[0].entries
+            self._entries = {}
+            for part in self.parts:
+                for key, entry in part.entries.items():
+                    other = self._entries.get(key)
+                    if other is None or entry.updated >= other.updated:
+                        self._entries[key] = entry
+        return self._entries
+
+    @property
+    def ordered(self) -> list[Entry]:
+        """Its items, the newest first, then by key."""
+        if self._ordered is None:
+            self._ordered = sorted(self.entries.values(), key=attrgetter("order"))
+        return self._ordered
+
+    def get(self, key: str) -> Entry | None:
+        """Return an item, or None."""
+        return self.entries.get(key)
+
+
+class Catalog:
+    """The namespaces of one user. Thread-safe."""
+
+    def __init__(self, engine: Engine, user: str) -> None:
+        self.user = user
+        self._engine = engine
+        self._backend = engine.backend
+        self._parts: dict[str, Part] = {}
+        self._numbers: dict[str, list[int]] = {}
+        self._namespaces: dict[str, Namespace] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._listing: Any = None
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.RLock()
+
+    def snapshot(self, namespace: Namespace) -> Snapshot:
+        """Return a namespace as it is now, in a transaction with its changes; empty if there is none."""
+        base = kind_of(self.user, namespace)
+        with self._guard:
+            if self._listing is None:
+                self._list()
+            return self._snapshot(base, namespace)
+
+    def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
+        """Return all namespaces that begin with some labels and hold something, in their order."""
+        with self._guard:
+            self._list()
+            size = len(prefix)
+            wanted = [
+                (namespace, base)
+                for base, namespace in self._namespaces.items()
+                if namespace and namespace[:size] == prefix
+            ]
+            found = [self._snapshot(base, namespace) for namespace, base in sorted(wanted)]
+        return [each for each in found if each.entries]
+
+    def numbers(self, namespace: Namespace) -> list[int]:
+        """Return the numbers of a namespace's documents as last seen."""
+        return list(self._numbers.get(kind_of(self.user, namespace), []))
+
+    def _snapshot(self, base: str, namespace: Namespace) -> Snapshot:
+        numbers = self._numbers.get(base)
+        found: list[Part] = []
+        for number in (*numbers, numbers[-1] + 1) if numbers else (1,):
+            part = self._part(part_name(base, number))
+            if part is None:
+                self._dropped(base, number)
+                continue
+            found.append(part)
+            if numbers is None or number > numbers[-1]:
+                self._add(base, number, namespace)
+                return self._snapshot(base, namespace)  # there may be more
+        before = self._snapshots.get(base)
+        if before is not None and _same(before.parts, found):
+            return before
+        made = self._snapshots[base] = Snapshot(self.user, namespace, tuple(found))
+        return made
+
+    def _part(self, kind: str) -> Part | None:
+        """Return a document as it is now."""
+        part = self._parts.get(kind)
+        joined = self._joined()
+        if joined is not None:
+            document = joined.document(kind)
+            if part is not None and part.document is document:
+                return part
+            return Part(kind, None, document, part) if document.text or document.data else None
+        if (
+            part is not None
+            and part.known is not None
+            and not part.known.is_young
+            and part.known.token == self._backend.token(self.user, kind)
+        ):
+            return part
+        known = self._engine.load(self.user, kind)
+        if known is None:
+            self._parts.pop(kind, None)
+            return None
+        if part is not None and part.document is known.document:
+            part.known = known
+            return part
+        made = self._parts[kind] = Part(kind, known, known.document, part)
+        return made
+
+    def _add(self, base: str, number: int, namespace: Namespace) -> None:
+        insort(self._numbers.setdefault(base, []), number)
+        self._namespaces[base] = namespace
+
+    def _dropped(self, base: str, number: int) -> None:
+        numbers = self._numbers.get(base, [])
+        if number in numbers:
+            self._numbers[base] = [each for each in numbers if each != number]
+            if not self._numbers[base]:
+                del self._numbers[base], self._namespaces[base]
+
+    # Which documents there are
+
+    def _list(self) -> None:
+        folders = {kind.rpartition("/")[0] for kind in self._numbers} | {ROOT[:-1]}
+        folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
+        now = _changes(self._backend, self.user, sorted(folders))
+        if now is not None and now == self._listing and OPEN.get() is None:
+            return
+        kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
+        numbers: dict[str, list[int]] = {}
+        for base, number in map(part_of, kinds):
+            insort(numbers.setdefault(base, []), number)
+        self._namespaces = {
+            base: self._namespaces.get(base) or self._namespace(base, numbers[base][0])
+            for base in numbers
+        }
+        self._numbers = numbers
+        for kind in self._parts.keys() - kinds:
+            del self._parts[kind]
+        for base in self._snapshots.keys() - numbers.keys():
+            del self._snapshots[base]
+        # Known folders may be more now; the next look compares all of them.
+        folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
+        folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
+        self._listing = _changes(self._backend, self.user, sorted(folders)) or ()
+
+    def _kinds(self) -> list[str]:
+        joined = self._joined()
+        own = joined.kinds() if joined is not None else []
+        return sorted({*self._backend.kinds(self.user), *own})
+
+    def _joined(self) -> Transaction | None:
+        """Return the transaction that a read made here and now takes part in."""
+        joined = OPEN.get()
+        if joined is None or joined.user != self.user:
+            return None
+        return joined if joined.is_joined_by(self._engine, self.user) else None
+
+    def _namespace(self, base: str, number: int) -> Namespace:
+        found = namespace_of(self.user, base)
+        if found is None:
+            part = self._part(part_name(base, number))
+            meta = (part.document.table(("_meta",)) if part is not None else None) or {}
+            labels = meta.get("namespace")
+            if isinstance(labels, list):
+                found = tuple(str(label) for label in cast("list[Any]", labels))
+        if found is None or not found or kind_of(self.user, found) != base:
+            _logger.warning("%s holds items of no namespace; it is left alone", base)
+            return ()
+        return found
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the documents as last seen."""
+        yield from list(self._parts.values())
+
+
+def _same(before: tuple[Part, ...], now: list[Part]) -> bool:
+    return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+
+
+def _slashes(folder: str) -> Iterable[int]:
+    return [at for at, letter in enumerate(folder) if letter == "/"]
+
+
+def _changes(backend: Any, user: str, folders: list[str]) -> Any:
+    """Return what differs once a document was added to one of these folders or left it; None: unknown."""
+    look = getattr(backend, "folder_times", None)
+    return None if look is None else look(user, folders)

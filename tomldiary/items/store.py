@@ -1,0 +1,402 @@
+"""Items of all users behind four operations: get, put, search, list, in batches that are all or nothing.
+
+Any namespace, any key, any JSON value. A batch is checked whole before anything is written; its reads see
+what was stored before it; of several puts to one key the last one counts; changes of one user are one
+transaction. Calls made apart never share a fate. Thread-safe, for any number of processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from heapq import merge
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine import Source
+from tomldiary.errors import InvalidValue, NotSupported
+from tomldiary.forks import renew_after_fork
+from tomldiary.items.catalog import Catalog
+from tomldiary.items.entry import Clock, copied, moment
+from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
+from tomldiary.items.naming import SHARED
+from tomldiary.items.ops import Get, Item, List, Put, Search, checked
+from tomldiary.items.owners import Owners
+from tomldiary.items.typed import TypedNamespaces, is_typed
+from tomldiary.items.writes import apply_puts, remove_items
+from tomldiary.models import timestamp
+from tomldiary.transaction import Transaction
+from tomldiary.typed_entries import TypedEntries, checked_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.items.catalog import Snapshot
+    from tomldiary.items.entry import Entry
+    from tomldiary.items.naming import Namespace
+    from tomldiary.items.ops import Operation
+    from tomldiary.items.owners import UserLabel
+
+__all__ = ["ItemStore", "Result"]
+
+Result = Item | list[Item] | list[tuple[str, ...]] | None
+_CACHED_USERS = 1024
+
+
+class ItemStore:
+    """The items of a diary, and its typed entries as the namespaces `(user, "diary", …)`.
+
+    Args:
+        diary: Whose storage and rules.
+        user_label: Says who owns a namespace; see `UserLabel`.
+        expiry: What happens to items with a time to live.
+    """
+
+    def __init__(
+        self, diary: Diary, *, user_label: UserLabel = 0, expiry: Expiry | None = None
+    ) -> None:
+        self.diary = diary
+        self.expiry = expiry or Expiry()
+        self.sweeper = Sweeper(self.sweep)
+        self._owners = Owners(diary, user_label)
+        self._typed = TypedNamespaces(diary)
+        self._clock = Clock()
+        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
+        self._deadlines: dict[str, Deadlines] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make new locks."""
+        self._guard = threading.Lock()
+        self._clock.renew()
+
+    # Batches
+
+    def run(self, ops: Sequence[Operation], *, session: str = "") -> list[Result]:
+        """Run operations and return their results in the same order.
+
+        Args:
+            ops: The operations.
+            session: The session that puts, for history and for forgetting; "" if there is none.
+
+        Raises:
+            InvalidValue: An operation is not valid, or a value breaks the schema. Nothing was written.
+            LimitReached: A category is full. Nothing was written.
+            BackendError: The storage failed. Of several users in one batch, some may have been written.
+        """
+        ready = [self._checked(op) for op in ops]
+        view = _View(self)
+        results = [self._read(view, op) for op in ready]
+        view.refresh()
+        self._write([op for op in ready if isinstance(op, Put)], session)
+        return results
+
+    def _checked(self, op: Operation) -> Operation:
+        found = checked(op)
+        if isinstance(found, Search):
+            if is_typed(found.prefix):
+                self._typed.check_prefix(found.prefix)
+        elif not isinstance(found, List) and is_typed(found.namespace):
+            collection = self._typed.collection(found.namespace)
+            if isinstance(found, Put) and found.value is not None:
+                if found.ttl is not None:
+                    raise NotSupported(
+                        "ttl: entries of a diary do not expire. Put without a ttl, or to another"
+                        " namespace."
+                    )
+                return found._replace(value=checked_value(collection, found.key, found.value))
+        return found
+
+    def _read(self, view: _View, op: Operation) -> Result:
+        if isinstance(op, Get):
+            snapshot = view[op.namespace, op.key]
+            entry = snapshot.get(op.key)
+            if entry is None or not view.is_shown(snapshot, entry):
+                return None
+            if op.refresh:
+                view.read(snapshot, entry)
+            return _item(snapshot, entry)
+        if isinstance(op, Search):
+            return self._search(view, op)
+        if isinstance(op, List):
+            return self._list(view, op)
+        return None
+
+    # Finding
+
+    def _search(self, view: _View, op: Search) -> list[Item]:
+        snapshots = view.below(op.prefix)
+        fits = op.fits
+        found = (
+            (snapshot, entry, None)
+            for snapshot, entry in _newest_first(snapshots)
+            if (fits is None or fits(entry.value)) and view.is_shown(snapshot, entry)
+        )
+        page = list(islice(found, op.offset, op.offset + op.limit))
+        if op.refresh:
+            for snapshot, entry, _ in page:
+                view.read(snapshot, entry)
+        return [_item(snapshot, entry, score) for snapshot, entry, score in page]
+
+    def _list(self, view: _View, op: List) -> list[tuple[str, ...]]:
+        prefix: tuple[str, ...] = ()
+        for condition in op.conditions:
+            if condition.where == "prefix":
+                stars = [n for n, label in enumerate(condition.labels) if label == "*"]
+                prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
+        found = {
+            snapshot.namespace[: op.max_depth]
+            for snapshot in view.below(prefix)
+            if all(condition.fits(snapshot.namespace) for condition in op.conditions)
+            and any(view.is_shown(snapshot, entry) for entry in snapshot.entries.values())
+        }
+        return sorted(found)[op.offset : op.offset + op.limit]
+
+    # Writing
+
+    def _write(self, puts: Sequence[Put], session: str) -> None:
+        if not puts:
+            return
+        last = {(put.namespace, put.key): put for put in puts}
+        mine: dict[str, list[Put]] = {}
+        for put in last.values():
+            mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
+        if len(mine) > 1:
+            # Each user is a transaction of their own: find what fails before the first one.
+            for user, changes in mine.items():
+                self._apply(Transaction(self.diary.engine, user), changes, session)
+        for user, changes in mine.items():
+
+            def write(tx: Transaction, changes: list[Put] = changes) -> None:
+                self._apply(tx, changes, session)
+
+            self.diary.engine.write(user, write, Source("put", session, actor="store"))
+
+    def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
+        typed = [put for put in puts if is_typed(put.namespace)]
+        if typed:
+            changes = [
+                (self._typed.collection(put.namespace), put.key, put.value) for put in typed
+            ]
+            TypedEntries.within(self.diary, tx).apply(changes, timestamp())
+        items = [put for put in puts if not is_typed(put.namespace)]
+        if items:
+            apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
+
+    def update(
+        self,
+        namespace: Namespace,
+        key: str,
+        change: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
+        *,
+        index: bool | list[str] | None = None,
+        ttl: float | None = None,
+        session: str = "",
+    ) -> Item | None:
+        """Replace a value by what a function makes of it, with no other writer in between.
+
+        Args:
+            namespace: The item's.
+            key: The item's.
+            change: Gets a copy of the value, None if there is none, and returns the new one, None to
+                remove the item. It may be called again if a person saved the file meanwhile, and must not
+                write to the same user's memory.
+            index: As in `Put`.
+            ttl: As in `Put`.
+            session: As in `run`.
+
+        Raises:
+            InvalidValue: What it returned cannot be stored. Nothing was written.
+        """
+        probe = self._checked(Get(namespace, key))
+        assert isinstance(probe, Get)  # noqa: S101 - for the type checker
+        owner = self._owner(probe.namespace, probe.key)
+
+        def write(tx: Transaction) -> None:
+            before = self._within(tx, probe.namespace, probe.key)
+            made = change(before)
+            put = self._checked(Put(probe.namespace, probe.key, made, index, ttl))  # pyright: ignore[reportArgumentType] - checked there
+            assert isinstance(put, Put)  # noqa: S101 - for the type checker
+            self._apply(tx, [put], session)
+
+        self.diary.engine.write(owner, write, Source("update", session, actor="store"))
+        found = self._read(_View(self), probe._replace(refresh=False))
+        assert not isinstance(found, list)  # noqa: S101 - the answer to a Get
+        return found
+
+    def _within(self, tx: Transaction, namespace: Namespace, key: str) -> dict[str, Any] | None:
+        """Return a value as the transaction sees it."""
+        from tomldiary.items.entry import Entry as Stored  # noqa: PLC0415
+
+        if is_typed(namespace):
+            table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
+            return None if table is None else copied(Stored(key, table).value)
+        snapshot = self.catalog(tx.user).snapshot(namespace)
+        entry = snapshot.get(key)
+        if entry is None:
+            return None
+        deadlines = self.deadlines(tx.user)
+        if self.expiry.omit_expired and deadlines.is_over(namespace, entry, self._clock.now()):
+            return None
+        return copied(entry.value)
+
+    # Expiry
+
+    def sweep(self) -> int:
+        """Remove the items whose time is over and return how many that were."""
+        removed = 0
+        for user in self.diary.users():
+            removed += self._sweep_user(user)
+        return removed
+
+    def _sweep_user(self, user: str) -> int:
+        deadlines = self.deadlines(user)
+
+        def over() -> dict[Namespace, list[str]]:
+            now = self._clock.now()
+            found: dict[Namespace, list[str]] = {}
+            for snapshot in self.catalog(user).snapshots():
+                keys = [
+                    entry.key
+                    for entry in snapshot.entries.values()
+                    if deadlines.is_over(snapshot.namespace, entry, now)
+                ]
+                if keys:
+                    found[snapshot.namespace] = keys
+            return found
+
+        if not over():
+            return 0
+
+        def write(tx: Transaction) -> int:
+            # Looked at again under the lock: somebody may have put or read an item meanwhile.
+            found = over()
+            for namespace, keys in found.items():
+                remove_items(tx, self.catalog(user), namespace, keys)
+            return sum(map(len, found.values()))
+
+        return self.diary.engine.write(user, write, Source("expire", actor="store"))
+
+    # Who and where
+
+    def _owner(self, namespace: Namespace, key: str) -> str:
+        return namespace[0] if is_typed(namespace) else self._owners.owner(namespace, key)
+
+    def catalog(self, user: str) -> Catalog:
+        """Return what is known of a user's namespaces."""
+        with self._guard:
+            found = self._catalogs.get(user)
+            if found is None:
+                found = self._catalogs[user] = Catalog(self.diary.engine, user)
+            self._catalogs.move_to_end(user)
+            while len(self._catalogs) > _CACHED_USERS:
+                self._catalogs.popitem(last=False)
+            return found
+
+    def deadlines(self, user: str) -> Deadlines:
+        """Return until when a user's items live that were read since they were put."""
+        with self._guard:
+            found = self._deadlines.get(user)
+            if found is None:
+                look = getattr(self.diary.engine.backend, "index_folder", None)
+                found = self._deadlines[user] = Deadlines(None if look is None else look(user))
+            return found
+
+    def snapshot(self, namespace: Namespace, key: str) -> Snapshot:
+        """Return the namespace that holds an item, as it is now."""
+        if is_typed(namespace):
+            return self._typed.snapshot(namespace)
+        return self.catalog(self._owners.owner(namespace, key)).snapshot(namespace)
+
+    def below(self, prefix: Namespace) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now."""
+        if is_typed(prefix):
+            return self._typed.snapshots(prefix[0], prefix)
+        found = [
+            snapshot
+            for user in self._owners.below(prefix)
+            for snapshot in self.catalog(user).snapshots(prefix)
+        ]
+        people = [prefix[0]] if prefix else self.diary.users()
+        for user in people:
+            if user != SHARED:
+                found += self._typed.snapshots(user, prefix)
+        return found
+
+
+class _View:
+    """What a batch sees: each namespace as it was when the batch first read it."""
+
+    def __init__(self, store: ItemStore) -> None:
+        self._store = store
+        self._seen: dict[tuple[str, Namespace], Snapshot] = {}
+        self._refreshed: dict[str, list[tuple[Namespace, Entry]]] = {}
+        self._omits = store.expiry.omit_expired
+        self._now = 0
+
+    def __getitem__(self, place: tuple[Namespace, str]) -> Snapshot:
+        snapshot = self._store.snapshot(*place)
+        return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
+
+    def below(self, prefix: Namespace) -> list[Snapshot]:
+        """Return the namespaces below a prefix."""
+        return [
+            self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
+            for snapshot in self._store.below(prefix)
+        ]
+
+    @property
+    def now(self) -> int:
+        """When the batch was run."""
+        if not self._now:
+            self._now = self._store._clock.now()  # noqa: SLF001 - the store's own view
+        return self._now
+
+    def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
+        """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
+        if entry.expires is None or not self._omits:
+            return True
+        deadlines = self._store.deadlines(snapshot.user)
+        return not deadlines.is_over(snapshot.namespace, entry, self.now)
+
+    def read(self, snapshot: Snapshot, entry: Entry) -> None:
+        """Note that an item was read."""
+        if entry.expires is not None:
+            self._refreshed.setdefault(snapshot.user, []).append((snapshot.namespace, entry))
+
+    def refresh(self) -> None:
+        """Give what was read its time to live again."""
+        for user, items in self._refreshed.items():
+            self._store.deadlines(user).refresh(items, self.now)
+
+
+def _newest_first(snapshots: list[Snapshot]) -> Iterator[tuple[Snapshot, Entry]]:
+    """Yield items of several namespaces in one order that never changes: newest first, key, namespace."""
+    if len(snapshots) == 1:
+        return ((snapshots[0], entry) for entry in snapshots[0].ordered)
+    several: Iterable[Iterator[tuple[int, str, Namespace, Snapshot, Entry]]] = [
+        _decorated(snapshot) for snapshot in snapshots
+    ]
+    return ((found[3], found[4]) for found in merge(*several, key=_first_three))
+
+
+def _decorated(snapshot: Snapshot) -> Iterator[tuple[int, str, Namespace, Snapshot, Entry]]:
+    namespace = snapshot.namespace
+    return ((-entry.updated, entry.key, namespace, snapshot, entry) for entry in snapshot.ordered)
+
+
+def _first_three(found: tuple[Any, ...]) -> tuple[Any, ...]:
+    return found[:3]
+
+
+def _item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
+    return Item(
+        snapshot.namespace,
+        entry.key,
+        copied(entry.value),
+        moment(entry.created),
+        moment(entry.updated),
+        score,
+    )
