@@ -43,7 +43,9 @@ def operation(op: Op) -> Operation:
     if isinstance(op, GetOp):
         return Get(tuple(op.namespace), op.key, op.refresh_ttl)
     if isinstance(op, PutOp):
-        return Put(tuple(op.namespace), op.key, op.value, cast("Any", op.index), op.ttl)
+        return Put(
+            tuple(op.namespace), op.key, cast("Any", op.value), cast("Any", op.index), op.ttl
+        )
     if isinstance(op, SearchOp):
         return Search(
             tuple(op.namespace_prefix), op.filter, op.limit, op.offset, op.query, op.refresh_ttl

@@ -10,6 +10,7 @@ from tomldiary.diary import Diary
 from tomldiary.items.expiry import Expiry
 from tomldiary.items.store import ItemStore
 from tomldiary.twins import in_thread
+from tomldiary_langgraph.embeddings import Embedder
 from tomldiary_langgraph.identity import session_here
 from tomldiary_langgraph.operations import check_written, item, operation, result
 
@@ -20,9 +21,10 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Literal, Self
 
-    from langgraph.store.base import Item, NotProvided, Op, Result, TTLConfig
+    from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
     from tomldiary.items.owners import UserLabel
+    from tomldiary.items.store import Prepared
 
 __all__ = ["DiaryStore"]
 
@@ -45,11 +47,13 @@ class DiaryStore(BaseStore):
         diary: A diary, or the folder of one with the built-in preference table.
         user_label: Which label of a namespace is the user, 0 being the first; a function of namespace
             and key that names the user, or None for nobody; None: all is shared.
+        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields`. Without one a `query` searches by words.
         ttl: LangGraph's `TTLConfig`: `default_ttl`, `refresh_on_read` (True), `omit_expired` (False),
             `sweep_interval_minutes` (5). Times are minutes.
 
     Raises:
-        InvalidValue: `user_label` is nothing of the kind.
+        InvalidValue: `user_label` or `index` is nothing of the kind.
+        MissingExtra: `index` is given, and numpy is not installed.
     """
 
     supports_ttl = True
@@ -58,12 +62,18 @@ class DiaryStore(BaseStore):
         self,
         diary: Diary | str | os.PathLike[str],
         user_label: UserLabel = 0,
-        *,
+        index: IndexConfig | None = None,
         ttl: TTLConfig | None = None,
     ) -> None:
         self.diary = diary if isinstance(diary, Diary) else Diary(diary)
         self.ttl_config = ttl
-        self._items = ItemStore(self.diary, user_label=user_label, expiry=_expiry(ttl))
+        self._embedder = Embedder(index) if index is not None else None
+        self._items = ItemStore(
+            self.diary,
+            user_label=user_label,
+            expiry=_expiry(ttl),
+            embedding=self._embedder.embedding if self._embedder is not None else None,
+        )
 
     def __repr__(self) -> str:
         return f"DiaryStore({self.diary!r})"
@@ -100,14 +110,26 @@ class DiaryStore(BaseStore):
             LimitReached: A category is full. Nothing was written.
             BackendError: The storage failed. Of several users in one batch, some may have been written.
         """
-        return self._run(list(ops), session_here())
+        work = self._items.prepare([operation(op) for op in ops])
+        vectors = self._embedder.vectors(work) if self._embedder is not None else ((), ())
+        found = self._items.finish(work, *vectors, session=session_here())
+        return [result(each) for each in found]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations like `batch`, without holding the event loop."""
-        return await in_thread(self._run, list(ops), session_here())
+        session = session_here()
+        if self._embedder is None:
+            return await in_thread(self._run, list(ops), session)
+        work = await in_thread(self._prepared, list(ops))
+        vectors = await self._embedder.avectors(work)
+        found = await in_thread(self._items.finish, work, *vectors, session=session)
+        return [result(each) for each in found]
+
+    def _prepared(self, ops: list[Op]) -> Prepared:
+        return self._items.prepare([operation(op) for op in ops])
 
     def _run(self, ops: list[Op], session: str) -> list[Result]:
-        found = self._items.run([operation(op) for op in ops], session=session)
+        found = self._items.finish(self._prepared(ops), session=session)
         return [result(each) for each in found]
 
     def update(

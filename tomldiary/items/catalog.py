@@ -38,7 +38,9 @@ class Part:
 
     __slots__ = ("document", "entries", "kind", "known")
 
-    def __init__(self, kind: str, known: Known | None, document: Document, before: Part | None) -> None:
+    def __init__(
+        self, kind: str, known: Known | None, document: Document, before: Part | None
+    ) -> None:
         self.kind = kind
         self.known = known
         self.document = document
@@ -87,12 +89,13 @@ class Snapshot:
         if self._entries is None:
             if len(self.parts) == 1:
                 return self.parts[0].entries
-            self._entries = {}
+            found: dict[str, Entry] = {}
             for part in self.parts:
                 for key, entry in part.entries.items():
-                    other = self._entries.get(key)
+                    other = found.get(key)
                     if other is None or entry.updated >= other.updated:
-                        self._entries[key] = entry
+                        found[key] = entry
+            self._entries = found
         return self._entries
 
     @property

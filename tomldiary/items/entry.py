@@ -28,7 +28,16 @@ from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
 if TYPE_CHECKING:
     from typing import Self
 
-__all__ = ["Clock", "Entry", "checked_key", "checked_value", "copied", "moment", "table_of", "written"]
+__all__ = [
+    "Clock",
+    "Entry",
+    "checked_key",
+    "checked_value",
+    "copied",
+    "moment",
+    "table_of",
+    "written",
+]
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MINUTE = 60_000_000  # microseconds

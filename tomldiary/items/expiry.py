@@ -15,7 +15,6 @@ import threading
 import time
 from dataclasses import dataclass
 from hashlib import blake2b
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import file_token, make_folder, read_file, write_all, write_new
@@ -26,6 +25,7 @@ from tomldiary.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
+    from pathlib import Path
 
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
@@ -212,7 +212,10 @@ class Sweeper:
         done: Future[None] = Future()
         self._done = done
         self._thread = threading.Thread(
-            target=self._run, args=(minutes * 60, self._stop, done), name="tomldiary-sweeper", daemon=True
+            target=self._run,
+            args=(minutes * 60, self._stop, done),
+            name="tomldiary-sweeper",
+            daemon=True,
         )
         self._thread.start()
         return done

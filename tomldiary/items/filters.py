@@ -158,7 +158,9 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: Any) -> _Test:
             if have is kind:
                 return compare(*_same_zone(found, wanted))
             if have is str and kind is not float:
-                return compare(*_same_zone(type(wanted).fromisoformat(found), wanted))
+                return compare(
+                    *_same_zone(cast("type[date]", type(wanted)).fromisoformat(found), wanted)
+                )
         except (TypeError, ValueError):  # no date at all
             return False
         return False

@@ -20,7 +20,7 @@ from urllib.parse import unquote_to_bytes
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers import encode_folder
 
-__all__ = ["ROOT", "SHARED", "Namespace", "kind_of", "namespace_of", "part_of", "part_name"]
+__all__ = ["ROOT", "SHARED", "Namespace", "kind_of", "namespace_of", "part_name", "part_of"]
 
 Namespace = tuple[str, ...]
 
@@ -92,9 +92,7 @@ def namespace_of(user: str, kind: str) -> Namespace | None:
         elif name.startswith(f"{_OWNER}/"):
             found = tuple(map(_decoded, name.split("/")[1:]))
         elif _OWNER in name.split("/"):
-            found = tuple(
-                user if part == _OWNER else _decoded(part) for part in name.split("/")
-            )
+            found = tuple(user if part == _OWNER else _decoded(part) for part in name.split("/"))
         else:
             found = (user, *map(_decoded, name.split("/")))
         return found if kind_of(user, found) == kind else None

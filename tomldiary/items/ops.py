@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.entry import checked_key, checked_value
@@ -12,6 +12,7 @@ from tomldiary.items.filters import compile_filter
 from tomldiary.items.naming import SHARED, Namespace
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
 
     from tomldiary.items.filters import Predicate
@@ -21,7 +22,8 @@ __all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "ch
 _LONGEST_TTL = 1e9  # minutes; two thousand years
 
 
-class Item(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Item:
     """One item as it is handed out; the value is the caller's own."""
 
     namespace: Namespace
@@ -33,7 +35,8 @@ class Item(NamedTuple):
     """How well it matches the query, more is better; None without one."""
 
 
-class Get(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Get:
     """Read one item; `refresh` gives it its time to live again."""
 
     namespace: Namespace
@@ -41,7 +44,8 @@ class Get(NamedTuple):
     refresh: bool = True
 
 
-class Put(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Put:
     """Store a value, or remove the item if it is None."""
 
     namespace: Namespace
@@ -53,7 +57,8 @@ class Put(NamedTuple):
     """Minutes; None is for ever."""
 
 
-class Search(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Search:
     """Find items below a prefix: newest first, or with a query best first."""
 
     prefix: Namespace
@@ -66,7 +71,8 @@ class Search(NamedTuple):
     """The filter, compiled; made by `checked`."""
 
 
-class Condition(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Condition:
     """How a namespace has to begin or end; `*` stands for any one label."""
 
     where: Literal["prefix", "suffix"]
@@ -81,7 +87,8 @@ class Condition(NamedTuple):
         return all(label in ("*", found) for label, found in zip(self.labels, part, strict=True))
 
 
-class List(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class List:
     """List the namespaces that hold something, sorted."""
 
     conditions: tuple[Condition, ...] = ()
@@ -100,7 +107,7 @@ def checked(op: Operation) -> Operation:
         InvalidValue: An argument has a wrong type or value; names the place.
     """
     if isinstance(op, Get):
-        return op._replace(namespace=_labels(op.namespace), key=checked_key(op.key))
+        return replace(op, namespace=_labels(op.namespace), key=checked_key(op.key))
     if isinstance(op, Put):
         return _checked_put(op)
     _check_count("limit", op.limit)
@@ -109,14 +116,14 @@ def checked(op: Operation) -> Operation:
         if op.query is not None and not isinstance(op.query, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected text, found {type(op.query).__name__}.", where="query")
         fits = compile_filter(op.filter) if op.filter is not None else None
-        return op._replace(prefix=_labels(op.prefix, least=0), fits=fits)
+        return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
     if op.max_depth is not None:
         _check_count("max_depth", op.max_depth, least=1)
     conditions = [
-        _checked_condition(each._replace(labels=_labels(each.labels, least=0)))
+        _checked_condition(replace(each, labels=_labels(each.labels, least=0)))
         for each in op.conditions
     ]
-    return op._replace(conditions=tuple(conditions))
+    return replace(op, conditions=tuple(conditions))
 
 
 def _checked_put(op: Put) -> Put:

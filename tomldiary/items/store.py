@@ -9,39 +9,51 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from heapq import merge
-from itertools import islice
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
-from tomldiary.errors import InvalidValue, NotSupported
+from tomldiary.errors import NotSupported
 from tomldiary.forks import renew_after_fork
 from tomldiary.items.catalog import Catalog
-from tomldiary.items.entry import Clock, copied, moment
+from tomldiary.items.entry import Clock, Entry, copied
 from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
+from tomldiary.items.finding import Finder, as_item
 from tomldiary.items.naming import SHARED
 from tomldiary.items.ops import Get, Item, List, Put, Search, checked
 from tomldiary.items.owners import Owners
 from tomldiary.items.typed import TypedNamespaces, is_typed
+from tomldiary.items.view import View
 from tomldiary.items.writes import apply_puts, remove_items
 from tomldiary.models import timestamp
 from tomldiary.transaction import Transaction
 from tomldiary.typed_entries import TypedEntries, checked_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.items.catalog import Snapshot
-    from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Operation
     from tomldiary.items.owners import UserLabel
+    from tomldiary.items.vectors import Embedding
 
-__all__ = ["ItemStore", "Result"]
+__all__ = ["ItemStore", "Prepared", "Result"]
 
 Result = Item | list[Item] | list[tuple[str, ...]] | None
 _CACHED_USERS = 1024
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch that was checked, and what has to be embedded before it can be run."""
+
+    ops: list[Operation]
+    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Users, each with a text."""
+    queries: list[str] = field(default_factory=list[str])
+    epochs: dict[str, int] = field(default_factory=dict[str, int])
 
 
 class ItemStore:
@@ -51,16 +63,27 @@ class ItemStore:
         diary: Whose storage and rules.
         user_label: Says who owns a namespace; see `UserLabel`.
         expiry: What happens to items with a time to live.
+        embedding: How texts become vectors; None searches by words.
+
+    Raises:
+        InvalidValue: `user_label` is nothing of the kind.
+        MissingExtra: There is an embedding, and numpy is not installed.
     """
 
     def __init__(
-        self, diary: Diary, *, user_label: UserLabel = 0, expiry: Expiry | None = None
+        self,
+        diary: Diary,
+        *,
+        user_label: UserLabel = 0,
+        expiry: Expiry | None = None,
+        embedding: Embedding | None = None,
     ) -> None:
         self.diary = diary
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
         self._owners = Owners(diary, user_label)
         self._typed = TypedNamespaces(diary)
+        self._finder = Finder(diary, embedding)
         self._clock = Clock()
         self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
         self._deadlines: dict[str, Deadlines] = {}
@@ -86,61 +109,109 @@ class ItemStore:
             LimitReached: A category is full. Nothing was written.
             BackendError: The storage failed. Of several users in one batch, some may have been written.
         """
-        ready = [self._checked(op) for op in ops]
-        view = _View(self)
-        results = [self._read(view, op) for op in ready]
+        work = self.prepare(ops)
+        embedding = self._finder.embedding
+        texts: Sequence[Sequence[float]] = ()
+        queries: Sequence[Sequence[float]] = ()
+        if embedding is not None and (work.texts or work.queries):
+            found = embedding.embed([*(text for _, text in work.texts), *work.queries])
+            texts, queries = found[: len(work.texts)], found[len(work.texts) :]
+        return self.finish(work, texts, queries, session=session)
+
+    def prepare(self, ops: Sequence[Operation]) -> Prepared:
+        """Check operations, and find out what has to be embedded for them.
+
+        Raises:
+            InvalidValue: An operation is not valid, or a value breaks the schema.
+        """
+        work = Prepared([self._checked(op) for op in ops])
+        embedding = self._finder.embedding
+        if embedding is None:
+            return work
+        put: dict[str, list[str]] = {}
+        searched: list[Snapshot] = []
+        for op in work.ops:
+            if isinstance(op, Put) and op.value is not None:
+                found = embedding.texts(op.value, op.index)
+                put.setdefault(self._owner(op.namespace, op.key), []).extend(found)
+            elif isinstance(op, Search) and op.query and op.query.strip():
+                searched += self.below(op.prefix)
+                work.queries.append(op.query)
+        work.queries = list(dict.fromkeys(work.queries))
+        work.epochs = self._finder.epochs({*put, *(each.user for each in searched)})
+        missing = self._finder.missing(put, searched)
+        work.texts = [(user, text) for user, mine in missing.items() for text in mine]
+        return work
+
+    def finish(
+        self,
+        work: Prepared,
+        texts: Sequence[Sequence[float]] = (),
+        queries: Sequence[Sequence[float]] = (),
+        *,
+        session: str = "",
+    ) -> list[Result]:
+        """Run what `prepare` has checked; see `run`.
+
+        Args:
+            work: The batch.
+            texts: A vector for each of its texts.
+            queries: A vector for each of its queries.
+            session: As in `run`.
+        """
+        for user, epoch in work.epochs.items():
+            mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
+            if mine:
+                self._finder.add(
+                    user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch
+                )
+        vectors = dict(zip(work.queries, queries, strict=True))
+        view = self._view()
+        results = [self._read(view, op, vectors) for op in work.ops]
         view.refresh()
-        self._write([op for op in ready if isinstance(op, Put)], session)
+        self._write([op for op in work.ops if isinstance(op, Put)], session)
         return results
 
-    def _checked(self, op: Operation) -> Operation:
-        found = checked(op)
-        if isinstance(found, Search):
-            if is_typed(found.prefix):
-                self._typed.check_prefix(found.prefix)
-        elif not isinstance(found, List) and is_typed(found.namespace):
-            collection = self._typed.collection(found.namespace)
-            if isinstance(found, Put) and found.value is not None:
-                if found.ttl is not None:
-                    raise NotSupported(
-                        "ttl: entries of a diary do not expire. Put without a ttl, or to another"
-                        " namespace."
-                    )
-                return found._replace(value=checked_value(collection, found.key, found.value))
-        return found
+    def _view(self) -> View:
+        return View(self.deadlines, self._clock.now(), omits_expired=self.expiry.omit_expired)
 
-    def _read(self, view: _View, op: Operation) -> Result:
+    def _checked(self, op: Operation) -> Operation:
+        if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
+            found = checked(op)
+            if isinstance(found, Search):
+                if is_typed(found.prefix):
+                    self._typed.check_prefix(found.prefix)
+            elif not isinstance(found, List) and is_typed(found.namespace):
+                self._typed.collection(found.namespace)
+            return found
+        found = checked(replace(op, value=None))
+        assert isinstance(found, Put)  # noqa: S101 - for the type checker
+        collection = self._typed.collection(found.namespace)
+        if found.ttl is not None:
+            raise NotSupported(
+                "ttl: entries of a diary do not expire. Put without a ttl, or to another namespace."
+            )
+        return replace(found, value=checked_value(collection, found.key, op.value))
+
+    # Reading
+
+    def _read(self, view: View, op: Operation, vectors: Mapping[str, Sequence[float]]) -> Result:
         if isinstance(op, Get):
-            snapshot = view[op.namespace, op.key]
+            snapshot = view.pinned(self._snapshot(op.namespace, op.key))
             entry = snapshot.get(op.key)
             if entry is None or not view.is_shown(snapshot, entry):
                 return None
             if op.refresh:
                 view.read(snapshot, entry)
-            return _item(snapshot, entry)
+            return as_item(snapshot, entry)
         if isinstance(op, Search):
-            return self._search(view, op)
+            snapshots = [view.pinned(each) for each in self.below(op.prefix)]
+            return self._finder.search(view, op, snapshots, vectors)
         if isinstance(op, List):
             return self._list(view, op)
         return None
 
-    # Finding
-
-    def _search(self, view: _View, op: Search) -> list[Item]:
-        snapshots = view.below(op.prefix)
-        fits = op.fits
-        found = (
-            (snapshot, entry, None)
-            for snapshot, entry in _newest_first(snapshots)
-            if (fits is None or fits(entry.value)) and view.is_shown(snapshot, entry)
-        )
-        page = list(islice(found, op.offset, op.offset + op.limit))
-        if op.refresh:
-            for snapshot, entry, _ in page:
-                view.read(snapshot, entry)
-        return [_item(snapshot, entry, score) for snapshot, entry, score in page]
-
-    def _list(self, view: _View, op: List) -> list[tuple[str, ...]]:
+    def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
         prefix: tuple[str, ...] = ()
         for condition in op.conditions:
             if condition.where == "prefix":
@@ -148,7 +219,7 @@ class ItemStore:
                 prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
         found = {
             snapshot.namespace[: op.max_depth]
-            for snapshot in view.below(prefix)
+            for snapshot in map(view.pinned, self.below(prefix))
             if all(condition.fits(snapshot.namespace) for condition in op.conditions)
             and any(view.is_shown(snapshot, entry) for entry in snapshot.entries.values())
         }
@@ -177,9 +248,7 @@ class ItemStore:
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
         typed = [put for put in puts if is_typed(put.namespace)]
         if typed:
-            changes = [
-                (self._typed.collection(put.namespace), put.key, put.value) for put in typed
-            ]
+            changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
             TypedEntries.within(self.diary, tx).apply(changes, timestamp())
         items = [put for put in puts if not is_typed(put.namespace)]
         if items:
@@ -222,17 +291,15 @@ class ItemStore:
             self._apply(tx, [put], session)
 
         self.diary.engine.write(owner, write, Source("update", session, actor="store"))
-        found = self._read(_View(self), probe._replace(refresh=False))
-        assert not isinstance(found, list)  # noqa: S101 - the answer to a Get
-        return found
+        snapshot = self._snapshot(probe.namespace, probe.key)
+        entry = snapshot.get(probe.key)
+        return None if entry is None else as_item(snapshot, entry)
 
     def _within(self, tx: Transaction, namespace: Namespace, key: str) -> dict[str, Any] | None:
         """Return a value as the transaction sees it."""
-        from tomldiary.items.entry import Entry as Stored  # noqa: PLC0415
-
         if is_typed(namespace):
             table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
-            return None if table is None else copied(Stored(key, table).value)
+            return None if table is None else copied(Entry(key, table).value)
         snapshot = self.catalog(tx.user).snapshot(namespace)
         entry = snapshot.get(key)
         if entry is None:
@@ -304,7 +371,7 @@ class ItemStore:
                 found = self._deadlines[user] = Deadlines(None if look is None else look(user))
             return found
 
-    def snapshot(self, namespace: Namespace, key: str) -> Snapshot:
+    def _snapshot(self, namespace: Namespace, key: str) -> Snapshot:
         """Return the namespace that holds an item, as it is now."""
         if is_typed(namespace):
             return self._typed.snapshot(namespace)
@@ -324,79 +391,3 @@ class ItemStore:
             if user != SHARED:
                 found += self._typed.snapshots(user, prefix)
         return found
-
-
-class _View:
-    """What a batch sees: each namespace as it was when the batch first read it."""
-
-    def __init__(self, store: ItemStore) -> None:
-        self._store = store
-        self._seen: dict[tuple[str, Namespace], Snapshot] = {}
-        self._refreshed: dict[str, list[tuple[Namespace, Entry]]] = {}
-        self._omits = store.expiry.omit_expired
-        self._now = 0
-
-    def __getitem__(self, place: tuple[Namespace, str]) -> Snapshot:
-        snapshot = self._store.snapshot(*place)
-        return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
-
-    def below(self, prefix: Namespace) -> list[Snapshot]:
-        """Return the namespaces below a prefix."""
-        return [
-            self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
-            for snapshot in self._store.below(prefix)
-        ]
-
-    @property
-    def now(self) -> int:
-        """When the batch was run."""
-        if not self._now:
-            self._now = self._store._clock.now()  # noqa: SLF001 - the store's own view
-        return self._now
-
-    def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
-        """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
-        if entry.expires is None or not self._omits:
-            return True
-        deadlines = self._store.deadlines(snapshot.user)
-        return not deadlines.is_over(snapshot.namespace, entry, self.now)
-
-    def read(self, snapshot: Snapshot, entry: Entry) -> None:
-        """Note that an item was read."""
-        if entry.expires is not None:
-            self._refreshed.setdefault(snapshot.user, []).append((snapshot.namespace, entry))
-
-    def refresh(self) -> None:
-        """Give what was read its time to live again."""
-        for user, items in self._refreshed.items():
-            self._store.deadlines(user).refresh(items, self.now)
-
-
-def _newest_first(snapshots: list[Snapshot]) -> Iterator[tuple[Snapshot, Entry]]:
-    """Yield items of several namespaces in one order that never changes: newest first, key, namespace."""
-    if len(snapshots) == 1:
-        return ((snapshots[0], entry) for entry in snapshots[0].ordered)
-    several: Iterable[Iterator[tuple[int, str, Namespace, Snapshot, Entry]]] = [
-        _decorated(snapshot) for snapshot in snapshots
-    ]
-    return ((found[3], found[4]) for found in merge(*several, key=_first_three))
-
-
-def _decorated(snapshot: Snapshot) -> Iterator[tuple[int, str, Namespace, Snapshot, Entry]]:
-    namespace = snapshot.namespace
-    return ((-entry.updated, entry.key, namespace, snapshot, entry) for entry in snapshot.ordered)
-
-
-def _first_three(found: tuple[Any, ...]) -> tuple[Any, ...]:
-    return found[:3]
-
-
-def _item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
-    return Item(
-        snapshot.namespace,
-        entry.key,
-        copied(entry.value),
-        moment(entry.created),
-        moment(entry.updated),
-        score,
-    )

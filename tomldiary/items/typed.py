@@ -14,7 +14,7 @@ from tomldiary.items.entry import Entry
 from tomldiary.typed_entries import TypedEntries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from tomldiary.diary import Diary
     from tomldiary.items.naming import Namespace
@@ -84,13 +84,17 @@ class TypedNamespaces:
         ]
         return [each for each in found if each.entries]
 
-    def _snapshot(self, stored: TypedEntries, namespace: Namespace, collection: Collection) -> Snapshot:
+    def _snapshot(
+        self, stored: TypedEntries, namespace: Namespace, collection: Collection
+    ) -> Snapshot:
         before = self._seen.get(namespace)
-        known = before.entries if before is not None else {}
+        known: Mapping[str, Entry] = before.entries if before is not None else {}
         entries: dict[str, Entry] = {}
         for key, table in stored.entries(collection):
             entry = known.get(key)
-            entries[key] = entry if entry is not None and entry.table is table else Entry(key, table)
+            entries[key] = (
+                entry if entry is not None and entry.table is table else Entry(key, table)
+            )
         if before is not None and list(known.items()) == list(entries.items()):
             return before
         made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)

@@ -68,18 +68,14 @@ class _Target:
         self._sizes = {kind: part.size for kind, part in self._parts.items()}
         self._next = max(catalog.numbers(namespace), default=0) + 1
 
-    def put(
-        self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str
-    ) -> None:
+    def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""
         holders = self._holders(key)
         edit = self._tx.edit(holders[0]) if holders else None
         old = edit.table((_TABLE, key)) if edit is not None else None
         for other in holders[1:]:
             self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
-        table = table_of(
-            value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session
-        )
+        table = table_of(value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session)
         if edit is not None and self._is_full(holders[0]):
             edit.delete((_TABLE, key))
             edit = None
