@@ -286,7 +286,9 @@ class VectorIndex:
         self._salt = data[len(_HEAD) : start]
         size = _CHECK + _NAME + 4 * self._embedding.dims
         begin = max(start, self._read_to)
-        records = [data[at : at + size] for at in range(begin, len(data), size)]
+        # The last one may still be written by another process.
+        whole = begin + (len(data) - begin) // size * size
+        records = [data[at : at + size] for at in range(begin, whole, size)]
         if any(_sealed(record[_CHECK:]) != record for record in records):
             _logger.warning("%s: damaged, and made anew", self._path)
             self._clear()
@@ -294,7 +296,7 @@ class VectorIndex:
             return
         rows = [np.frombuffer(record, "<f4", offset=_CHECK + _NAME) for record in records]
         self._grow([record[_CHECK : _CHECK + _NAME] for record in records], rows)
-        self._inode, self._read_to = found.st_ino, begin + len(records) * size
+        self._inode, self._read_to = found.st_ino, whole
 
     def _append(self, path: Path, data: bytes) -> None:
         """Add to the file; what cannot be kept is embedded again by the next process."""
