@@ -30,14 +30,33 @@ class TestDiaryInMemory(DiarySuite):
         return DiaryStore("memory:", index=index, ttl=ttl)
 
 
-class TestDiaryInFilesSharedByAll(DiarySuite):
+class TestDiarySharedByAll(DiarySuite):
+    surfaces = ("sync",)
+
     def make_store(self, tmp_path, *, index=None, ttl=None):
-        diary = Diary(tmp_path / "memories", durability="process")
-        return DiaryStore(diary, None, index=index, ttl=ttl)
+        return DiaryStore("memory:", None, index=index, ttl=ttl)
 
 
 class TestInMemoryStore(StoreSuite):
-    known_faults = {}
+    known_faults = {
+        "test_a_read_makes_no_namespace": "langgraph #8734",
+        "test_a_namespace_ends_with_its_last_item": "langgraph #8734",
+        "test_a_changed_copy_changes_nothing_stored": "langgraph #8835",
+        "test_two_readers_get_an_object_each": "langgraph #8835",
+        "test_a_value_that_cannot_be_stored_rejects_its_batch": "langgraph #8835: it keeps the object itself",
+        "test_a_bad_call_beside_others_harms_nobody": "langgraph #8835: it keeps the object itself",
+        "test_an_update_keeps_when_an_item_was_created": "langgraph #8340",
+        "test_no_vector_outlives_its_text": "langgraph #8214",
+        "test_a_list_that_shrinks_leaves_no_vector": "langgraph #8214",
+        "test_an_operator_that_is_not_known_is_an_error": "langgraph #8829",
+        "test_the_newest_comes_first": "langgraph #8831",
+        "test_a_batch_with_a_bad_label_writes_nothing": "langgraph #8832",
+        # Seen here, reported nowhere that we know of.
+        "test_equal_texts_in_one_batch_are_fine": "ValueError when a batch embeds two equal texts",
+        "test_a_prefix_may_be_a_list": "a list as a prefix finds nothing",
+        "test_numbers_are_compared": "TypeError where an item lacks the field",
+        "test_texts_and_dates_are_compared": "ValueError for text",
+    }
 
     def make_store(self, tmp_path, *, index=None, ttl=None):
         return InMemoryStore(index=index)

@@ -25,7 +25,7 @@ class Concurrency(StoreFixtures):
 
     many: ClassVar[int] = 600
     """Operations that are gathered at once."""
-    rounds: ClassVar[int] = 15
+    rounds: ClassVar[int] = 8
     """Rounds of each thread."""
 
     @pytest.fixture

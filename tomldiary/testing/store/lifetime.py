@@ -82,8 +82,8 @@ class Lifetime(StoreFixtures):
         self, mortal: Callable[..., Calls], verb: str
     ) -> None:
         store = mortal(omit_expired=False)
-        store.put(NS, "read", {}, ttl=60 * SHORT)
-        store.put(("left",), "left", {}, ttl=60 * SHORT)
+        store.put(NS, "read", {}, ttl=20 * SHORT)
+        store.put(("left",), "left", {}, ttl=20 * SHORT)
         expiry = self.expiry_of(store, NS, "read")
         if expiry is None:
             pytest.skip("the suite cannot see when items of this store expire; override expiry_of")
@@ -110,7 +110,7 @@ class Lifetime(StoreFixtures):
         return None
 
     def test_reads_keep_an_item_alive(self, mortal: Callable[..., Calls]) -> None:
-        store = mortal(default_ttl=10 * SHORT, refresh_on_read=True)
+        store = mortal(default_ttl=4 * SHORT, refresh_on_read=True)
         store.put(NS, "read", {})
         store.put(("left",), "left", {})
 
