@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from langgraph.store.base import GetOp, PutOp, SearchOp
+from langgraph.store.base import GetOp, PutOp
 from langgraph.store.memory import InMemoryStore
 
 from tomldiary import Diary
@@ -42,12 +42,12 @@ HAS_SQLITE = importlib.util.find_spec("langgraph.store.sqlite") is not None
 NAMESPACES = 50
 BATCH = 500
 DIMS = 384
-WORDS = "apple river stone cloud paper green light music winter garden bridge copper".split()
+WORDS = ["apple", "river", "stone", "cloud", "paper", "green", "light", "music", "winter", "bridge"]
 NUMBERS = itertools.count()
 
 
 def value(number: int) -> dict[str, Any]:
-    words = random.Random(number).choices(WORDS, k=20)
+    words = random.Random(number).choices(WORDS, k=20)  # noqa: S311 - test data
     return {"text": " ".join(words), "n": number, "kind": "even" if number % 2 == 0 else "odd"}
 
 
@@ -60,7 +60,7 @@ def embed(texts: list[str]) -> list[list[float]]:
 
 
 def vector(text: str) -> list[float]:
-    source = random.Random(text)
+    source = random.Random(text)  # noqa: S311 - test data
     return [source.random() - 0.5 for _ in range(DIMS)]
 
 
@@ -199,7 +199,9 @@ def main() -> None:
         words.name += f" {options.items}"
         todo.append(words)
         if not options.no_vectors:
-            todo += vector_rows({n: vector_stores(place, n, stack) for n in (100, 1000, options.items)})
+            todo += vector_rows(
+                {n: vector_stores(place, n, stack) for n in (100, 1000, options.items)}
+            )
         todo += async_rows(stores, place, runner, stack)
         if options.profile:
             profile(next(row for row in todo if row.name.startswith(options.profile)), runner)
@@ -211,7 +213,9 @@ def main() -> None:
                     results[row.name][name].append(measured(row, store, runner.run))
         report(todo, results)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        print(f"\n{options.items} items, durability {options.durability}, {options.rounds} rounds, peak {peak} MB with all stores")
+        print(
+            f"\n{options.items} items, durability {options.durability}, {options.rounds} rounds, peak {peak} MB with all stores"
+        )
 
 
 def vector_stores(place: Path, count: int, stack: ExitStack) -> dict[str, Any]:
@@ -269,11 +273,14 @@ def profile(row: Row, runner: asyncio.Runner) -> None:
 
 
 def report(todo: list[Row], results: dict[str, dict[str, list[float]]]) -> None:
-    print(f"{'µs for one operation':38}{'diary':>10}{'memory':>10}{'sqlite':>10}{'× sqlite':>10}{'× memory':>10}")
+    print(
+        f"{'µs for one operation':38}{'diary':>10}{'memory':>10}{'sqlite':>10}{'× sqlite':>10}{'× memory':>10}"
+    )
     for row in todo:
         shown = {name: statistics.median(found) for name, found in results[row.name].items()}
         line = f"{row.name:38}" + "".join(
-            f"{shown[name]:10.1f}" if name in shown else f"{'—':>10}" for name in ("diary", "memory", "sqlite")
+            f"{shown[name]:10.1f}" if name in shown else f"{'—':>10}"
+            for name in ("diary", "memory", "sqlite")
         )
         for other, target in (("sqlite", row.target), ("memory", row.memory_target)):
             if other not in shown:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 from langgraph.store.memory import InMemoryStore
 
@@ -15,8 +17,9 @@ pytest.importorskip("numpy", reason='vectors need numpy: pip install "tomldiary-
 class DiarySuite(StoreSuite):
     def expiry_of(self, calls, namespace, key):
         items = calls.store._items
-        snapshot = items._snapshot(namespace, key)
-        return items.deadlines(snapshot.user).of(namespace, snapshot.get(key))
+        owner = items._owner(namespace, key)
+        entry = items.catalog(owner).snapshot(namespace).get(key)
+        return items.deadlines(owner).of(namespace, entry)
 
 
 class TestDiaryInFiles(DiarySuite):
@@ -38,7 +41,7 @@ class TestDiarySharedByAll(DiarySuite):
 
 
 class TestInMemoryStore(StoreSuite):
-    known_faults = {
+    known_faults: ClassVar = {
         "test_a_read_makes_no_namespace": "langgraph #8734",
         "test_a_namespace_ends_with_its_last_item": "langgraph #8734",
         "test_a_changed_copy_changes_nothing_stored": "langgraph #8835",

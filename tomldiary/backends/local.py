@@ -57,7 +57,7 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -115,6 +115,7 @@ class LocalBackend(AsyncVerbs):
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
         self._names = itertools.count()
+        self._users: tuple[int, list[str]] | None = None
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
@@ -156,6 +157,12 @@ class LocalBackend(AsyncVerbs):
         self._open(user)
         return file_token(f"{self.folder(user)}/{kind}.toml")
 
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
+        """Return the versions of several files: one `stat` each."""
+        self._open(user)
+        folder = f"{self.folder(user)}/"
+        return [file_token(f"{folder}{kind}.toml") for kind in kinds]
+
     def read(self, user: str, kind: str) -> Stored | None:
         """Return the document's text, or None."""
         self._open(user)
@@ -182,20 +189,29 @@ class LocalBackend(AsyncVerbs):
 
     def users(self) -> list[str]:
         """Return all user ids that have a document."""
+        found = self.known_users()
+        for user in found:
+            # Somebody who is being forgotten may never be opened again.
+            if file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None:
+                self.reopen(user)
+                self._open(user)
+        return [user for user in found if self.kinds(user)]
+
+    def known_users(self) -> list[str]:
+        """Return the ids of all users that have a folder, sorted; one `stat` if none came or left."""
+        before = self._users
+        when = _folder_time(str(self.base_path))
+        if before is not None and before[0] == when:
+            return before[1]
         try:
             folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [self._user_of(name) for name in folders if name != _SYSTEM]
-        for user in found:
-            # Somebody who is being forgotten may never be opened again.
-            if (
-                user is not None
-                and file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None
-            ):
-                self.reopen(user)
-                self._open(user)
-        return sorted(user for user in found if user is not None and self.kinds(user))
+        names = [self._user_of(name) for name in folders if name != _SYSTEM]
+        found = sorted(name for name in names if name is not None)
+        if None not in names and when < time.time_ns() - _YOUNG:
+            self._users = (when, found)
+        return found
 
     def _user_of(self, name: str) -> str | None:
         decoded = decode_folder(name)

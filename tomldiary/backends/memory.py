@@ -14,7 +14,7 @@ from tomldiary.history import parse_record, render_record
 from tomldiary.locks import UserLocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
@@ -51,6 +51,10 @@ class MemoryBackend(AsyncVerbs):
         """Return the version, a number that is never used twice."""
         stored = self._documents.get(user, {}).get(kind)
         return stored.token if stored is not None else None
+
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[int | None]:
+        """Return the versions of several documents."""
+        return [self.token(user, kind) for kind in kinds]
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""

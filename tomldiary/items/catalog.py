@@ -51,6 +51,10 @@ class Part:
         """Characters of the document."""
         return len(self.document.text)
 
+    def is_at(self, token: object) -> bool:
+        """Tell whether it was read at this version of its file, which did not change since."""
+        return self.known is not None and not self.known.is_young and self.known.token == token
+
 
 def _entries(document: Document, before: Part | None) -> dict[str, Entry]:
     old = before.entries if before is not None else {}
@@ -68,7 +72,7 @@ def _entries(document: Document, before: Part | None) -> dict[str, Entry]:
 class Snapshot:
     """The items of one namespace at one moment."""
 
-    __slots__ = ("_entries", "_ordered", "namespace", "parts", "user")
+    __slots__ = ("_entries", "_ordered", "base", "namespace", "parts", "user")
 
     def __init__(
         self,
@@ -82,6 +86,12 @@ class Snapshot:
         self.parts = parts
         self._entries = entries
         self._ordered: list[Entry] | None = None
+        self.base = part_of(parts[0].kind)[0] if parts else ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored there."""
+        return not (any(part.entries for part in self.parts) or self._entries)
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -122,6 +132,7 @@ class Catalog:
         self._namespaces: dict[str, Namespace] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._listing: Any = None
+        self._folders = [ROOT[:-1]]
         self.renew()
         renew_after_fork(self)
 
@@ -139,16 +150,48 @@ class Catalog:
 
     def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
         """Return all namespaces that begin with some labels and hold something, in their order."""
+        size = len(prefix)
         with self._guard:
             self._list()
-            size = len(prefix)
-            wanted = [
+            wanted = sorted(
                 (namespace, base)
                 for base, namespace in self._namespaces.items()
                 if namespace and namespace[:size] == prefix
+            )
+            known = [self._snapshots.get(base) for _, base in wanted]
+            fresh = self._are_fresh(known)
+            found = [
+                before if before is not None and is_fresh else self._snapshot(base, namespace)
+                for (namespace, base), before, is_fresh in zip(wanted, known, fresh, strict=True)
             ]
-            found = [self._snapshot(base, namespace) for namespace, base in sorted(wanted)]
-        return [each for each in found if each.entries]
+        return [each for each in found if not each.is_empty]
+
+    def _are_fresh(self, snapshots: list[Snapshot | None]) -> list[bool]:
+        """Tell which snapshots show what their documents hold now; no new document is looked for."""
+        look = getattr(self._backend, "tokens", None)
+        if look is None or OPEN.get() is not None:
+            return [False] * len(snapshots)
+        kinds = [part.kind for each in snapshots if each is not None for part in each.parts]
+        tokens = dict(zip(kinds, look(self.user, kinds), strict=True))
+        return [
+            each is not None
+            and len(each.parts) == len(self._numbers[each.base])
+            and all(part.is_at(tokens[part.kind]) for part in each.parts)
+            for each in snapshots
+        ]
+
+    def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
+        """Return an item if it is where it was when last looked for and that document is unchanged."""
+        before = self._snapshots.get(kind_of(self.user, namespace))
+        if before is None or OPEN.get() is not None:
+            return None
+        for part in before.parts:
+            entry = part.entries.get(key)
+            if entry is not None:
+                token = self._backend.token(self.user, part.kind)
+                is_only = len(before.parts) == 1 or before.get(key) is entry
+                return (before, entry) if is_only and part.is_at(token) else None
+        return None
 
     def numbers(self, namespace: Namespace) -> list[int]:
         """Return the numbers of a namespace's documents as last seen."""
@@ -166,6 +209,9 @@ class Catalog:
             if numbers is None or number > numbers[-1]:
                 self._add(base, number, namespace)
                 return self._snapshot(base, namespace)  # there may be more
+        if not found:
+            self._snapshots.pop(base, None)
+            return Snapshot(self.user, namespace)
         before = self._snapshots.get(base)
         if before is not None and _same(before.parts, found):
             return before
@@ -181,12 +227,7 @@ class Catalog:
             if part is not None and part.document is document:
                 return part
             return Part(kind, None, document, part) if document.text or document.data else None
-        if (
-            part is not None
-            and part.known is not None
-            and not part.known.is_young
-            and part.known.token == self._backend.token(self.user, kind)
-        ):
+        if part is not None and part.is_at(self._backend.token(self.user, kind)):
             return part
         known = self._engine.load(self.user, kind)
         if known is None:
@@ -212,9 +253,7 @@ class Catalog:
     # Which documents there are
 
     def _list(self) -> None:
-        folders = {kind.rpartition("/")[0] for kind in self._numbers} | {ROOT[:-1]}
-        folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
-        now = _changes(self._backend, self.user, sorted(folders))
+        now = _changes(self._backend, self.user, self._folders)
         if now is not None and now == self._listing and OPEN.get() is None:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
@@ -230,10 +269,12 @@ class Catalog:
             del self._parts[kind]
         for base in self._snapshots.keys() - numbers.keys():
             del self._snapshots[base]
-        # Known folders may be more now; the next look compares all of them.
         folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
         folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
-        self._listing = _changes(self._backend, self.user, sorted(folders)) or ()
+        # There may be more of them now; what was added since is noticed at the next look.
+        is_same = sorted(folders) == self._folders
+        self._folders = sorted(folders)
+        self._listing = now if is_same and now is not None else ()
 
     def _kinds(self) -> list[str]:
         joined = self._joined()

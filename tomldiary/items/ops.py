@@ -107,6 +107,8 @@ def checked(op: Operation) -> Operation:
         InvalidValue: An argument has a wrong type or value; names the place.
     """
     if isinstance(op, Get):
+        if type(op.key) is str and op.key.isascii() and _are_plain(op.namespace):
+            return op
         return replace(op, namespace=_labels(op.namespace), key=checked_key(op.key))
     if isinstance(op, Put):
         return _checked_put(op)
@@ -147,6 +149,13 @@ def _checked_put(op: Put) -> Put:
     ):
         raise InvalidValue(f"expected minutes above 0, found {ttl!r}.", where="ttl")
     return Put(namespace, key, value, index, None if ttl is None else float(ttl))
+
+
+def _are_plain(labels: Any) -> bool:
+    """Tell whether labels are what `_labels` would return, for the reads that are most of what is done."""
+    if type(labels) is not tuple or not labels:
+        return False
+    return all(type(each) is str and each and each != SHARED for each in cast("Namespace", labels))
 
 
 def _labels(found: Any, *, least: int = 1) -> Namespace:

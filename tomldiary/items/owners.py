@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.naming import SHARED, Namespace
-
-if TYPE_CHECKING:
-    from tomldiary.diary import Diary
 
 __all__ = ["Owners", "UserLabel"]
 
@@ -25,14 +21,13 @@ class Owners:
         InvalidValue: `user_label` is neither a number from 0 on, a function, nor None.
     """
 
-    def __init__(self, diary: Diary, user_label: UserLabel) -> None:
+    def __init__(self, user_label: UserLabel) -> None:
         is_number = isinstance(user_label, int) and not isinstance(user_label, bool)
         if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):  # pyright: ignore[reportOperatorIssue] - a number by then
             raise InvalidValue(
                 f"expected the number of a label, a function or None, found {user_label!r}.",
                 where="user_label",
             )
-        self._diary = diary
         self._label = user_label
 
     def owner(self, namespace: Namespace, key: str) -> str:
@@ -53,10 +48,16 @@ class Owners:
             )
         return found
 
-    def below(self, prefix: Namespace) -> list[str]:
+    def is_open(self, prefix: Namespace) -> bool:
+        """Tell whether any user may own a namespace that begins like this."""
+        if self._label is None:
+            return False
+        return not (isinstance(self._label, int) and len(prefix) > self._label)
+
+    def below(self, prefix: Namespace, everybody: list[str]) -> list[str]:
         """Return the users who may own a namespace that begins like this."""
         if self._label is None:
             return [SHARED]
         if isinstance(self._label, int) and len(prefix) > self._label:
             return [prefix[self._label]]
-        return self._diary.users()
+        return everybody

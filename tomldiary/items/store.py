@@ -81,7 +81,7 @@ class ItemStore:
         self.diary = diary
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
-        self._owners = Owners(diary, user_label)
+        self._owners = Owners(user_label)
         self._typed = TypedNamespaces(diary)
         self._finder = Finder(diary, embedding)
         self._clock = Clock()
@@ -173,7 +173,7 @@ class ItemStore:
         return results
 
     def _view(self) -> View:
-        return View(self.deadlines, self._clock.now(), omits_expired=self.expiry.omit_expired)
+        return View(self.deadlines, self._clock.now, omits_expired=self.expiry.omit_expired)
 
     def _checked(self, op: Operation) -> Operation:
         if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
@@ -197,8 +197,7 @@ class ItemStore:
 
     def _read(self, view: View, op: Operation, vectors: Mapping[str, Sequence[float]]) -> Result:
         if isinstance(op, Get):
-            snapshot = view.pinned(self._snapshot(op.namespace, op.key))
-            entry = snapshot.get(op.key)
+            snapshot, entry = self._get(view, op)
             if entry is None or not view.is_shown(snapshot, entry):
                 return None
             if op.refresh:
@@ -210,6 +209,20 @@ class ItemStore:
         if isinstance(op, List):
             return self._list(view, op)
         return None
+
+    def _get(self, view: View, op: Get) -> tuple[Snapshot, Entry | None]:
+        if is_typed(op.namespace):
+            return self._typed.find(op.namespace, op.key)
+        user = self._owners.owner(op.namespace, op.key)
+        known = view.seen(user, op.namespace)
+        if known is None:
+            catalog = self.catalog(user)
+            found = catalog.find(op.namespace, op.key)
+            if found is not None:
+                view.pinned(found[0])
+                return found
+            known = view.pinned(catalog.snapshot(op.namespace))
+        return known, known.get(op.key)
 
     def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
         prefix: tuple[str, ...] = ()
@@ -291,8 +304,7 @@ class ItemStore:
             self._apply(tx, [put], session)
 
         self.diary.engine.write(owner, write, Source("update", session, actor="store"))
-        snapshot = self._snapshot(probe.namespace, probe.key)
-        entry = snapshot.get(probe.key)
+        snapshot, entry = self._get(self._view(), probe)
         return None if entry is None else as_item(snapshot, entry)
 
     def _within(self, tx: Transaction, namespace: Namespace, key: str) -> dict[str, Any] | None:
@@ -371,23 +383,21 @@ class ItemStore:
                 found = self._deadlines[user] = Deadlines(None if look is None else look(user))
             return found
 
-    def _snapshot(self, namespace: Namespace, key: str) -> Snapshot:
-        """Return the namespace that holds an item, as it is now."""
-        if is_typed(namespace):
-            return self._typed.snapshot(namespace)
-        return self.catalog(self._owners.owner(namespace, key)).snapshot(namespace)
+    def _everybody(self) -> list[str]:
+        look = getattr(self.diary.engine.backend, "known_users", None)
+        return self.diary.users() if look is None else look()
 
     def below(self, prefix: Namespace) -> list[Snapshot]:
         """Return the namespaces that begin like this and hold something, as they are now."""
         if is_typed(prefix):
             return self._typed.snapshots(prefix[0], prefix)
+        everybody = self._everybody() if not prefix or self._owners.is_open(prefix) else []
         found = [
             snapshot
-            for user in self._owners.below(prefix)
+            for user in self._owners.below(prefix, everybody)
             for snapshot in self.catalog(user).snapshots(prefix)
         ]
-        people = [prefix[0]] if prefix else self.diary.users()
-        for user in people:
+        for user in [prefix[0]] if prefix else everybody:
             if user != SHARED:
                 found += self._typed.snapshots(user, prefix)
         return found

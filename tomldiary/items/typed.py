@@ -65,11 +65,12 @@ class TypedNamespaces:
         if not any(each[: len(rest)] == rest for each in self.collections()):
             self.collection(prefix)
 
-    def snapshot(self, namespace: Namespace) -> Snapshot:
-        """Return the entries of a typed namespace as they are now."""
+    def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry | None]:
+        """Return an entry of a typed namespace as it is now."""
         collection = self.collection(namespace)
-        stored = TypedEntries.stored(self._diary, namespace[0])
-        return self._snapshot(stored, namespace, collection)
+        table = TypedEntries.stored(self._diary, namespace[0]).get(collection, key)
+        entry = None if table is None else Entry(key, table)
+        return Snapshot(namespace[0], namespace, entries={}), entry
 
     def snapshots(self, user: str, prefix: Namespace) -> list[Snapshot]:
         """Return the typed namespaces of a user that begin like this and hold something."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,15 +21,19 @@ class View:
 
     Args:
         deadlines: Tells until when the items of a user live.
-        now: When the batch is run, in microseconds since 1970.
+        clock: Tells the time, in microseconds since 1970; asked once, if at all.
         omits_expired: Whether what has expired is left out.
     """
 
     def __init__(
-        self, deadlines: Callable[[str], Deadlines], now: int, *, omits_expired: bool
+        self,
+        deadlines: Callable[[str], Deadlines],
+        clock: Callable[[], int],
+        *,
+        omits_expired: bool,
     ) -> None:
         self._deadlines = deadlines
-        self._now = now
+        self._clock = clock
         self._omits = omits_expired
         self._seen: dict[tuple[str, Namespace], Snapshot] = {}
         self._read: dict[str, list[tuple[Namespace, Entry]]] = {}
@@ -36,6 +41,14 @@ class View:
     def pinned(self, snapshot: Snapshot) -> Snapshot:
         """Return a namespace as it was when the batch first read it."""
         return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
+
+    @cached_property
+    def _now(self) -> int:
+        return self._clock()
+
+    def seen(self, user: str, namespace: Namespace) -> Snapshot | None:
+        """Return a namespace if the batch has read it."""
+        return self._seen.get((user, namespace))
 
     def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
         """Tell whether reads show an item: expired ones only until they are removed, or not at all."""

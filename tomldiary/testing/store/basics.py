@@ -10,12 +10,14 @@ import pytest
 from tomldiary.testing.store.surface import StoreFixtures, keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tomldiary.testing.store.surface import Calls
 
 __all__ = ["Basics"]
 
 NS = ("users", "ada")
-_VALUES = [
+_VALUES: list[dict[str, Any]] = [
     {},
     {"a": 1, "b": 2.5, "c": "ü", "d": None, "e": True, "f": [1, [None, {"x": []}]], "g": {"h": {}}},
     {"_private": 1, "_created": "mine", "__": {"_x": None}, "": "empty", "a.b": 1, "\\": 2},
@@ -93,9 +95,10 @@ class Basics(StoreFixtures):
         assert store.search(()) == []
 
     def test_a_changed_copy_changes_nothing_stored(self, store: Calls) -> None:
-        value = {"list": [1], "table": {"x": 1}}
+        numbers = [1]
+        value: dict[str, Any] = {"list": numbers, "table": {"x": 1}}
         store.put(NS, "k", value)
-        value["list"].append(2)  # type: ignore[attr-defined]
+        numbers.append(2)
         store.get(NS, "k").value["table"]["x"] = 2
         store.search(NS)[0].value["list"].append(3)
         assert store.get(NS, "k").value == {"list": [1], "table": {"x": 1}}
@@ -213,15 +216,20 @@ class Basics(StoreFixtures):
         self, store: Calls, namespace: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         ran: list[object] = []
+
+        def spy(_: object, ops: object) -> None:
+            ran.append(ops)
+
         for name in ("batch", "abatch"):
-            monkeypatch.setattr(type(store.store), name, lambda _, ops: ran.append(ops))
-        for call in (
+            monkeypatch.setattr(type(store.store), name, spy)
+        calls: list[Callable[[], Any]] = [
             lambda: store.get(namespace, "k"),
             lambda: store.delete(namespace, "k"),
             lambda: store.search(namespace),
             lambda: store.list_namespaces(prefix=namespace),
             lambda: store.list_namespaces(suffix=namespace),
-        ):
+        ]
+        for call in calls:
             with pytest.raises(ValueError, match=r"."):
                 call()
         assert ran == []
@@ -230,7 +238,8 @@ class Basics(StoreFixtures):
         from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
 
         store.put(("foo", "bar"), "k", {"n": 1})
-        for bad in [("foo.bar",), ("foo\0bar",), ("foo", ""), ("foo", 1)]:
+        names: list[Any] = [("foo.bar",), ("foo\0bar",), ("foo", ""), ("foo", 1)]
+        for bad in names:
             with pytest.raises(ValueError, match=r"."):
                 store.batch([PutOp(("new",), "k", {}), PutOp(bad, "k", {"n": 2})])
         assert store.get(("foo", "bar"), "k").value == {"n": 1}

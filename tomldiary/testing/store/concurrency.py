@@ -31,9 +31,9 @@ class Concurrency(StoreFixtures):
     @pytest.fixture
     def running(self, store: Calls, surface: str) -> tuple[Any, asyncio.Runner]:
         """A store, and the loop its coroutines run on."""
-        if surface == "sync" or store._runner is None:  # noqa: SLF001 - one module family
+        if surface == "sync" or store.runner is None:
             pytest.skip("the async form has tasks")
-        return store.store, store._runner  # noqa: SLF001 - see above
+        return store.store, store.runner
 
     def test_threads_put_search_and_list_at_once(self, store: Calls, surface: str) -> None:
         if surface == "async":
@@ -55,12 +55,12 @@ class Concurrency(StoreFixtures):
         store, runner = running
 
         async def run() -> list[Any]:
-            await asyncio.gather(*(store.aput(NS, f"k{n}", {"n": n}) for n in range(20)))
+            await asyncio.gather(*[store.aput(NS, f"k{n}", {"n": n}) for n in range(20)])
             calls: list[Any] = []
             for number in range(self.many):
                 key = f"k{number % 20}"
                 calls.append(store.aget(NS, key) if number % 3 else store.asearch(NS, limit=5))
-            return await asyncio.gather(*calls)
+            return list(await asyncio.gather(*calls))
 
         found = runner.run(run())
         assert len(found) == self.many
@@ -73,14 +73,14 @@ class Concurrency(StoreFixtures):
 
         async def run() -> list[Any]:
             await store.aput(NS, "old", {"n": 0})
-            return await asyncio.gather(
+            calls: list[Any] = [
                 store.aput(NS, "a", {"n": 1}),
                 store.asearch(NS, filter={"n": {"$zz": 1}}),
                 store.aput(NS, "bad", {"n": object()}),
                 store.aget(NS, "old"),
                 store.aput(NS, "b", {"n": 2}),
-                return_exceptions=True,
-            )
+            ]
+            return list(await asyncio.gather(*calls, return_exceptions=True))
 
         found = runner.run(run())
         assert [isinstance(each, Exception) for each in found] == [False, True, True, False, False]
@@ -93,7 +93,7 @@ class Concurrency(StoreFixtures):
 
         async def run() -> list[Any]:
             await store.aput(NS, "k", {"list": [1]})
-            return await asyncio.gather(store.aget(NS, "k"), store.aget(NS, "k"))
+            return list(await asyncio.gather(store.aget(NS, "k"), store.aget(NS, "k")))
 
         one, other = runner.run(run())
         one.value["list"].append(2)
@@ -131,8 +131,8 @@ class Concurrency(StoreFixtures):
 
         async def run() -> list[int]:
             calls = [asyncio.to_thread(work, thread) for thread in range(4)]
-            found = await asyncio.gather(*calls, store.aput(NS, "beside", {}))
-            return [each for each in found if each is not None]
+            found: list[Any] = await asyncio.gather(*calls, store.aput(NS, "beside", {}))
+            return found[:-1]
 
         assert runner.run(run()) == [0, 1, 2, 3]
         assert runner.run(store.aget(NS, "beside")) is not None

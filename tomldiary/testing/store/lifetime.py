@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures, keys, until
+from tomldiary.testing.store.surface import StoreFixtures, awaited, keys, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +39,11 @@ class Lifetime(StoreFixtures):
     @staticmethod
     def sweep(calls: Calls) -> int:
         """Remove what expired and return how many items that were."""
-        if hasattr(calls.store, "sweep_ttl") and "async" not in type(calls.store).__name__.lower():
-            return int(calls.store.sweep_ttl())
-        return int(calls._runner.run(calls.store.sweep_ttl()))  # type: ignore[union-attr]  # noqa: SLF001 - one module family
+        swept = calls.store.sweep_ttl()
+        if inspect.isawaitable(swept):
+            assert calls.runner is not None
+            swept = calls.runner.run(awaited(swept))
+        return int(swept)
 
     def test_a_store_without_ttl_says_so(self, store: Calls) -> None:
         if store.store.supports_ttl:

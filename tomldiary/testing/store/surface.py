@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Calls", "Embedder", "StoreFixtures", "cosine", "keys", "until"]
+__all__ = ["Calls", "Embedder", "StoreFixtures", "awaited", "cosine", "keys", "until"]
 
 _VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
 _PATIENCE = 20.0  # seconds
@@ -25,14 +25,16 @@ class Calls:
 
     def __init__(self, store: Any, runner: asyncio.Runner | None) -> None:
         self.store = store
-        self._runner = runner
+        self.runner = runner
+        """The loop of the async methods; None if the sync ones are called."""
 
     def __getattr__(self, verb: str) -> Callable[..., Any]:
         if verb not in _VERBS:
             raise AttributeError(verb)
-        if self._runner is None:
+        runner = self.runner
+        if runner is None:
             return getattr(self.store, verb)
-        method, runner = getattr(self.store, f"a{verb}"), self._runner
+        method = getattr(self.store, f"a{verb}")
 
         def call(*args: Any, **kwargs: Any) -> Any:
             return runner.run(method(*args, **kwargs))
@@ -112,7 +114,7 @@ class StoreFixtures:
             def make(**config: Any) -> Calls:
                 store = self.make_store(tmp_path, **config)
                 if inspect.isawaitable(store):
-                    store = runner.run(_awaited(store))
+                    store = runner.run(awaited(store))
                 if hasattr(store, "__aenter__") and surface == "async":
                     manager = store
                     store = runner.run(manager.__aenter__())
@@ -145,7 +147,8 @@ class StoreFixtures:
             pytest.skip(f"{type(self).__name__} has no vectors")
 
 
-async def _awaited(work: Any) -> Any:
+async def awaited(work: Any) -> Any:
+    """Return what an awaitable comes to."""
     return await work
 
 

@@ -26,7 +26,7 @@ _VALUE: dict[str, Any] = {
     "title": "t", "n": 7, "on": True, "none": None, "nested": {"a": "na", "b": {"c": "nbc"}},
     "list": ["l0", "l1", {"x": "l2x"}], "rows": [{"c": "r0"}, {"c": "r1"}, {}],
 }  # fmt: skip
-_PATHS = [
+_PATHS: list[tuple[str, list[str]]] = [
     ("title", ["t"]),
     ("n", ["7"]),
     ("on", ["True"]),
