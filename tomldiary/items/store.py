@@ -230,12 +230,16 @@ class ItemStore:
             if condition.where == "prefix":
                 stars = [n for n, label in enumerate(condition.labels) if label == "*"]
                 prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-        found = {
-            snapshot.namespace[: op.max_depth]
-            for snapshot in map(view.pinned, self.below(prefix))
-            if all(condition.fits(snapshot.namespace) for condition in op.conditions)
-            and any(view.is_shown(snapshot, entry) for entry in snapshot.entries.values())
-        }
+        snapshots = [view.pinned(each) for each in self.below(prefix)]
+        for condition in op.conditions:
+            snapshots = [each for each in snapshots if condition.fits(each.namespace)]
+        if self.expiry.omit_expired:
+            snapshots = [
+                each
+                for each in snapshots
+                if any(view.is_shown(each, entry) for entry in each.entries.values())
+            ]
+        found = {each.namespace[: op.max_depth] for each in snapshots}
         return sorted(found)[op.offset : op.offset + op.limit]
 
     # Writing

@@ -96,7 +96,9 @@ class TypedNamespaces:
             entries[key] = (
                 entry if entry is not None and entry.table is table else Entry(key, table)
             )
-        if before is not None and list(known.items()) == list(entries.items()):
-            return before
+        if before is not None and len(known) == len(entries):
+            same = zip(known.values(), entries.values(), strict=True)
+            if all(one is other for one, other in same):
+                return before
         made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
         return made
