@@ -16,6 +16,7 @@ import itertools
 import os
 import secrets
 import shutil
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
