@@ -17,11 +17,11 @@ from langgraph.store.base import (
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.ops import Condition, Get, List, Put, Search
+from tomldiary.items.ops import Item as Stored
 
 if TYPE_CHECKING:
     from langgraph.store.base import Op, Result
 
-    from tomldiary.items.ops import Item as Stored
     from tomldiary.items.ops import Operation
     from tomldiary.items.store import Result as Answer
 
@@ -59,12 +59,14 @@ def operation(op: Op) -> Operation:
 
 def result(answer: Answer) -> Result:
     """Return what LangGraph expects for an answer of the core's."""
-    if answer is None or isinstance(answer, list):
-        found = cast("list[Any]", answer or [])
-        if found and hasattr(found[0], "created_at"):
-            return [_item(SearchItem, each, score=each.score) for each in found]
-        return None if answer is None else found
-    return item(answer)
+    if answer is None:
+        return None
+    if isinstance(answer, Stored):
+        return item(answer)
+    return [
+        _item(SearchItem, each, score=each.score) if isinstance(each, Stored) else each
+        for each in cast("list[Any]", answer)
+    ]
 
 
 def item(found: Stored) -> Item:

@@ -74,6 +74,15 @@ class Part:
         tables = self.document.table(("items",)) or {}
         return not any(isinstance(table, Mapping) for table in tables.values())
 
+    def holds(self, key: str) -> bool:
+        """Tell whether it has a table for a key."""
+        return self.document.table(("items", key)) is not None
+
+    @property
+    def count(self) -> int:
+        """How many tables it has."""
+        return len(self.document.table(("items",)) or {})
+
     @property
     def size(self) -> int:
         """Characters of the document."""

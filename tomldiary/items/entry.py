@@ -90,7 +90,7 @@ class Clock:
 class Entry:
     """An item as stored. Immutable; `value` is shared, so what is handed out is a copy of it."""
 
-    __slots__ = ("_created", "_value", "expires", "key", "table", "updated")
+    __slots__ = ("_moments", "expires", "key", "table", "updated", "value")
 
     def __init__(self, key: str, table: Mapping[str, Any]) -> None:
         self.key = key
@@ -100,28 +100,21 @@ class Entry:
         """Microseconds since 1970; 0 if a hand edit took it away."""
         self.expires = _micros(table["_expires"]) if "_expires" in table else None
         """When it expires, unless it was read since."""
-        self._created: int | None = None
-        self._value: dict[str, Any] | None = None
-
-    @property
-    def created(self) -> int:
-        """When the key was first put."""
-        if self._created is None:
-            found = _micros(self.table.get("_created"))
-            self._created = self.updated if found is None else found
-        return self._created
-
-    @property
-    def value(self) -> dict[str, Any]:
+        whole = decode_nulls(table) if NULL_FIELD in table else table
+        self.value = {key.removeprefix("\\"): item for key, item in whole.items() if key[:1] != "_"}
         """The value; not a copy."""
-        if self._value is None:
-            table = decode_nulls(self.table) if NULL_FIELD in self.table else self.table
-            self._value = {
-                key.removeprefix("\\"): item
-                for key, item in table.items()
-                if not key.startswith("_")
-            }
-        return self._value
+        self._moments: tuple[datetime, datetime] | None = None
+
+    @property
+    def moments(self) -> tuple[datetime, datetime]:
+        """When the key was first put, and when last."""
+        if self._moments is None:
+            created = _micros(self.table.get("_created"))
+            self._moments = (
+                moment(self.updated if created is None else created),
+                moment(self.updated),
+            )
+        return self._moments
 
     @property
     def ttl(self) -> float | None:
@@ -173,12 +166,15 @@ def table_of(
         session: The session that puts it.
     """
     fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
-    table = encode_nulls(fields)
+    table = (
+        fields if all(type(each) in _PLAIN for each in fields.values()) else encode_nulls(fields)
+    )
     before = Entry("", old) if old is not None else None
     updated = now if before is None else max(now, before.updated + 1)
     created = old.get("_created") if old is not None else None
-    table["_created"] = created if created is not None else written(updated)
-    table["_updated"] = written(updated)
+    last = written(updated)
+    table["_created"] = last if created is None else created
+    table["_updated"] = last
     if old is not None and old.get("_created_by"):
         table["_created_by"] = old["_created_by"]
     elif old is None and session:

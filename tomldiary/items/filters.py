@@ -24,6 +24,7 @@ _Test = Callable[[Any], bool]
 
 _DEPTH = 64  # levels of a filter; one that contains itself ends here too
 _MISSING = object()
+_NUMBERS = (int, float)
 
 
 def compile_filter(condition: Any) -> Predicate:
@@ -153,6 +154,8 @@ def _compared(compare: Callable[[Any, Any], bool], wanted: Any) -> _Test:
     kind = _order(wanted)
 
     def check(found: Any) -> bool:
+        if kind is float and type(found) in _NUMBERS:
+            return compare(found, wanted)
         have = _order(found)
         try:
             if have is kind:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten
 from tomldiary.forks import renew_after_fork
-from tomldiary.items.entry import copied, moment
+from tomldiary.items.entry import copied
 from tomldiary.items.lexical import LexicalIndex
 from tomldiary.items.ops import Item
 from tomldiary.items.vectors import VectorIndex
@@ -185,14 +185,7 @@ class Finder:
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
     """Return an item as it is handed out."""
-    return Item(
-        snapshot.namespace,
-        entry.key,
-        copied(entry.value),
-        moment(entry.created),
-        moment(entry.updated),
-        score,
-    )
+    return Item(snapshot.namespace, entry.key, copied(entry.value), *entry.moments, score)
 
 
 def _by_user(snapshots: Sequence[Snapshot]) -> dict[str, list[Snapshot]]:

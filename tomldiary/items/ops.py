@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.entry import checked_key, checked_value
@@ -22,8 +22,7 @@ __all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "ch
 _LONGEST_TTL = 1e9  # minutes; two thousand years
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One item as it is handed out; the value is the caller's own."""
 
     namespace: Namespace

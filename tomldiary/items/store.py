@@ -118,6 +118,22 @@ class ItemStore:
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
 
+    def get(self, op: Get) -> tuple[bool, Item | None]:
+        """Return an item if that takes one look at one file, and whether it did.
+
+        Raises:
+            InvalidValue: The operation is not valid.
+        """
+        found = checked(op)
+        if not isinstance(found, Get) or is_typed(found.namespace):
+            return False, None
+        user = self._owners.owner(found.namespace, found.key)
+        catalog = self._catalogs.get(user)
+        known = catalog.find(found.namespace, found.key) if catalog is not None else None
+        if known is None or known[1].expires is not None:
+            return False, None
+        return True, as_item(*known)
+
     def prepare(self, ops: Sequence[Operation]) -> Prepared:
         """Check operations, and find out what has to be embedded for them.
 
@@ -401,7 +417,9 @@ class ItemStore:
             for user in self._owners.below(prefix, everybody)
             for snapshot in self.catalog(user).snapshots(prefix)
         ]
-        for user in [prefix[0]] if prefix else everybody:
+        if len(prefix) > 1:
+            return found
+        for user in prefix or everybody:
             if user != SHARED:
                 found += self._typed.snapshots(user, prefix)
         return found

@@ -6,11 +6,12 @@ one of them or none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.catalog import Snapshot
 from tomldiary.items.entry import Entry
+from tomldiary.transaction import OPEN
 from tomldiary.typed_entries import TypedEntries
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "TypedNamespaces", "is_typed"]
 
 MARK = "diary"
+_DOCUMENTS = ("preferences", "conversations", "facts", "blocks")
 _PREFIX = 2  # labels in front of the collection: the user and the mark
 
 
@@ -76,6 +78,8 @@ class TypedNamespaces:
         """Return the typed namespaces of a user that begin like this and hold something."""
         if not user or "." in user or "\0" in user:
             return []  # no label, so no host can name it
+        if not self._has_documents(user):
+            return []
         stored = TypedEntries.stored(self._diary, user)
         size = len(prefix)
         found = [
@@ -84,6 +88,16 @@ class TypedNamespaces:
             if (user, MARK, *each)[:size] == prefix
         ]
         return [each for each in found if each.entries]
+
+    def _has_documents(self, user: str) -> bool:
+        """Tell whether there can be any entry; a look at a handful of names is all most users need."""
+        backend: Any = self._diary.engine.backend
+        if not hasattr(backend, "tokens") or OPEN.get() is not None:
+            return True
+        if any(backend.tokens(user, _DOCUMENTS)):
+            return True
+        episodes = backend.folder_times(user, ["episodes"])
+        return episodes is None or any(episodes)
 
     def _snapshot(
         self, stored: TypedEntries, namespace: Namespace, collection: Collection

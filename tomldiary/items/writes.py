@@ -22,7 +22,6 @@ __all__ = ["LARGEST", "apply_puts", "remove_items"]
 
 LARGEST = 256 * 1024
 """Characters from which on a document takes no new item; the next one goes to another document."""
-_OVERHEAD = 220  # characters of header and meta of an item, about
 _TABLE = "items"
 
 
@@ -76,14 +75,16 @@ class _Target:
         for other in holders[1:]:
             self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
         table = table_of(value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session)
+        path = (_TABLE, key)
         if edit is not None and self._is_full(holders[0]):
             edit.delete((_TABLE, key))
             edit = None
         kind = holders[0] if edit is not None else self._roomy()
         if edit is None:
             edit = self._open(kind)
-        edit.put((_TABLE, key), table)
-        self._sizes[kind] = self._sizes.get(kind, 0) + _size(table) - (_size(old) if old else 0)
+        before = edit.length(path)
+        edit.put(path, table)
+        self._sizes[kind] = self._sizes.get(kind, 0) + edit.length(path) - before
 
     def remove(self, key: str) -> None:
         """Remove an item if it exists."""
@@ -91,10 +92,10 @@ class _Target:
             self._tx.edit(kind).delete((_TABLE, key))
 
     def _holders(self, key: str) -> list[str]:
-        return [kind for kind, part in self._parts.items() if key in part.entries]
+        return [kind for kind, part in self._parts.items() if part.holds(key)]
 
     def _is_full(self, kind: str) -> bool:
-        return self._sizes.get(kind, 0) > LARGEST and len(self._parts[kind].entries) > 1
+        return self._sizes.get(kind, 0) > LARGEST and self._parts[kind].count > 1
 
     def _roomy(self) -> str:
         """Return the document that takes a new item: the last one, else any with room, else a new one."""
@@ -112,11 +113,3 @@ class _Target:
         if "namespace" not in meta:
             edit.put(("_meta",), {**meta, "namespace": list(self._namespace)}, at_head=True)
         return edit
-
-
-def _size(table: Mapping[str, Any]) -> int:
-    """Return about how many characters a table takes."""
-    return _OVERHEAD + sum(
-        len(key) + (len(item) if isinstance(item, str) else len(repr(item))) + 6
-        for key, item in table.items()
-    )
