@@ -89,6 +89,10 @@ class Transaction:
             return base.document if base is not None else NOTHING
         return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
 
+    def kinds(self) -> list[str]:
+        """Return the documents that were asked for to be changed."""
+        return list(self._edits)
+
     def changed(self) -> dict[str, tuple[Known | None, Edit]]:
         """Return the documents with changes, by kind."""
         return {
