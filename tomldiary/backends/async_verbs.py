@@ -44,7 +44,7 @@ class AsyncVerbs:
         await in_thread(_erase, self, user_id, kind)
 
     async def delete_user(self: Backend, user_id: str) -> None:
-        """Remove everything of the user, history included."""
+        """Forget everything of the user, history included; work that began before is refused."""
         await in_thread(_erase, self, user_id, None)
 
     async def list_users(self: Backend) -> list[str]:
@@ -74,5 +74,11 @@ def _save(backend: Backend, user: str, kind: str, content: str) -> None:
 
 
 def _erase(backend: Backend, user: str, kind: str | None) -> None:
+    from tomldiary.forgetting import Selection  # noqa: PLC0415 - keeps the import of backends light
+
     with backend.lock(user, _SAVE_TIMEOUT):
-        backend.erase(user, kind)
+        if kind is None:
+            # Not just the files: work that is under way for this user must not bring them back.
+            backend.forget(user, Selection(everything=True))
+        else:
+            backend.erase(user, kind)

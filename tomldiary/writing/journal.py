@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder, read_file, sync_folder, write_all
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.writing.entries import (
     render_done,
@@ -45,6 +45,10 @@ _IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
 _DONE_AT_ONCE = 64  # finished turns that may wait for the next append
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _OWNER = "owner.lock"
+_FORGOTTEN = (
+    "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
+    " forgotten. Nothing was written."
+)
 
 _logger = get_logger(__name__)
 
@@ -196,15 +200,32 @@ class Journal:
         return "".join(texts)
 
     def append_operations(
-        self, jobs: Sequence[Job], operations: Iterable[Operation], *, sync: bool = False
+        self,
+        jobs: Sequence[Job],
+        operations: Iterable[Operation],
+        epoch_of: Callable[[str], int],
+        *,
+        sync: bool = False,
     ) -> None:
         """Append what was extracted from a turn, or from turns that were read together.
 
         Raises:
+            Forgotten: Something of the user was forgotten since the turn was taken in; this may hold it.
             BackendError: Nothing was appended.
         """
-        text = render_operations([job.number for job in jobs], jobs[0].operation, operations)
-        self._append_locked(text)
+        first = jobs[0]
+        text = render_operations([job.number for job in jobs], first.operation, operations)
+        with self._mutex:
+            try:
+                self._lock()
+                try:
+                    if epoch_of(first.turn.user_id) != first.epoch:
+                        raise Forgotten(_FORGOTTEN)
+                    self._append(text)
+                finally:
+                    unlock(self._descriptor)
+            except OSError as error:
+                raise _cannot(self._path(self._segment), error) from error
         if sync:
             self.sync()
 
@@ -250,17 +271,6 @@ class Journal:
             self._done.pop(segment, None)
         if is_idle:
             self._done[self._segment] = []
-
-    def _append_locked(self, text: str) -> None:
-        with self._mutex:
-            try:
-                self._lock()
-                try:
-                    self._append(text)
-                finally:
-                    unlock(self._descriptor)
-            except OSError as error:
-                raise _cannot(self._path(self._segment), error) from error
 
     def _append(self, text: str) -> None:
         """Append to the locked file, together with what became done; on failure it is as before."""
