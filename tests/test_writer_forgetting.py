@@ -25,7 +25,7 @@ class Gate:
     async def run(self, message, *, deps):
         self.seen.append(deps.user_msg)
         self.began.release()
-        while not self.open.is_set():
+        while not self.open.is_set():  # noqa: ASYNC110 - the event is of another thread
             await asyncio.sleep(0.002)
         if deps.user_msg.startswith("bad"):
             raise ValueError(deps.user_msg)
