@@ -308,9 +308,11 @@ def test_waiting_turns_of_one_session_are_read_together_if_one_wants(tmp_path):
         receipts = [writer.submit_nowait(Turn("alice", "s", "zero", "ok"))]
         while not seen:
             time.sleep(0.001)
-        for text in ("one", "two", "three", "four"):
-            receipts.append(writer.submit_nowait(Turn("alice", "s", text, "ok")))
-        receipts.append(writer.submit_nowait(Turn("alice", "t", "five", "ok")))
+        words = {"one": "s", "two": "s", "three": "s", "four": "s", "five": "t"}
+        receipts += [
+            writer.submit_nowait(Turn("alice", session, word, "ok"))
+            for word, session in words.items()
+        ]
         receipts[-1].wait_stored(LONG)
         gate.set()
         done = [receipt.wait(LONG).transaction for receipt in receipts]

@@ -72,6 +72,7 @@ class Journal:
         self._descriptor = -1
         self._retired: list[int] = []
         self._syncing = 0
+        self._place = ""
         self._inode = 0
         self._size = 0
         self._segment = 0
@@ -291,12 +292,11 @@ class Journal:
 
     def _lock(self, *, wait: bool = True) -> bool:
         """Lock the file that is at the segment's place now; the caller holds the mutex."""
-        path = self._path(self._segment)
         while True:
             if not try_lock(self._descriptor, wait=wait):
                 return False
             try:
-                found = os.stat(path)  # noqa: PTH116 - the hot path of every submit
+                found = os.stat(self._place)  # noqa: PTH116 - the hot path of every submit
             except FileNotFoundError:
                 found = None
             if found is not None and found.st_ino == self._inode:
@@ -309,7 +309,8 @@ class Journal:
         if self._descriptor >= 0:
             self._retired.append(self._descriptor)
         self._close_retired()
-        self._descriptor = os.open(self._path(self._segment), _FLAGS, 0o600)
+        self._place = str(self._path(self._segment))
+        self._descriptor = os.open(self._place, _FLAGS, 0o600)
         found = os.fstat(self._descriptor)
         self._inode, self._size = found.st_ino, found.st_size
 
