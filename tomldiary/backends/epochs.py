@@ -34,6 +34,7 @@ class Epochs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
+        self._place = str(self._folder)
         self._known: dict[str, tuple[int, int]] = {}
 
     def read(self, user: str) -> int:
@@ -44,7 +45,7 @@ class Epochs:
         """
         try:
             # Whoever writes an epoch renames a file into this folder, which changes its time.
-            changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
+            changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
         except FileNotFoundError:
             return 0
         except OSError as error:

@@ -69,6 +69,7 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
     _check_folder(folder)
     if not folder.is_dir():
         backend.epochs.write(user, epoch)  # a first turn may be under way
+        _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch)
     job = _Job(selection, epoch)
     try:
@@ -79,6 +80,7 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         work = None  # what cannot be read or counted can be removed
     if work is not None and work.is_empty and not selection.everything:
         backend.epochs.write(user, epoch)
+        _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch, files=_digests(folder))
     try:
         _write_job(folder, job)
@@ -122,6 +124,7 @@ def finish(backend: LocalBackend, user: str) -> None:
 
 def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
     try:
+        _forget_turns(backend, user, job.selection, job.epoch)
         if job.selection.everything:
             _remove(folder)
         else:
@@ -130,6 +133,15 @@ def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
         raise _unfinished(folder, error) from error
     finally:
         backend.reopen(user)
+
+
+def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch: int) -> None:
+    """Take what is selected out of the journals of background writers, also of those at work."""
+    root = backend.journal_root
+    if root.is_dir():
+        from tomldiary.writing.erasure import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
+
+        forget_turns(root, user, selection, epoch)
 
 
 def _unfinished(folder: Path, error: OSError) -> BackendError:

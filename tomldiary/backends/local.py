@@ -133,6 +133,8 @@ class LocalBackend(AsyncVerbs):
         self._sync = durability == "full"
         self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
         self.epochs = Epochs(self.base_path / _SYSTEM)
+        self.journal_root = self.base_path / _SYSTEM / "journal"
+        """Where journals are, also those of writers with another durability."""
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
@@ -148,7 +150,7 @@ class LocalBackend(AsyncVerbs):
     @property
     def journal_folder(self) -> Path | None:
         """Where a background writer keeps turns until they are applied; None keeps them in memory."""
-        return self.base_path / _SYSTEM / "journal" if self.durability != "none" else None
+        return self.journal_root if self.durability != "none" else None
 
     # Reading
 
