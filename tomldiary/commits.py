@@ -83,7 +83,7 @@ def prepare(
         content=source.content if source.operation else "",
     )
     documents: dict[str, Document] = {}
-    encoded: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for kind, (base, edit) in changed.items():
         if kind == "preferences" and base is not None and base.logged is not None:
             reserve_ids(edit, base.logged)
@@ -94,18 +94,18 @@ def prepare(
             record.changes.extend([Change(kind, *span) for span in edit.spans])
         else:
             record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        encoded[kind] = document.text.encode()
         record.bases[kind] = base.digest if base is not None else EMPTY
-        record.results[kind] = encoded_digest(encoded[kind])
+        record.results[kind] = encoded_digest(document.encoded)
+        if base is None or not base.problem:
+            contents[kind] = document.encoded
     records.append(render_record(record))
     broken = {
         kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
     }
     commit = Commit(
-        {kind: document.text for kind, document in documents.items() if kind not in broken},
+        contents,
         {kind: base.token if base else None for kind, (base, _) in changed.items()},
         records,
-        encoded,
     )
     return Prepared(commit, documents, record.results, broken)
 

@@ -91,6 +91,20 @@ class Preferences:
             and self.find(path[1], path[2]) is not None
         )
 
+    def columns(self, category: str) -> tuple[list[str], list[Any]]:
+        """Return the ids of a category and what stands there, in the order of the file; quicker than `items`.
+
+        What is no entry is in it.
+        """
+        main = self._tables.table((_ROOT, category)) or {}
+        keys, entries = list(main), list(main.values())
+        short = self._tables.table((category,)) if category != _ROOT else None
+        for key, entry in (short or {}).items():
+            if key not in main:
+                keys.append(key)
+                entries.append(entry)
+        return keys, entries
+
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
         """Return the entries of a category in the order of the file; what is no entry is left out."""
         main = self._tables.table((_ROOT, category)) or {}

@@ -165,7 +165,7 @@ _read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = Wea
 
 def _item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
     """Return the item class of each category; not a copy."""
-    given: object = pref_table_cls
+    given: Any = pref_table_cls
     found = _read.get(pref_table_cls) if isinstance(given, type) else None
     if found is None:
         found = _read[pref_table_cls] = _read_types(pref_table_cls)

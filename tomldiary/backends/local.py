@@ -208,19 +208,18 @@ class LocalBackend(AsyncVerbs):
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
         folder = str(self.folder(user))
-        for kind in commit.texts:
+        for kind in commit.contents:
             if file_token(f"{folder}/{checked_kind(kind)}.toml") != commit.expected.get(kind):
                 raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
         staged: dict[str, str] = {}
         try:
             if not os.path.isdir(folder):  # noqa: PTH112 - this is the hot path of every write
                 self._create(user, self.folder(user))
-            for kind, text in commit.texts.items():
+            for kind, content in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
                 temp = self._temp_name(folder, kind)
-                data = commit.encoded.get(kind)
-                write_new(temp, text.encode() if data is None else data, sync=self._sync)
+                write_new(temp, content, sync=self._sync)
                 staged[kind] = temp
             newest = self._tail(user)[0]
             appended = append_records(f"{folder}/history", newest, commit.records, sync=self._sync)

@@ -27,7 +27,16 @@ Path = tuple[str, ...]
 class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
-    __slots__ = ("_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data")
+    __slots__ = (
+        "_encoded",
+        "_has_arrays",
+        "_index",
+        "_last",
+        "_parents",
+        "_text",
+        "blocks",
+        "data",
+    )
 
     def __init__(
         self,
@@ -39,6 +48,7 @@ class Document:
         parents: set[Path] | None = None,
         *,
         has_arrays: bool | None = None,
+        encoded: bytes | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -47,6 +57,7 @@ class Document:
         self._last = last
         self._parents = parents
         self._has_arrays = has_arrays
+        self._encoded = encoded
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -63,8 +74,25 @@ class Document:
     def text(self) -> str:
         """The document, byte for byte what its blocks hold."""
         if self._text is None:
-            self._text = "".join([block.text for block in self.blocks])
+            if self._encoded is not None:
+                self._text = self._encoded.decode()
+            else:
+                self._text = "".join([block.text for block in self.blocks])
         return self._text
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether positions in the text are positions in its UTF-8 as well."""
+        if self._text is None and self._encoded is not None:
+            return True  # only what is ASCII is encoded without the text
+        return self.text.isascii()
+
+    @property
+    def encoded(self) -> bytes:
+        """The text in UTF-8."""
+        if self._encoded is None:
+            self._encoded = self.text.encode()
+        return self._encoded
 
     @property
     def index(self) -> dict[Path, Block]:

@@ -144,13 +144,14 @@ class Edit(Overlay):
         document = Document(
             self._blocks,
             self._data,
-            spliced(self.base.text, self.spans),
+            None,
             self._index,
             self._last,
             self._parents,
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
+            encoded=spliced(self.base, self.spans),
         )
-        check_size(document.text)
+        check_size(document.encoded)
         return document
 
     # Blocks
