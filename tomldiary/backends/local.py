@@ -17,7 +17,6 @@ import os
 import re
 import shutil
 import time
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -57,7 +56,8 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -198,12 +198,9 @@ class LocalBackend(AsyncVerbs):
 
     # Writing
 
-    @contextmanager
-    def lock(self, user: str, timeout: float) -> Generator[None]:
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, after finishing what a crash left."""
-        with self._locks.hold(user, timeout):
-            self._recover(user)
-            yield
+        return self._locks.hold(user, timeout, self._recover)
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
