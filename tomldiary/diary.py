@@ -24,7 +24,6 @@ from tomldiary.errors import BackendError, DiaryError, ExtractionError
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.protocol import as_extractor, run_extractor
 from tomldiary.extraction.resolve import resolve_extractor
-from tomldiary.extraction.shelf import Shelves
 from tomldiary.logging import get_logger
 from tomldiary.models import timestamp
 from tomldiary.preferences import PreferenceRules, Preferences
@@ -104,7 +103,6 @@ class Diary:
         self.compactor = compactor
         self.similarity = Similarity(similarity, scorer)
         self.indexes = Indexes()
-        self.shelves = Shelves()
         self.engine = Engine(
             open_backend(backend, durability), self.schema_name, lock_timeout=lock_timeout
         )
@@ -279,8 +277,7 @@ class Diary:
         deps = await self.build_deps(user_id, session_id, context_now=now)
         deps.user_msg, deps.assistant_msg = user_msg, assistant_msg
         deps.begin_turn()
-        shelf = self.shelves.of(user_id)
-        message = turn_message(deps, user_msg, assistant_msg, shelf=shelf)
+        message = turn_message(deps, user_msg, assistant_msg)
         try:
             await run_extractor(extractor, message, deps)
         except DiaryError:

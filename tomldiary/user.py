@@ -333,7 +333,6 @@ class UserDiary(Past):
             return self._engine.forget(self.user_id, selection)
         finally:
             self._indexes.drop(self.user_id)
-            self.diary.shelves.drop(self.user_id)
 
     aforget = async_twin(forget)
 

@@ -24,19 +24,16 @@ Path = tuple[str, ...]
 """The keys that lead to a table, outermost first."""
 
 
+_EMPTY = 2  # blocks of a document without entries: the head and `_meta`
+
+
 class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_encoded",
-        "_has_arrays",
-        "_index",
-        "_last",
-        "_parents",
-        "_text",
-        "blocks",
-        "data",
-    )
+        "_encoded", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data", "memo",
+        "stamp",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,6 +46,7 @@ class Document:
         *,
         has_arrays: bool | None = None,
         encoded: bytes | None = None,
+        memo: dict[Any, Any] | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -58,6 +56,10 @@ class Document:
         self._parents = parents
         self._has_arrays = has_arrays
         self._encoded = encoded
+        self.memo: dict[Any, Any] = {} if memo is None else memo
+        """What others worked out from this version or one before it; they see to it that it fits."""
+        self.stamp = object()
+        """Names this version."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -175,6 +177,10 @@ class Overlay:
 
     def __init__(self, document: Document) -> None:
         self._data = document.data
+        # The empty documents that memories start from are shared; what is worked out is not.
+        self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
+        self.stamp = document.stamp
+        """Names the version, with the changes so far."""
         self._owned: dict[int, Table] = {}
         self._changed = False
 
@@ -239,6 +245,7 @@ class Overlay:
     # Only the tables on the way are copied.
 
     def _set_data(self, path: Path, value: Table | None) -> None:
+        self.stamp = object()
         if id(self._data) not in self._owned:
             self._data = dict(self._data)
             self._owned[id(self._data)] = self._data

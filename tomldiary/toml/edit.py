@@ -130,7 +130,9 @@ class Edit(Overlay):
     def peek(self) -> Document:
         """Return the document as changed so far, and go on."""
         self._owned = {}  # what was handed out is not changed any more
-        return Document(list(self._blocks), self._data, has_arrays=self.base.has_arrays)
+        return Document(
+            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo
+        )
 
     def done(self) -> Document:
         """Return the changed document, or the same object if nothing changed.
@@ -150,6 +152,7 @@ class Edit(Overlay):
             self._parents,
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
             encoded=spliced(self.base, self.spans),
+            memo=self.memo,
         )
         check_size(document.encoded)
         return document
