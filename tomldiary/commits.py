@@ -1,11 +1,11 @@
 """What a transaction becomes: the new texts of its documents, and the records that history gets.
 
-What people (or another program) saved since history's end is logged first, in a record of its own.
+What people (or another program) saved since history's end is stored first, as a transaction of its own.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import Commit, digest, encoded_digest
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Source
 
-__all__ = ["Changed", "Prepared", "prepare"]
+__all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_saves"]
 
 Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: what was known before, and the edit."""
@@ -33,6 +33,7 @@ Changed = dict[str, "tuple[Known | None, Edit]"]
 class Prepared:
     """A transaction that is ready to be stored."""
 
+    seq: int
     commit: Commit
     documents: dict[str, Document]
     results: dict[str, str]
@@ -56,20 +57,71 @@ class Prepared:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """What people saved, as a transaction that is ready to be stored.
+
+    It is one of its own because a crash has to leave all of a transaction or nothing: ours is redone on the
+    text it is based on, so where a save was merged that text must be in the file first.
+    """
+
+    commit: Commit
+    saves: dict[str, Known]
+    """The saved documents that there still are."""
+    changed: Changed
+
+    def rebased(self, tokens: Mapping[str, Token]) -> Changed:
+        """Return the changes on what is stored now; on None where somebody has saved once more."""
+        fresh = dict(self.changed)
+        for kind, known in self.saves.items():
+            token = tokens.get(kind) if known.is_merged else known.token
+            base = None if token is None else replace(known, token=token, is_merged=False)
+            fresh[kind] = (base, self.changed[kind][1])
+        return fresh
+
+
+def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
+    """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
+    record = _outside_changes(backend, user, changed, next_sequence(backend.last_record(user)))
+    if record is None:
+        return None
+    saves = {
+        kind: base
+        for kind, (base, _) in changed.items()
+        if base is not None and kind in record.results
+    }
+    commit = Commit(
+        {kind: base.document.encoded for kind, base in saves.items() if base.is_merged},
+        {kind: base.token if base is not None else None for kind, (base, _) in changed.items()},
+        [render_record(record)],
+        replaces_save=True,
+    )
+    return Saves(commit, saves, changed)
+
+
 def prepare(
-    backend: Backend, user: str, changed: Changed, source: Source, schema_name: str
+    backend: Backend,
+    user: str,
+    changed: Changed,
+    source: Source,
+    schema_name: str,
+    *,
+    replaces_save: bool = False,
 ) -> Prepared:
     """Work out what is to be stored; the caller holds the user's lock.
+
+    Args:
+        backend: Where.
+        user: Whose memory.
+        changed: The documents.
+        source: What history will say.
+        schema_name: For new documents.
+        replaces_save: Whether a save was stored just before.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
     seq = next_sequence(backend.last_record(user))
-    records: list[str] = []
-    outside = _outside_changes(backend, user, changed, seq)
-    if outside is not None:
-        records.append(render_record(outside))
-        seq += 1
     record = Record(
         seq=seq,
         type=source.type,
@@ -98,16 +150,16 @@ def prepare(
         record.results[kind] = encoded_digest(document.encoded)
         if base is None or not base.problem:
             contents[kind] = document.encoded
-    records.append(render_record(record))
     broken = {
         kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
     }
     commit = Commit(
         contents,
         {kind: base.token if base else None for kind, (base, _) in changed.items()},
-        records,
+        [render_record(record)],
+        replaces_save=replaces_save,
     )
-    return Prepared(commit, documents, record.results, broken)
+    return Prepared(seq, commit, documents, record.results, broken)
 
 
 def _stamp(edit: Edit, seq: int, schema_name: str) -> None:

@@ -12,14 +12,13 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.commits import Changed, prepare
+from tomldiary.commits import Changed, prepare, prepare_saves
 from tomldiary.errors import Conflict, Forgotten, NestedTransaction
 from tomldiary.forks import renew_after_fork
-from tomldiary.history import next_sequence
+from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -38,6 +37,7 @@ __all__ = ["Engine", "Source", "Transaction"]
 R = TypeVar("R")
 
 _CACHED_DOCUMENTS = 4096
+_CACHED_USERS = 256  # whose operation ids are known
 _PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 _ATTEMPTS = 20
@@ -45,11 +45,12 @@ _ATTEMPTS = 20
 
 @dataclass(slots=True)
 class _Operations:
-    """The operation ids in a user's history up to transaction `seq`, with their content."""
+    """The operation ids in a user's history up to transaction `seq`."""
 
     seq: int = 0
     epoch: int = 0
-    contents: dict[str, str] = field(default_factory=dict[str, str])
+    done: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """The transaction's number and its content, by operation id."""
 
 
 class Engine:
@@ -70,7 +71,7 @@ class Engine:
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
-        self._operations: dict[str, _Operations] = {}
+        self._operations: OrderedDict[str, _Operations] = OrderedDict()
         self.renew()
         renew_after_fork(self)
 
@@ -149,8 +150,11 @@ class Engine:
         source: Source,
         *,
         epoch: int | None = None,
+        on_repeat: Callable[[int], R] | None = None,
     ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
+
+        An operation id that is in history already, for the same content, has no effect a second time.
 
         `change` is called again if a document was saved by somebody outside between reading and
         writing it, so it must have no effect but on its transaction.
@@ -160,9 +164,12 @@ class Engine:
             change: Makes the change.
             source: What history will say.
             epoch: The user's epoch when the work began that is written now; None does not mind.
+            on_repeat: Makes the answer for a repetition, from the number of the transaction that did it;
+                None answers what `change` returns, whose effect is dropped.
 
         Raises:
-            Conflict: Somebody kept saving the document all the time.
+            Conflict: Somebody kept saving the document all the time, or the operation id was used for
+                something else.
             Forgotten: Something of the user was forgotten since `epoch`.
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
@@ -178,14 +185,17 @@ class Engine:
                     "something of this user was forgotten while this was worked on, and it may hold what was"
                     " forgotten. Nothing was written; do it again if it is still wanted."
                 )
+            before = self.repetition(user, source)
+            if before is not None and on_repeat is not None:
+                return on_repeat(before)
             for attempt in range(_ATTEMPTS):
                 transaction = Transaction(self, user)
                 result = change(transaction)
                 changed = transaction.changed()
-                if not changed:
+                if not changed or before is not None:
                     return result
                 try:
-                    self._commit(user, changed, source)
+                    transaction.seq = self._commit(user, changed, source)
                 except Conflict:
                     if attempt == _ATTEMPTS - 1:
                         raise
@@ -211,8 +221,8 @@ class Engine:
             try:
                 return self.backend.forget(user, selection)
             finally:
-                self._operations.pop(user, None)
                 with self._guard:
+                    self._operations.pop(user, None)
                     for key in [key for key in self._cache if key[0] == user]:
                         del self._cache[key]
 
@@ -283,9 +293,9 @@ class Engine:
         return Transaction(self, user)
 
     def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
-        content = fingerprint(transaction.contents)
-        if not self.is_repeated(user, source.operation, content):
-            self._commit_rebased(user, transaction, replace(source, content=content))
+        source = replace(source, content=fingerprint(transaction.contents))
+        if self.repetition(user, source) is None:
+            self._commit_rebased(user, transaction, source)
 
     def _commit_rebased(self, user: str, transaction: Transaction, source: Source) -> None:
         """Commit; a save that came in meanwhile is merged, as the block cannot be run again."""
@@ -322,43 +332,69 @@ class Engine:
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
         return now, fresh
 
-    def is_repeated(self, user: str, operation: str, content: str) -> bool:
-        """Tell whether an operation id is in history already, for the same content.
+    def repetition(self, user: str, source: Source) -> int | None:
+        """Return the number of the transaction that did this operation before; the caller holds the lock.
 
         Raises:
-            Conflict: It is there for other content.
+            Conflict: The operation id is in history for other content.
         """
-        if not operation:
-            return False
-        known, epoch = self._operations.get(user), self.backend.epoch(user)
-        if known is None or known.epoch != epoch:
-            known = self._operations[user] = _Operations(epoch=epoch)
+        if not source.operation or source.is_new:
+            return None
+        epoch = self.backend.epoch(user)
+        with self._guard:
+            known = self._operations.get(user)
+            if known is None or known.epoch != epoch:
+                known = _Operations(epoch=epoch)
+        self.backend.last_record(user)  # cuts off a torn end
         newest = 0
-        fresh: dict[str, str] = {}
-        for record in Timeline(self.backend, user).records():
-            newest = max(newest, record.seq)
-            if record.seq <= known.seq:
+        fresh: dict[str, tuple[int, str]] = {}
+        for text in self.backend.records(user):
+            seq = next_sequence(text) - 1
+            newest = max(newest, seq)
+            if seq <= known.seq:
                 break
-            if record.operation:
-                fresh.setdefault(record.operation, record.content)
-        known.contents.update(fresh)
+            operation, content = operation_of(text)
+            if operation:
+                fresh.setdefault(operation, (seq, content))
         known.seq = max(known.seq, newest)
-        before = known.contents.get(operation)
-        if before is not None and before != content:
+        known.done.update(fresh)  # the user's lock is held: nobody else is at it
+        with self._guard:
+            self._operations[user] = known
+            self._operations.move_to_end(user)
+            while len(self._operations) > _CACHED_USERS:
+                self._operations.popitem(last=False)
+        before = known.done.get(source.operation)
+        if before is not None and before[1] != source.content:
             raise Conflict(
-                f"operation {operation!r} was done already, with other content. Use a new id.",
-                keys=[operation],
+                f"operation {source.operation!r} was done already, with other content. Use a new id.",
+                keys=[source.operation],
             )
-        return before is not None
+        return before[0] if before is not None else None
 
-    def _commit(self, user: str, changed: Changed, source: Source) -> None:
-        prepared = prepare(self.backend, user, changed, source, self.schema_name)
+    def _commit(self, user: str, changed: Changed, source: Source) -> int:
+        saved = prepare_saves(self.backend, user, changed)
+        if saved is not None:
+            changed = saved.rebased(self.backend.commit(user, saved.commit))
+            for kind in saved.saves:
+                known = changed[kind][0]
+                if known is None:
+                    self._cache.pop((user, kind), None)
+                    raise Conflict(
+                        f"{self.backend.place(user, kind)} was saved once more just now."
+                    )
+                self._remember(
+                    (user, kind), replace(known, is_logged=True, logged=None, conflicts=[])
+                )
+        prepared = prepare(
+            self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
+        )
         tokens = self.backend.commit(user, prepared.commit)
         for kind, known in prepared.known(tokens):
             if known is None:
                 self._cache.pop((user, kind), None)  # somebody's save stands there
             else:
                 self._remember((user, kind), known)
+        return prepared.seq
 
 
 async def _enter(lock: AbstractContextManager[None]) -> None:

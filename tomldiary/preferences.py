@@ -233,7 +233,7 @@ class Preferences:
             raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
         path, entry = found
         number = number_of(key)
-        if number and number >= self._highest(category):
+        if number and number + 1 >= self.next_number(category):
             self.reserve(category, number + 1)
         self._edit.delete(path)
         return entry
@@ -267,7 +267,7 @@ class Preferences:
         return count
 
     def _new_id(self, category: str, wanted: str | None) -> str:
-        following = self.nextnumber_of(category)
+        following = self.next_number(category)
         if wanted is not None:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
@@ -290,7 +290,7 @@ class Preferences:
             with catalog.lock:
                 catalog.note(before, edit.stamp, path[-1], edit.table(path))
 
-    def nextnumber_of(self, category: str) -> int:
+    def next_number(self, category: str) -> int:
         """Return the number of the next id of our own pattern."""
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
         marked: Any = (
@@ -320,7 +320,7 @@ def reserve_ids(edit: Overlay, before: Document) -> None:
         gone = [number_of(key) for key in cast("Mapping[str, Any]", entries) if key not in kept]
         highest = max((number for number in gone if number is not None), default=0)
         book = Preferences(edit, PreferenceRules((category,)))
-        if highest >= book.nextnumber_of(category):
+        if highest >= book.next_number(category):
             book.reserve(category, highest + 1)
 
 

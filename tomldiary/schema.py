@@ -163,18 +163,17 @@ def _unknown(format_: str) -> InvalidValue:
 _read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = WeakKeyDictionary()
 
 
-def _item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+def _item_types(pref_table_cls: object) -> dict[str, type[PreferenceItem]]:
     """Return the item class of each category; not a copy."""
-    given: Any = pref_table_cls
-    found = _read.get(pref_table_cls) if isinstance(given, type) else None
+    pref_table_cls = _checked(pref_table_cls)
+    found = _read.get(pref_table_cls)
     if found is None:
         found = _read[pref_table_cls] = _read_types(pref_table_cls)
     return found
 
 
-def _read_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+def _read_types(table: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
     found: dict[str, type[PreferenceItem]] = {}
-    table = _checked(pref_table_cls)
     config = table.model_config
     by_name = config.get("populate_by_name") or config.get("validate_by_name")
     for name, field in table.model_fields.items():

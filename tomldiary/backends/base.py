@@ -66,6 +66,8 @@ class Commit:
     """Version each changed document was read at; None: it did not exist."""
     records: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
+    replaces_save: bool = False
+    """Whether a person's save gives way: should a power cut bring its file back, it would be merged again."""
 
     @property
     def texts(self) -> dict[str, str]:

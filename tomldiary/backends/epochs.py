@@ -13,25 +13,17 @@ import secrets
 import time
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import (
-    file_token,
-    make_folder,
-    read_file,
-    sync_folder,
-    write_new,
-)
+from tomldiary.backends.files import make_folder, read_file, sync_folder, write_new
 from tomldiary.errors import BackendError
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tomldiary.backends.files import FileToken
-
 __all__ = ["Epochs"]
 
 _KEY_BYTES = 32
-_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without a new time
-_CACHED_USERS = 10_000
+_SETTLED = 2_000_000_000  # nanoseconds; some file systems keep times by the second
+_KNOWN = 10_000  # users
 
 
 class Epochs:
@@ -40,8 +32,7 @@ class Epochs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
-        self._place = str(self._folder)
-        self._known: dict[str, tuple[FileToken, int]] = {}
+        self._known: dict[str, tuple[int, int]] = {}
 
     def read(self, user: str) -> int:
         """Return a user's epoch; 0 if nothing was ever forgotten.
@@ -49,22 +40,27 @@ class Epochs:
         Raises:
             BackendError: It cannot be read.
         """
-        # An epoch is written by renaming a file into the folder, which shows in the folder's own times.
-        now = time.time_ns()
-        token = file_token(self._place)
-        if token is None:
+        try:
+            # Whoever writes an epoch renames a file into this folder, which changes its time.
+            changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
+        except FileNotFoundError:
             return 0
+        except OSError as error:
+            raise BackendError(
+                f"{self._folder}: cannot be looked at ({error.strerror})."
+            ) from error
         known = self._known.get(user)
-        if known is not None and known[0] == token:
+        if known is not None and known[0] == changed:
             return known[1]
-        epoch = self._stored(user)
-        if now - token[0] > _YOUNG:
-            if len(self._known) > _CACHED_USERS:
+        is_settled = time.time_ns() - changed > _SETTLED
+        epoch = self._read(user)
+        if is_settled:  # a change within the clock's resolution would not be seen
+            if len(self._known) > _KNOWN:
                 self._known.clear()
-            self._known[user] = (token, epoch)
+            self._known[user] = (changed, epoch)
         return epoch
 
-    def _stored(self, user: str) -> int:
+    def _read(self, user: str) -> int:
         key = self._key()
         found = read_file(self._file(key, user)) if key is not None else None
         if found is None:

@@ -90,9 +90,10 @@ class Edit(Overlay):
         """Remove the table at `path` with its attached comments; False if there is none."""
         if self.table(path) is None:
             return False
-        own = [self._index[path]] if path in self._index else []
-        if path in self._parents:
-            own += self._below(path)
+        own = self._below(path) if path in self._parents else []
+        if path in self._index:
+            # In the order of the document: removing one may rewrite what stands in front of it.
+            own = [block for block in self._blocks if block is self._index[path] or block in own]
         holder = self._holder(path[:-1])
         for block in own:
             self._remove(block)
@@ -268,7 +269,8 @@ class Edit(Overlay):
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
         self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
-        del self._index[block.path]
+        if self._index.get(block.path) is block:  # lists of tables are not in it
+            del self._index[block.path]
         parent = block.path[:-1]
         if self._last.get(parent) is block:
             del self._last[parent]
