@@ -132,7 +132,9 @@ class Edit(Overlay):
     def peek(self) -> Document:
         """Return the document as changed so far, and go on."""
         self._owned = {}  # what was handed out is not changed any more
-        return Document(list(self._blocks), self._data, has_arrays=self.base.has_arrays)
+        return Document(
+            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo
+        )
 
     def length(self, path: Path) -> int:
         """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
@@ -151,13 +153,15 @@ class Edit(Overlay):
         document = Document(
             self._blocks,
             self._data,
-            spliced(self.base.text, self.spans),
+            None,
             self._index,
             self._last,
             self._parents,
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
+            encoded=spliced(self.base, self.spans),
+            memo=self.memo,
         )
-        check_size(document.text)
+        check_size(document.encoded)
         return document
 
     # Blocks
