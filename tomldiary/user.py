@@ -18,9 +18,10 @@ from tomldiary.forgetting import Selection
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
-from tomldiary.preferences import Preferences, entry_count, entry_text, entry_to_item
+from tomldiary.preferences import Preferences, entry_text, entry_to_item
+from tomldiary.ranking import MemoryLines, ranked_conversations, ranked_facts
 from tomldiary.recall import Hit, Indexes, Source
-from tomldiary.render import conversation_fact, escape_for_model, render_memory
+from tomldiary.render import render_memory
 from tomldiary.schema import item_type
 from tomldiary.transaction import fingerprint
 from tomldiary.twins import async_twin, run_coroutine
@@ -417,26 +418,34 @@ class UserDiary(Past):
             max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many.
             token_counter: Counts tokens; None takes four characters for one token.
         """
-        book = self._book()
-        ranked: list[tuple[tuple[int, str], str, str]] = []
-        for category in self.diary.allowed:
-            for key, entry in book.entries(category):
-                rank = (entry_count(entry), str(entry.get("_updated", "")))
-                ranked.append((rank, f"{category}/{key}", _fact(category, entry)))
-        ranked.sort(key=lambda item: item[0], reverse=True)
-        if query:
-            hits = self.recall(query, len(ranked) + 1, kinds=("preferences",))
-            order = {hit.key: number for number, hit in enumerate(hits)}
-            ranked.sort(key=lambda item: order.get(item[1], len(order)))
-        facts = [fact for _, _, fact in ranked]
-        facts += [
-            conversation_fact(shown.updated, shown.summary)
-            for shown in self.conversations(_SUMMARIES_SHOWN).values()
-            if shown.summary
-        ]
-        return render_memory(facts, max_tokens=max_tokens, token_counter=token_counter)
+        lines = self.memory_lines(query).shown
+        return render_memory(lines, max_tokens=max_tokens, token_counter=token_counter)
 
     arender = async_twin(render)
+
+    def memory_lines(self, query: str | None = None, *, but_session: str = "") -> MemoryLines:
+        """Return what is remembered as escaped lines for a model, the most important first.
+
+        Entries with `_pinned = true` come before all others.
+
+        Args:
+            query: Facts that match it come next; None orders by count and date alone.
+            but_session: Leave out the summary of this session, which its model has before it.
+        """
+        facts = ranked_facts(self._book(), self.diary.allowed)
+        if query:
+            hits = self.recall(query, len(facts) + 1, kinds=("preferences",))
+            order = {hit.key: number for number, hit in enumerate(hits)}
+            facts.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, _MANY)))
+        talks = [
+            talk.line
+            for talk in ranked_conversations(Conversations(self._document("conversations")))
+            if talk.key != but_session
+        ]
+        shown = [fact.line for fact in facts] + talks[:_SUMMARIES_SHOWN]
+        return MemoryLines(shown, talks[_SUMMARIES_SHOWN:])
+
+    amemory_lines = async_twin(memory_lines)
 
     def entry(self, kind: str, key: str) -> dict[str, Any]:
         """Return the fields of one entry as they are in the file.
@@ -482,15 +491,6 @@ _MANY = 1_000_000  # all entries: kinds are filtered after ranking
 
 def _joined(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else ""  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _fact(category: str, entry: Mapping[str, Any]) -> str:
-    contexts = _joined(entry.get("contexts"))
-    count = entry_count(entry)
-    text = f"{escape_for_model(category)}: {escape_for_model(entry_text(entry))}"
-    if contexts:
-        text += f" [{escape_for_model(contexts)}]"
-    return f"{text} ({count}×)" if count > 1 else text
 
 
 def _hit(source: Source, score: float, words: list[str]) -> Hit:
