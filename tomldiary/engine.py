@@ -335,8 +335,18 @@ class Engine:
         Raises:
             Conflict: It is there for other content.
         """
+        before = self.done_with(user, operation)
+        if before is not None and before != content:
+            raise Conflict(
+                f"operation {operation!r} was done already, with other content. Use a new id.",
+                keys=[operation],
+            )
+        return before is not None
+
+    def done_with(self, user: str, operation: str) -> str | None:
+        """Return the fingerprint of what was done under an operation id; None if nothing was."""
         if not operation:
-            return False
+            return None
         known, epoch = self._operations.get(user), self.backend.epoch(user)
         if known is None or known.epoch != epoch:
             known = self._operations[user] = _Operations(epoch=epoch)
@@ -350,13 +360,7 @@ class Engine:
                 fresh.setdefault(record.operation, record.content)
         known.contents.update(fresh)
         known.seq = max(known.seq, newest)
-        before = known.contents.get(operation)
-        if before is not None and before != content:
-            raise Conflict(
-                f"operation {operation!r} was done already, with other content. Use a new id.",
-                keys=[operation],
-            )
-        return before is not None
+        return known.contents.get(operation)
 
     def _commit(
         self, user: str, changed: dict[str, tuple[Known | None, Edit]], source: Source

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary import identity
 
@@ -16,7 +16,15 @@ if TYPE_CHECKING:
     Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
     """A name, a function of the run, or None: look in the run's deps and metadata."""
 
-__all__ = ["session_of", "user_of"]
+__all__ = ["RunOwner", "session_of", "user_of"]
+
+
+class RunOwner(NamedTuple):
+    """Whose run it is, and which session it belongs to."""
+
+    user: str
+    session: str
+
 
 _HINT = (
     "To say whose memory it is, give user_id (a text, or a function of the run context), or put a"
