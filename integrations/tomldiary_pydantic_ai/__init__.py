@@ -11,6 +11,7 @@ from __future__ import annotations
 from tomldiary.errors import MissingExtra
 
 try:
+    from tomldiary_pydantic_ai.capability import DiaryCapability
     from tomldiary_pydantic_ai.compaction import compactor_agent
     from tomldiary_pydantic_ai.extraction import build_extractor, extractor_agent
     from tomldiary_pydantic_ai.toolset import DiaryToolset
@@ -19,4 +20,10 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra("tomldiary_pydantic_ai", "pydantic-ai") from error
 
-__all__ = ["DiaryToolset", "build_extractor", "compactor_agent", "extractor_agent"]
+__all__ = [
+    "DiaryCapability",
+    "DiaryToolset",
+    "build_extractor",
+    "compactor_agent",
+    "extractor_agent",
+]

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic_ai import RunContext
+from pydantic_ai.tools import AgentDepsT
 
 from tomldiary import identity
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
+__all__ = ["RunOwner", "Who", "session_of", "user_of"]
 
-    from pydantic_ai import RunContext
-    from pydantic_ai.tools import AgentDepsT
-
-    Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
-    """A name, a function of the run, or None: look in the run's deps and metadata."""
-
-__all__ = ["RunOwner", "session_of", "user_of"]
+Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
+"""A name, a function of the run, or None: look in the run's deps and metadata."""
 
 
 class RunOwner(NamedTuple):

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Callable, Collection, Mapping
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import InstructionPart
@@ -18,10 +17,12 @@ from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import VERBS, WRITING_VERBS, MemoryVerbs
 from tomldiary.render import render_memory, scrub
+from tomldiary_pydantic_ai.conversation import prompt_words
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
 from tomldiary_pydantic_ai.identity import RunOwner, session_of, user_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
     from typing import Self
 
     from pydantic_ai.toolsets import ToolsetTool
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from tomldiary.user import UserDiary
     from tomldiary_pydantic_ai.identity import Who
 
-__all__ = ["DiaryToolset", "prompt_words"]
+__all__ = ["DiaryToolset"]
 
 _logger = get_logger(__name__)
 
@@ -236,20 +237,6 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
 _CALLED: ContextVar[DiaryToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
 # Arguments that do not fit are answered with what is wrong; only a model that never learns ends its run.
 _RETRIES = 10
-
-
-def prompt_words(prompt: object) -> str | None:
-    """Return the text of a prompt, which may be text, a sequence of parts, or nothing."""
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, Collection):
-        return None
-    parts: list[str] = []
-    for part in cast("Collection[Any]", prompt):
-        text = part if isinstance(part, str) else getattr(part, "content", None)
-        if isinstance(text, str):
-            parts.append(text)
-    return "\n".join(parts) or None
 
 
 def _default_guidance(names: Collection[str]) -> str:
