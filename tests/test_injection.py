@@ -90,7 +90,7 @@ def test_what_was_told_before_the_model_could_see_it_does_not_count():
     assert tell(only_changes, *facts, "likes: milk").is_snapshot
 
 
-@pytest.mark.parametrize("heading", ["", "## Team"])
+@pytest.mark.parametrize("heading", ["", "## Team", "- Team\n  + of ours"])
 def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
     random.seed(7)
     pool = [f"likes: fact {n} {'word ' * (n % 7)}".rstrip() for n in range(40)]
@@ -98,6 +98,9 @@ def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
         told, kinds = [], set()
         for _ in range(25):
             memory = random.sample(pool, random.randrange(len(pool)))
+            for name in ("persona", "notes"):
+                lines = [f"\n  line {n}" for n in range(random.randrange(4))]
+                memory.insert(0, f"{name}:{''.join(lines)}")
             news = tell(told, *memory, heading=heading)
             if news is not None:
                 kinds.add(news.is_snapshot)
@@ -109,17 +112,22 @@ def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
 
 def known_to_a_reader(told):
     """Read the texts as the guidance tells a model to."""
-    known = set()
+    known = {}
     for text in told:
-        if "<user_memory_changes" in text:
-            for line in text.splitlines():
-                if line.startswith("+ "):
-                    known.add(line[2:])
-                elif line.startswith("no longer: "):
-                    known.discard(line.removeprefix("no longer: "))
-        else:
-            known = {line[2:] for line in text.splitlines() if line.startswith("- ")}
-    return known
+        frame = text[text.index("<user_memory") :]
+        changes = frame.startswith("<user_memory_changes")
+        known = known if changes else {}
+        body = frame.replace("\n  ", "\0").splitlines()
+        for line in body:
+            if line.startswith("no longer: "):
+                known.pop(key_of(line.removeprefix("no longer: ")), None)
+            elif line.startswith("+ " if changes else "- "):
+                known[key_of(line[2:])] = line[2:].replace("\0", "\n  ")
+    return set(known.values())
+
+
+def key_of(fact):
+    return fact.split(":")[0] if fact.startswith(("persona", "notes")) else fact
 
 
 TAGS = [

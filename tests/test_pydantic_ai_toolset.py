@@ -488,7 +488,7 @@ def test_a_pinned_fact_comes_first(tmp_path: Path):
     diary = diary_at(tmp_path, *[f"fact {number}" for number in range(30)])
     path = tmp_path / "alice" / "preferences.toml"
     text = path.read_text("utf-8")
-    path.write_text(text.replace('"fact 3"\n', '"fact 3"\n_pinned = true\n', 1), "utf-8")
+    path.write_text(text.replace('"fact 3"\n', '"fact 3"\npinned = true\n', 1), "utf-8")
     diary.user("alice").upsert_preference("likes", "fact 29")
     for options in ({}, {"query": "prompt"}):
         caller = Caller()

@@ -78,6 +78,8 @@ class Engine:
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self._operations: dict[str, _Operations] = {}
+        self.guards: dict[str, Callable[[Edit, Document], None]] = {}
+        """By document, what puts entries back that people must not change: given an edit and what was."""
         self.renew()
         renew_after_fork(self)
 
@@ -96,6 +98,14 @@ class Engine:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of a user's documents, in a transaction with those it has begun."""
+        stored = self.backend.kinds(user)
+        joined = OPEN.get()
+        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+            return sorted({*stored, *joined.changed()})
+        return stored
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if that needs nothing but a look at the files' status, else None."""
@@ -321,6 +331,7 @@ class Engine:
         before = base.document if base is not None else NOTHING
         merged = merge(before, edit.peek(), now.document)
         fresh = now.document.edit()
+        self.undo_edits(kind, fresh, now)
         for path in {**merged.document.index, **now.document.index}:
             block = merged.document.index.get(path)
             if block is None:
@@ -328,6 +339,12 @@ class Engine:
             elif block is not now.document.index.get(path):
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
         return now, fresh
+
+    def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
+        """Put entries back that a person changed since history's end, and must not."""
+        guard = self.guards.get(kind)
+        if guard is not None and base is not None and base.logged is not None:
+            guard(edit, base.logged)
 
     def is_repeated(self, user: str, operation: str, content: str) -> bool:
         """Tell whether an operation id is in history already, for the same content.

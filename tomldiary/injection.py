@@ -23,7 +23,7 @@ __all__ = ["HOW_TO_READ", "Injection", "next_injection"]
 
 HOW_TO_READ = (
     "Memory is told in <user_memory>, the latest of which replaces those before it; what changed since"
-    ' in <user_memory_changes>, where "+" is new and "no longer" is withdrawn.'
+    ' in <user_memory_changes>, where "+" is new or stated anew and "no longer" is withdrawn.'
 )
 """What a model has to know to read the texts; the same for everybody."""
 
@@ -31,6 +31,7 @@ _CHANGES_OPEN = '<user_memory_changes note="data">'
 _CHANGES_CLOSE = "</user_memory_changes>"
 _ADDED = "+ "
 _WITHDRAWN = "no longer: "
+_FURTHER = "  "  # begins every line of a fact but the first
 _NOTHING = "(nothing is known any more)"
 _COUNT = re.compile(r" \(\d+×\)$")
 
@@ -72,9 +73,12 @@ def next_injection(
     known, changes_length = _known(told)
     if known is None:
         return Injection(snapshot, is_snapshot=True) if snapshot else None
-    added = [line for line in _facts(snapshot) if _claim(line) not in known]
-    true = {_claim(line) for line in (*memory.shown, *memory.also_true)}
-    withdrawn = [line for claim, line in known.items() if claim not in true]
+    added = [fact for fact in _stated(snapshot, "- ") if _claim(fact) not in known]
+    true = {_claim(fact) for fact in (*memory.shown, *memory.also_true)}
+    restated = {_block(fact) for fact in added} - {None}
+    withdrawn = [
+        fact for claim, fact in known.items() if claim not in true and _block(fact) not in restated
+    ]
     if not added and not withdrawn:
         return None
     changes = _changes(added, withdrawn, heading)
@@ -91,32 +95,49 @@ def _known(told: Iterable[str]) -> tuple[dict[str, str] | None, int]:
     length = 0
     for text in told:
         if _CHANGES_OPEN not in text:
-            known, length = {_claim(line): line for line in _facts(text)}, 0
+            known, length = {_claim(fact): fact for fact in _stated(text, "- ")}, 0
             continue
         if known is None:
             continue  # what it changes is out of the model's sight
         length += len(text)
-        for line in text.splitlines():
-            if line.startswith(_ADDED):
-                fact = line.removeprefix(_ADDED)
-                known[_claim(fact)] = fact
-            elif line.startswith(_WITHDRAWN):
-                known.pop(_claim(line.removeprefix(_WITHDRAWN)), None)
+        for fact in _stated(text, _WITHDRAWN):
+            known.pop(_claim(fact), None)
+        added = _stated(text, _ADDED)
+        blocks = {_block(fact) for fact in added} - {None}
+        known = {claim: fact for claim, fact in known.items() if _block(fact) not in blocks}
+        known.update({_claim(fact): fact for fact in added})
     return known, length
 
 
-def _facts(snapshot: str) -> list[str]:
-    _, _, body = snapshot.rpartition(MEMORY_OPEN)
-    return [line.removeprefix("- ") for line in body.splitlines() if line.startswith("- ")]
+def _stated(text: str, mark: str) -> list[str]:
+    """Return the facts that begin with a mark, with their indented further lines."""
+    facts: list[str] = []
+    is_fact = False
+    # Above the frame there may be a heading, which is the application's.
+    for line in text.rpartition(_CHANGES_OPEN)[2].rpartition(MEMORY_OPEN)[2].splitlines():
+        if line.startswith(_FURTHER):
+            if is_fact:
+                facts[-1] += f"\n{line}"
+        else:
+            is_fact = line.startswith(mark)
+            if is_fact:
+                facts.append(line.removeprefix(mark))
+    return facts
 
 
-def _claim(line: str) -> str:
+def _block(fact: str) -> str | None:
+    """Return the name of a text of several lines, which is stated whole when it has changed."""
+    name, several, _ = fact.partition("\n")
+    return name if several else None
+
+
+def _claim(fact: str) -> str:
     """Return a fact without its count: that it was said once more is no news."""
-    return _COUNT.sub("", line)
+    return _COUNT.sub("", fact)
 
 
 def _changes(added: Sequence[str], withdrawn: Sequence[str], heading: str) -> str:
-    lines = [_WITHDRAWN + line for line in withdrawn] + [_ADDED + line for line in added]
+    lines = [_WITHDRAWN + fact for fact in withdrawn] + [_ADDED + fact for fact in added]
     return _framed(lines, _CHANGES_OPEN, _CHANGES_CLOSE, heading)
 
 

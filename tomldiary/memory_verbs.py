@@ -252,4 +252,6 @@ def _data(category: str, key: str, item: PreferenceItem) -> dict[str, Any]:
 def _fact(hit: Hit) -> str:
     if hit.kind == "preferences":
         return f"{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"
-    return conversation_fact(hit.updated, hit.text)
+    if hit.kind == "conversations":
+        return conversation_fact(hit.updated, hit.text)
+    return f"{hit.kind}/{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"

@@ -1,7 +1,6 @@
-"""Which facts a model is shown first, each as one escaped line.
+"""Which entries a model is shown first, each as one escaped line.
 
-Pinned preferences come first, then those confirmed often, then new ones; conversations come last, the
-newest first.
+Pinned preferences come first, then those confirmed often, then new ones; of conversations, the newest.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
     from tomldiary.conversations import Conversations
     from tomldiary.preferences import Preferences
 
-__all__ = ["MemoryLines", "ShownFact", "ranked_conversations", "ranked_facts"]
+__all__ = ["MemoryLines", "ShownFact", "ranked_conversations", "ranked_preferences"]
 
 
 class MemoryLines(NamedTuple):
@@ -39,12 +38,12 @@ class ShownFact:
         self.key = key
         self.entry = entry
         self.line = line
-        self.is_pinned = entry.get("_pinned") is True
+        self.is_pinned = entry.get("pinned") is True
         used = str(entry.get("_updated") or entry.get("_created") or "")
         self.rank = (self.is_pinned, entry_count(entry), used)
 
 
-def ranked_facts(book: Preferences, categories: Iterable[str]) -> list[ShownFact]:
+def ranked_preferences(book: Preferences, categories: Iterable[str]) -> list[ShownFact]:
     """Return the preferences of these categories, the most important first."""
     facts = [
         _facts.get((id(entry), category, key))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MEMORY_CLOSE",
     "MEMORY_OPEN",
+    "block_fact",
     "conversation_fact",
     "escape_for_model",
     "render_memory",
@@ -53,6 +54,12 @@ def conversation_fact(updated: str, summary: str) -> str:
     return f"conversation of {updated[:10]}: {escape_for_model(summary)}"
 
 
+def block_fact(name: str, text: str) -> str:
+    """Return a block as escaped lines, indented below its name, so that none looks like a fact."""
+    lines = [f"  {line}" for part in text.split("\n") if (line := escape_for_model(part))]
+    return "\n".join([f"{escape_for_model(name)}:", *lines])
+
+
 def count_tokens(text: str) -> int:
     """Estimate tokens as a quarter of the characters, rounded up."""
     return -(-len(text) // _CHARACTERS_PER_TOKEN)
@@ -69,7 +76,7 @@ def render_memory(
     """Render facts, most important first, as far as the budget goes.
 
     Args:
-        facts: One line each, already escaped.
+        facts: Already escaped; a line each, or more where the further ones are indented.
         max_tokens: Budget for the whole text, heading and frame included.
         token_counter: Counts the tokens of a text; None takes four characters for one token.
         heading: A line above the frame, of the application's own.

@@ -261,8 +261,12 @@ def _publish(folder: Path, job: _Job) -> None:
             (folder / name).replace(folder / target)
     for kind, document in job.documents.items():
         _publish_document(folder, kind, document)
-    if (folder / "history").is_dir():
-        sync_folder(folder / "history")
+    for place in {
+        (folder / "history"),
+        *((folder / f"{kind}.toml").parent for kind in job.documents),
+    }:
+        if place.is_dir():
+            sync_folder(place)
     sync_folder(folder)
     (folder / JOB_NAME).unlink()
     sync_folder(folder)

@@ -34,12 +34,20 @@ from tomldiary.backends.files import (
     sync_folder,
     write_new,
 )
+from tomldiary.backends.layout import (
+    STAGED,
+    check_parent,
+    checked_kind,
+    kinds_in,
+    make_parent,
+    staged_name,
+    target_of,
+)
 from tomldiary.backends.segments import append_records, last_record, newest_segment, read_records
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
     Conflict,
-    IdentifierError,
     LockTimeout,
 )
 from tomldiary.history import parse_record, redo
@@ -59,11 +67,9 @@ __all__ = ["LocalBackend"]
 
 _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
-_TEMP_PREFIX = ".staged-"
 _JOB_PREFIX = ".forgetting"
 _SEQ = re.compile(r"^seq = (\d+)\s*$", re.MULTILINE)
 _ENTRY = re.compile(r"^\s*\[(?!\s*_meta\b)", re.MULTILINE)
-_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=-]*(/[a-z0-9_][a-z0-9_.%=-]*)*")
 
 
 class _Tail(NamedTuple):
@@ -138,7 +144,7 @@ class LocalBackend(AsyncVerbs):
             return False
 
     def _file(self, user: str, kind: str) -> Path:
-        return self.folder(user) / f"{_checked_kind(kind)}.toml"
+        return self.folder(user) / f"{checked_kind(kind)}.toml"
 
     def place(self, user: str, kind: str) -> str:
         """Return the path of a document's file."""
@@ -161,18 +167,7 @@ class LocalBackend(AsyncVerbs):
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        folder = self.folder(user)
-        try:
-            names = [entry.name for entry in os.scandir(folder) if entry.is_file()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise BackendError(f"{folder}: cannot be listed ({error.strerror}).") from error
-        return sorted(
-            name.removesuffix(".toml")
-            for name in names
-            if name.endswith(".toml") and not name.startswith(".") and name != _OWNER
-        )
+        return kinds_in(self.folder(user))
 
     def users(self) -> list[str]:
         """Return all user ids that have a document."""
@@ -214,13 +209,15 @@ class LocalBackend(AsyncVerbs):
         """Store a transaction; the caller holds the user's lock."""
         folder = str(self.folder(user))
         for kind in commit.texts:
-            if file_token(f"{folder}/{kind}.toml") != commit.expected.get(kind):
+            if file_token(f"{folder}/{checked_kind(kind)}.toml") != commit.expected.get(kind):
                 raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
         staged: dict[str, str] = {}
         try:
             if not os.path.isdir(folder):  # noqa: PTH112 - this is the hot path of every write
                 self._create(user, self.folder(user))
             for kind, text in commit.texts.items():
+                if "/" in kind:
+                    make_parent(folder, kind, sync=self._sync)
                 temp = self._temp_name(folder, kind)
                 write_new(temp, text.encode("utf-8"), sync=self._sync)
                 staged[kind] = temp
@@ -239,8 +236,7 @@ class LocalBackend(AsyncVerbs):
         return self._publish(user, folder, staged, commit.expected)
 
     def _temp_name(self, folder: str, kind: str) -> str:
-        name = kind.replace("/", "%2f")
-        return f"{folder}/{_TEMP_PREFIX}{os.getpid()}-{next(self._names)}-{name}.tmp"
+        return f"{folder}/{staged_name(kind, next(self._names))}"
 
     @staticmethod
     def _drop(staged: dict[str, str]) -> None:
@@ -343,7 +339,7 @@ class LocalBackend(AsyncVerbs):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        staged = [name for name in names if name.startswith(_TEMP_PREFIX)]
+        staged = [name for name in names if name.startswith(STAGED)]
         if not staged and user in self._recovered:
             return
         text = self._tail(user)[1]
@@ -360,7 +356,7 @@ class LocalBackend(AsyncVerbs):
     def _sweep(folder: Path, name: str, newest: int) -> None:
         """Remove what a crash left staged, unless it is a person's save that an exchange put there."""
         found = read_file(folder / name)
-        target = folder / f"{name.removesuffix('.tmp').split('-', 3)[-1].replace('%2f', '/')}.toml"
+        target = folder / target_of(name)
         if found is not None and target.exists():
             text = found[0].decode("utf-8", "replace")
             grown_from = _SEQ.search(text)
@@ -389,6 +385,7 @@ class LocalBackend(AsyncVerbs):
             if digest(current) == wanted or digest(current) != record.bases[kind]:
                 continue  # published, or a person has changed it since
             text = redo(current, record, kind)
+            make_parent(str(folder), kind, sync=self._sync)
             temp = self._temp_name(str(folder), kind)
             write_new(temp, text.encode("utf-8"), sync=self._sync)
             os.replace(temp, target)  # noqa: PTH105
@@ -418,6 +415,7 @@ class LocalBackend(AsyncVerbs):
         try:
             if kind is not None:
                 path = self._file(user, kind)
+                check_parent(str(folder), kind)
                 existed = path.exists()
                 path.unlink(missing_ok=True)
                 return existed
@@ -437,14 +435,6 @@ def _folder_time(path: str) -> int:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
     except OSError:
         return 0
-
-
-def _checked_kind(kind: str) -> str:
-    if not _KIND.fullmatch(kind):
-        raise IdentifierError(
-            f"{kind!r} cannot name a document. Use lower-case letters, digits, '-' and '_'."
-        )
-    return kind
 
 
 def _restarted_since(record: Record) -> bool:

@@ -1,0 +1,83 @@
+"""Documents in folders of a user's folder: listed, private, recovered, and never elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.backends.layout import staged_name
+from tomldiary.engine import Source
+from tomldiary.errors import BackendError, IdentifierError
+
+
+@pytest.fixture(params=["local", "memory"])
+def nested(request, tmp_path):
+    return Diary(tmp_path / "m" if request.param == "local" else "memory:", agent="rules")
+
+
+def put(diary, kind, text, user="alice"):
+    def change(tx):
+        tx.edit(kind).put(("entries", "one"), {"text": text})
+
+    diary.engine.write(user, change, Source("test"))
+
+
+def test_a_document_may_be_in_a_folder(nested):
+    put(nested, "episodes/2026-11", "met Bo")
+    put(nested, "items/work/a%2fb", "one")
+    put(nested, "items/work/a/b", "another")
+    backend = nested.engine.backend
+    assert backend.kinds("alice") == ["episodes/2026-11", "items/work/a%2fb", "items/work/a/b"]
+    assert "met Bo" in nested.user("alice").document("episodes/2026-11")
+    assert '"one"' in nested.user("alice").document("items/work/a%2fb")
+    assert backend.users() == ["alice"]
+
+
+def test_documents_in_folders_are_private_and_recovered(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    put(diary, "items/work/a%2fb", "old")
+    file = tmp_path / "alice/items/work/a%2fb.toml"
+    before = file.read_bytes()
+    put(diary, "items/work/a%2fb", "new")
+    after = file.read_bytes()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    # Killed between history and exchange: the new text is staged, the old one in place.
+    file.write_bytes(before)
+    (tmp_path / "alice" / staged_name("items/work/a%2fb", 7)).write_bytes(after)
+    assert '"new"' in Diary(tmp_path, agent="rules").user("alice").document("items/work/a%2fb")
+    assert file.read_bytes() == after
+    assert not list((tmp_path / "alice").glob(".staged-*"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["owner", "history/2026-11-001", "../bob/x", "a//b", "/a", "a/.b", "A", "x" * 181]
+)
+def test_names_that_the_folder_needs_or_that_lead_out_of_it_are_refused(tmp_path, kind):
+    diary = Diary(tmp_path, agent="rules")
+    with pytest.raises(IdentifierError):
+        put(diary, kind, "x")
+    assert list(tmp_path.rglob("*.toml")) == []
+
+
+def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
+    diary = Diary(tmp_path / "m", agent="rules")
+    put(diary, "blocks", "x")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "work.toml").write_text('[entries.one]\ntext = "theirs"\n')
+    (tmp_path / "m/alice/items").symlink_to(outside)
+    with pytest.raises(BackendError, match="link"):
+        put(diary, "items/work", "ours")
+    with pytest.raises(BackendError, match="link"):
+        diary.engine.backend.erase("alice", "items/work")
+    assert diary.engine.backend.kinds("alice") == ["blocks"]
+    diary.user("alice").forget(everything=True)
+    assert (outside / "work.toml").read_text() == '[entries.one]\ntext = "theirs"\n'
+
+
+def test_forgetting_reaches_documents_in_folders(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    put(diary, "episodes/2026-11", "canary")
+    diary.user("alice").forget(everything=True)
+    assert not (tmp_path / "alice").exists()

@@ -1,0 +1,119 @@
+"""Where in a user's folder a document is.
+
+The document `episodes/2026-11` is the file `episodes/2026-11.toml`. While it is being written it is staged at
+the top of the folder, so that whoever cleans up after a crash has one place to look.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from pathlib import Path
+
+from tomldiary.backends.files import make_folder
+from tomldiary.errors import BackendError, IdentifierError
+
+__all__ = [
+    "STAGED",
+    "check_parent",
+    "checked_kind",
+    "kinds_in",
+    "make_parent",
+    "staged_name",
+    "target_of",
+]
+
+STAGED = ".staged-"
+"""What the name of a file that is being written begins with."""
+_SUFFIX = ".toml"
+_OWNER = "owner"
+_HISTORY = "history"
+_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_][a-z0-9_.%=~-]*)*")
+_LONGEST = 180
+"""Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
+
+
+def checked_kind(kind: str) -> str:
+    """Return the name of a document if it is one.
+
+    Raises:
+        IdentifierError: It is not, or is a name that the folder needs itself.
+    """
+    if not _KIND.fullmatch(kind) or len(kind) > _LONGEST:
+        raise IdentifierError(
+            f"{kind!r} cannot name a document. Use lower-case letters, digits, '-', '_' and '/', at most"
+            f" {_LONGEST} characters."
+        )
+    if kind == _OWNER or kind.split("/", 1)[0] == _HISTORY:
+        raise IdentifierError(f"{kind!r} cannot name a document: the folder needs it itself.")
+    return kind
+
+
+def staged_name(kind: str, number: int) -> str:
+    """Return the name under which a document is staged; `number` makes it this process's only one."""
+    return f"{STAGED}{os.getpid()}-{number}-{kind.replace('%', '%25').replace('/', '%2f')}.tmp"
+
+
+def target_of(staged: str) -> str:
+    """Return the file a staged one is for, relative to the folder."""
+    name = staged.removesuffix(".tmp").split("-", 3)[-1]
+    return f"{name.replace('%2f', '/').replace('%25', '%')}{_SUFFIX}"
+
+
+def kinds_in(folder: Path) -> list[str]:
+    """Return the names of all documents in a folder, sorted; links are not followed.
+
+    Raises:
+        BackendError: It cannot be listed.
+    """
+    found: list[str] = []
+    waiting = [("", str(folder))]
+    while waiting:
+        prefix, place = waiting.pop()
+        try:
+            entries = list(os.scandir(place))
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError as error:
+            raise BackendError(f"{place}: cannot be listed ({error.strerror}).") from error
+        for entry in entries:
+            name = f"{prefix}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                if name != _HISTORY and not entry.name.startswith("."):
+                    waiting.append((f"{name}/", entry.path))
+            elif (
+                entry.is_file()
+                and name.endswith(_SUFFIX)
+                and not entry.name.startswith(".")
+                and name != f"{_OWNER}{_SUFFIX}"
+            ):
+                found.append(name.removesuffix(_SUFFIX))
+    return sorted(found)
+
+
+def make_parent(folder: str, kind: str, *, sync: bool) -> None:
+    """Create the folders a document is in.
+
+    Raises:
+        BackendError: One of them is a link.
+    """
+    check_parent(folder, kind)
+    make_folder(Path(f"{folder}/{kind}").parent, sync=sync)
+
+
+def check_parent(folder: str, kind: str) -> None:
+    """See that none of the folders a document is in leads elsewhere.
+
+    Raises:
+        BackendError: One of them is a link.
+    """
+    place = folder
+    for part in kind.split("/")[:-1]:
+        place = f"{place}/{part}"
+        try:
+            mode = os.lstat(place).st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISLNK(mode):
+            raise BackendError(f"{place}: is a link. Nothing was changed. Put a folder there.")
