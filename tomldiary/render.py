@@ -13,6 +13,7 @@ __all__ = [
     "block_fact",
     "conversation_fact",
     "escape_for_model",
+    "escape_lines",
     "render_memory",
     "scrub",
 ]
@@ -42,6 +43,11 @@ _UNPRINTABLE = {
 def escape_for_model(text: str) -> str:
     """Return stored text as one line that cannot open or close a tag, and that any encoder takes."""
     return " ".join(text.translate(_ESCAPES).split())
+
+
+def escape_lines(text: str) -> list[str]:
+    """Return stored text as lines that cannot open or close a tag; their indentation stays."""
+    return [line.translate(_ESCAPES).rstrip() for line in text.expandtabs(4).splitlines()] or [""]
 
 
 def scrub(text: str) -> str:

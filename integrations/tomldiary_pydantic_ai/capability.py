@@ -37,7 +37,7 @@ from tomldiary_pydantic_ai.conversation import (
     prompt_words,
     told,
 )
-from tomldiary_pydantic_ai.features import appending, durable_operation
+from tomldiary_pydantic_ai.features import CAN_APPEND, appending, durable_operation
 from tomldiary_pydantic_ai.identity import RunOwner, Who  # noqa: TC001 - the same
 from tomldiary_pydantic_ai.spans import span
 from tomldiary_pydantic_ai.toolset import DiaryToolset
@@ -186,7 +186,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         return parts or None
 
     async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
-        return appending(await self._toolset.memory(ctx), "memory")
+        part = appending(await self._toolset.memory(ctx), "memory")
+        return (
+            part if CAN_APPEND else part.content
+        )  # where it cannot be told what changes, text is all
 
     @classmethod
     def get_serialization_name(cls) -> str | None:

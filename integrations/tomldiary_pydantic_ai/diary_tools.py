@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tomldiary.memory_verbs import Answer
 
-__all__ = ["diary_functions", "telling_categories"]
+__all__ = ["call_id", "diary_functions", "telling_categories"]
 
 
 def diary_functions(
@@ -55,7 +55,7 @@ def diary_functions(
     async def answer(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
         with span(ctx, verb) as told:
             try:
-                user = verbs(ctx, _call_id(ctx, verb, arguments))
+                user = verbs(ctx, call_id(ctx, verb, *arguments))
             except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
                 said = failure(error)
             else:
@@ -66,7 +66,7 @@ def diary_functions(
     return {tool.__name__: tool for tool in (recall, remember, update, forget)}
 
 
-def _call_id(ctx: RunContext[Any], verb: str, arguments: tuple[Any, ...]) -> str:
+def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     """Return an id that a repetition of the same call has too, and no other call; "" outside of a run.
 
     Some models number the calls of each response anew, so what is asked for is part of it.

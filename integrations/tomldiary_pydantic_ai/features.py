@@ -19,10 +19,10 @@ CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(Instruct
 """Whether instructions that change can be sent as what changed."""
 
 
-def appending(text: str, name: str) -> Any:
+def appending(text: str, name: str) -> InstructionPart:
     """Return an instruction of which later changes are appended to the conversation, where that is possible."""
-    options: dict[str, Any] = {"name": name, "on_change": "append"}
-    return InstructionPart(text, dynamic=True, **options) if CAN_APPEND else text
+    options: dict[str, Any] = {"name": name, "on_change": "append"} if CAN_APPEND else {}
+    return InstructionPart(text, dynamic=True, **options)
 
 
 def durable_operation(name: str) -> Callable[[F], F]:
