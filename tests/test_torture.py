@@ -18,13 +18,6 @@ ROOT = Path(__file__).parents[1]
 NOTHING = Size(processes=0, updates=0, cycles=0, saves=0)
 
 
-@pytest.fixture
-def _asked_for(request):
-    """Leave a long run out unless it is asked for with `-m torture`."""
-    if request.config.getoption("markexpr") != "torture":
-        pytest.skip("long; run with -m torture")
-
-
 class Unlocked(LocalBackend):
     """Lets everybody in."""
 

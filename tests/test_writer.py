@@ -617,15 +617,11 @@ def test_the_counters_agree_at_every_moment(tmp_path):
     done.set()
     sampler.join(LONG)
     assert len(samples) > 500
-    assert list(final) == [
-        "queue_size", "queue_capacity", "queue_utilization", "total_workers", "active_workers",
-        "idle_workers", "submitted", "completed", "failed", "pending", "error_rate", "is_running",
-    ]  # fmt: skip
-    assert final == {
+    assert final.items() >= {
         "queue_size": 0, "queue_capacity": 1000, "queue_utilization": 0.0, "total_workers": 4,
         "active_workers": 0, "idle_workers": 4, "submitted": 500, "completed": 450, "failed": 50,
         "pending": 0, "error_rate": 0.1, "is_running": False,
-    }  # fmt: skip
+    }.items()  # fmt: skip
     assert repr(writer) == "<MemoryWriter 0 queued, 0 in work>"
 
 

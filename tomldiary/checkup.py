@@ -279,6 +279,9 @@ def _told(damage: Damage) -> Finding:
     if damage.is_torn:
         remedy = "Nothing is needed: the next write cuts it off."
         return Finding("warning", damage.place, damage.message, remedy)
+    if damage.is_set_aside:
+        remedy = "Look whether the documents have what it says, and remove the file."
+        return Finding("problem", damage.place, damage.message, remedy)
     return Finding(
         "problem",
         damage.place,

@@ -33,7 +33,7 @@ from tomldiary.preferences import PreferenceRules, Preferences
 from tomldiary.recall import Indexes
 from tomldiary.schema import categories
 from tomldiary.similarity import DEFAULT_THRESHOLD, Similarity
-from tomldiary.turns import Applied, TurnRules, apply_turn
+from tomldiary.turns import Applied, TurnOperation, TurnRules, apply_turn, current_operation
 from tomldiary.twins import in_thread
 from tomldiary.user import UserDiary
 
@@ -289,15 +289,49 @@ class Diary:
         assistant_msg: str,
         *,
         now: datetime | None = None,
+        operation: TurnOperation | None = None,
     ) -> Applied:
         """Do what `update_memory` does, and return what became of the extractor's operations.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            now: When it was said; None is now.
+            operation: Makes a second attempt at the same turn harmless; None takes the one that
+                `current_operation` is set to, if any.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
             Forgotten: Something of the user was forgotten meanwhile. Nothing was changed.
         """
+        operation = operation or current_operation.get()
+        if operation is None:
+            epoch = self.engine.backend.epoch(user_id)  # before anything is read
+            operation = TurnOperation(epoch=epoch)
+        operations = await self.extract_turn(user_id, session_id, user_msg, assistant_msg, now=now)
+        done = await in_thread(
+            self.commit_turn, user_id, session_id, operations, now=now, operation=operation
+        )
+        await self._compact_if_due(user_id, session_id, now)
+        return done
+
+    async def extract_turn(
+        self,
+        user_id: str,
+        session_id: str,
+        user_msg: str,
+        assistant_msg: str,
+        *,
+        now: datetime | None = None,
+    ) -> list[Operation]:
+        """Let the extractor read one turn, and return what it wants done; nothing is stored.
+
+        Raises:
+            ExtractionError: The extractor failed.
+        """
         extractor = await self._ready_extractor()
-        epoch = self.engine.backend.epoch(user_id)  # before anything is read
         deps = await self.build_deps(user_id, session_id, context_now=now)
         deps.user_msg, deps.assistant_msg = user_msg, assistant_msg
         deps.begin_turn()
@@ -311,31 +345,55 @@ class Diary:
                 f"the extractor failed ({type(error).__name__}: {error}). Nothing was changed; the turn"
                 " can be given again."
             ) from error
-        operations = deps.operations
-        done = await in_thread(self._commit, user_id, session_id, operations, now, epoch=epoch)
-        await self._compact_if_due(user_id, session_id, now)
-        return done
+        return deps.operations
 
-    def _commit(
+    def commit_turn(
         self,
         user_id: str,
         session_id: str,
         operations: Sequence[Operation],
-        now: datetime | None,
-        why: str = "turn",
         *,
-        epoch: int | None = None,
+        now: datetime | None = None,
+        operation: TurnOperation,
     ) -> Applied:
+        """Apply what was extracted from a turn to the memory as it is now, and count the turn.
+
+        Raises:
+            Conflict: The operation id was used for something else.
+            Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
+        """
         moment = timestamp(now)
+        last: list[Transaction] = []
 
         def change(tx: Transaction) -> Applied:
+            last[:] = [tx]
             return apply_turn(
                 tx, operations, self.turn_rules, session_id=session_id, now=moment,
-                counts_turn=why == "turn",
+                turns=operation.turns,
             )  # fmt: skip
 
-        source = Source(why, session_id, actor="extractor")
-        return self.engine.write(user_id, change, source, epoch=epoch)
+        def repeated(seq: int) -> Applied:
+            return Applied(transaction=seq, is_repeated=True)
+
+        source = Source(
+            "turn", session_id, actor="extractor", operation=operation.id,
+            content=operation.content, is_new=operation.is_new,
+        )  # fmt: skip
+        done = self.engine.write(user_id, change, source, epoch=operation.epoch, on_repeat=repeated)
+        if not done.is_repeated:
+            done.transaction = last[0].seq
+        return done
+
+    def find_turn(self, user_id: str, operation: TurnOperation) -> Applied | None:
+        """Return the answer for a turn that was applied already, or None.
+
+        Raises:
+            Conflict: The operation id was used for something else.
+        """
+        source = Source("turn", operation=operation.id, content=operation.content)
+        with self.engine.backend.lock(user_id, self.engine.lock_timeout):
+            seq = self.engine.repetition(user_id, source)
+        return Applied(transaction=seq, is_repeated=True) if seq is not None else None
 
     async def pretty_preferences(
         self,
@@ -453,7 +511,7 @@ class Diary:
             fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
             apply_turn(
                 tx, fitting, self.turn_rules, session_id=session_id, now=moment,
-                counts_turn=False,
+                turns=0,
             )  # fmt: skip
             path = ("_meta", "compaction")
             turns = _meta_number(tx.edit("conversations").table(path), "total_turns")

@@ -8,25 +8,17 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.backends.base import Commit, digest
+from tomldiary.commits import Changed, prepare, prepare_saves
 from tomldiary.errors import Conflict, Forgotten, NestedTransaction
 from tomldiary.forks import renew_after_fork
-from tomldiary.history import (
-    Change,
-    Record,
-    block_changes,
-    next_sequence,
-    render_record,
-)
+from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.preferences import reserve_ids
-from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -45,6 +37,7 @@ __all__ = ["Engine", "Source", "Transaction"]
 R = TypeVar("R")
 
 _CACHED_DOCUMENTS = 4096
+_CACHED_USERS = 256  # whose operation ids are known
 _PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 _ATTEMPTS = 20
@@ -52,11 +45,12 @@ _ATTEMPTS = 20
 
 @dataclass(slots=True)
 class _Operations:
-    """The operation ids in a user's history up to transaction `seq`, with their content."""
+    """The operation ids in a user's history up to transaction `seq`."""
 
     seq: int = 0
     epoch: int = 0
-    contents: dict[str, str] = field(default_factory=dict[str, str])
+    done: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
+    """The transaction's number and its content, by operation id."""
 
 
 class Engine:
@@ -77,7 +71,7 @@ class Engine:
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
-        self._operations: dict[str, _Operations] = {}
+        self._operations: OrderedDict[str, _Operations] = OrderedDict()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self.renew()
@@ -166,8 +160,11 @@ class Engine:
         source: Source,
         *,
         epoch: int | None = None,
+        on_repeat: Callable[[int], R] | None = None,
     ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
+
+        An operation id that is in history already, for the same content, has no effect a second time.
 
         `change` is called again if a document was saved by somebody outside between reading and
         writing it, so it must have no effect but on its transaction.
@@ -177,9 +174,12 @@ class Engine:
             change: Makes the change.
             source: What history will say.
             epoch: The user's epoch when the work began that is written now; None does not mind.
+            on_repeat: Makes the answer for a repetition, from the number of the transaction that did it;
+                None answers what `change` returns, whose effect is dropped.
 
         Raises:
-            Conflict: Somebody kept saving the document all the time.
+            Conflict: Somebody kept saving the document all the time, or the operation id was used for
+                something else.
             Forgotten: Something of the user was forgotten since `epoch`.
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
@@ -195,14 +195,17 @@ class Engine:
                     "something of this user was forgotten while this was worked on, and it may hold what was"
                     " forgotten. Nothing was written; do it again if it is still wanted."
                 )
+            before = self.repetition(user, source)
+            if before is not None and on_repeat is not None:
+                return on_repeat(before)
             for attempt in range(_ATTEMPTS):
                 transaction = Transaction(self, user)
                 result = change(transaction)
                 changed = transaction.changed()
-                if not changed:
+                if not changed or before is not None:
                     return result
                 try:
-                    self._commit(user, changed, source)
+                    transaction.seq = self._commit(user, changed, source)
                 except Conflict:
                     if attempt == _ATTEMPTS - 1:
                         raise
@@ -228,8 +231,8 @@ class Engine:
             try:
                 return self.backend.forget(user, selection)
             finally:
-                self._operations.pop(user, None)
                 with self._guard:
+                    self._operations.pop(user, None)
                     for key in [key for key in self._cache if key[0] == user]:
                         del self._cache[key]
 
@@ -300,9 +303,9 @@ class Engine:
         return Transaction(self, user)
 
     def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
-        content = fingerprint(transaction.contents)
-        if not self.is_repeated(user, source.operation, content):
-            self._commit_rebased(user, transaction, replace(source, content=content))
+        source = replace(source, content=fingerprint(transaction.contents))
+        if self.repetition(user, source) is None:
+            self._commit_rebased(user, transaction, source)
 
     def _commit_rebased(self, user: str, transaction: Transaction, source: Source) -> None:
         """Commit; a save that came in meanwhile is merged, as the block cannot be run again."""
@@ -346,132 +349,81 @@ class Engine:
         if guard is not None and base is not None and base.logged is not None:
             guard(edit, base.logged)
 
-    def is_repeated(self, user: str, operation: str, content: str) -> bool:
-        """Tell whether an operation id is in history already, for the same content.
+    def repetition(self, user: str, source: Source) -> int | None:
+        """Return the number of the transaction that did this operation before; the caller holds the lock.
 
         Raises:
-            Conflict: It is there for other content.
+            Conflict: The operation id is in history for other content.
         """
-        before = self.done_with(user, operation)
-        if before is not None and before != content:
+        if not source.operation or source.is_new:
+            return None
+        before = self._operations_of(user).get(source.operation)
+        if before is not None and before[1] != source.content:
             raise Conflict(
-                f"operation {operation!r} was done already, with other content. Use a new id.",
-                keys=[operation],
+                f"operation {source.operation!r} was done already, with other content. Use a new id.",
+                keys=[source.operation],
             )
-        return before is not None
+        return before[0] if before is not None else None
 
     def done_with(self, user: str, operation: str) -> str | None:
         """Return the fingerprint of what was done under an operation id; None if nothing was."""
-        if not operation:
-            return None
-        known, epoch = self._operations.get(user), self.backend.epoch(user)
-        if known is None or known.epoch != epoch:
-            known = self._operations[user] = _Operations(epoch=epoch)
+        joined = OPEN.get()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
+            before = self._operations_of(user).get(operation)
+        return before[1] if before is not None else None
+
+    def _operations_of(self, user: str) -> dict[str, tuple[int, str]]:
+        """Return what was done under which operation id; the caller holds the lock."""
+        epoch = self.backend.epoch(user)
+        with self._guard:
+            known = self._operations.get(user)
+            if known is None or known.epoch != epoch:
+                known = _Operations(epoch=epoch)
+        self.backend.last_record(user)  # cuts off a torn end
         newest = 0
-        fresh: dict[str, str] = {}
-        for record in Timeline(self.backend, user).records():
-            newest = max(newest, record.seq)
-            if record.seq <= known.seq:
+        fresh: dict[str, tuple[int, str]] = {}
+        for text in self.backend.records(user):
+            seq = next_sequence(text) - 1
+            newest = max(newest, seq)
+            if seq <= known.seq:
                 break
-            if record.operation:
-                fresh.setdefault(record.operation, record.content)
-        known.contents.update(fresh)
+            operation, content = operation_of(text)
+            if operation:
+                fresh.setdefault(operation, (seq, content))
         known.seq = max(known.seq, newest)
-        return known.contents.get(operation)
+        known.done.update(fresh)  # the user's lock is held: nobody else is at it
+        with self._guard:
+            self._operations[user] = known
+            self._operations.move_to_end(user)
+            while len(self._operations) > _CACHED_USERS:
+                self._operations.popitem(last=False)
+        return known.done
 
-    def _commit(
-        self, user: str, changed: dict[str, tuple[Known | None, Edit]], source: Source
-    ) -> None:
-        seq = next_sequence(self.backend.last_record(user))
-        records: list[str] = []
-        outside = self._outside_changes(user, changed, seq)
-        if outside is not None:
-            records.append(render_record(outside))
-            seq += 1
-        documents: dict[str, Document] = {}
-        changes: list[Change] = []
-        bases: dict[str, str] = {}
-        results: dict[str, str] = {}
-        for kind, (base, edit) in changed.items():
-            if kind == "preferences" and base is not None and base.logged is not None:
-                reserve_ids(edit, base.logged)
-            self._stamp(edit, seq)
-            document = edit.done()
-            old = base.document if base is not None else NOTHING
-            documents[kind] = document
-            changes += block_changes(kind, old.blocks, document.blocks)
-            bases[kind] = base.digest if base is not None else EMPTY
-            results[kind] = digest(document.text)
-        record = Record(
-            seq=seq,
-            type=source.type,
-            changes=changes,
-            bases=bases,
-            results=results,
-            session=source.session,
-            actor=source.actor,
-            reason=source.reason,
-            operation=source.operation,
-            content=source.content if source.operation else "",
+    def _commit(self, user: str, changed: Changed, source: Source) -> int:
+        saved = prepare_saves(self.backend, user, changed)
+        if saved is not None:
+            changed = saved.rebased(self.backend.commit(user, saved.commit))
+            for kind in saved.saves:
+                known = changed[kind][0]
+                if known is None:
+                    self._cache.pop((user, kind), None)
+                    raise Conflict(
+                        f"{self.backend.place(user, kind)} was saved once more just now."
+                    )
+                self._remember(
+                    (user, kind), replace(known, is_logged=True, logged=None, conflicts=[])
+                )
+        prepared = prepare(
+            self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
         )
-        records.append(render_record(record))
-        # A file that does not parse is never overwritten: it catches up once somebody has mended it.
-        broken = {
-            kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
-        }
-        tokens = self.backend.commit(
-            user,
-            Commit(
-                {kind: doc.text for kind, doc in documents.items() if kind not in broken},
-                {kind: base.token if base else None for kind, (base, _) in changed.items()},
-                records,
-            ),
-        )
-        for kind, document in documents.items():
-            base = broken.get(kind)
-            if base is None and kind not in tokens:
+        tokens = self.backend.commit(user, prepared.commit)
+        for kind, known in prepared.known(tokens):
+            if known is None:
                 self._cache.pop((user, kind), None)  # somebody's save stands there
-                continue
-            token = base.token if base is not None else tokens[kind]
-            problem = base.problem if base is not None else None
-            known = Known(token, document, results[kind], is_logged=True, problem=problem)
-            self._remember((user, kind), known)
-
-    def _stamp(self, edit: Edit, seq: int) -> None:
-        meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
-        meta["version"] = FORMAT_VERSION
-        meta.setdefault("schema_name", self.schema_name)
-        meta["seq"] = seq
-        edit.put(("_meta",), meta, at_head=True)
-
-    def _outside_changes(
-        self, user: str, changed: dict[str, tuple[Known | None, Edit]], seq: int
-    ) -> Record | None:
-        """Return a record of what people (or another program) saved since history's end, if anything."""
-        changes: list[Change] = []
-        bases: dict[str, str] = {}
-        results: dict[str, str] = {}
-        conflicts: list[str] = []
-        for kind, (base, _) in changed.items():
-            if base is None:
-                last = Timeline(self.backend, user).last(kind) if seq > 1 else None
-                if last is None or last.results[kind] == EMPTY:
-                    continue
-                # Somebody removed the file.
-                text = Timeline(self.backend, user).text(kind)
-                changes.append(Change(kind, 0, text, ""))
-                bases[kind], results[kind] = last.results[kind], EMPTY
-            elif base.logged is not None:
-                changes += block_changes(kind, base.logged.blocks, base.document.blocks)
-                bases[kind], results[kind] = digest(base.logged.text), base.digest
-                conflicts += base.conflicts
-            elif not base.is_logged:
-                # The whole text: history does not know what it was before.
-                changes.append(Change(kind, 0, "", base.document.text))
-                bases[kind], results[kind] = EMPTY, base.digest
-        if not results:
-            return None
-        return Record(seq, "hand", changes, bases, results, actor="hand", conflicts=conflicts)
+            else:
+                self._remember((user, kind), known)
+        return prepared.seq
 
 
 async def _enter(lock: AbstractContextManager[None]) -> None:

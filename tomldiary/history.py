@@ -18,12 +18,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.models import timestamp
+from tomldiary.toml.compare import changed_spans
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ __all__ = [
     "Record",
     "block_changes",
     "next_sequence",
+    "operation_of",
     "parse_record",
     "redo",
     "render_record",
@@ -44,6 +45,7 @@ __all__ = [
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
+_OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
@@ -139,6 +141,18 @@ def next_sequence(last: str | None) -> int:
     return int(found.group(1)) + 1
 
 
+def operation_of(text: str) -> tuple[str, str]:
+    """Return a record's operation id and its content, without parsing the rest; "" where there is none."""
+    import tomllib  # noqa: PLC0415 - see parse_record
+
+    # Every value is on one line, so no text of a user's can look like one of these.
+    lines = _OPERATION.findall(text)
+    if not lines:
+        return "", ""
+    found = tomllib.loads("\n".join(lines))
+    return found.get("operation", ""), found.get("content", "")
+
+
 def redo(text: str, record: Record, doc: str) -> str:
     """Apply a record's changes of document `doc` to the text it was based on.
 
@@ -175,45 +189,5 @@ def undo(text: str, record: Record, doc: str) -> str:
 
 
 def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
-    """Compare two versions block by block; what is unchanged takes no part.
-
-    Positions are in the old text. Blocks that an edit did not touch are the same objects in both
-    versions, so most of the comparison is done by comparing slices of references.
-    """
-    changes: list[Change] = []
-    i = j = at = 0
-    while i < len(old) or j < len(new):
-        same = _common(old, i, new, j)
-        i, j = i + same, j + same
-        if i == len(old) and j == len(new):
-            break
-        at += sum(map(len, map(_text_of, old[i - same : i])))
-        removed = added = ""
-        # Blocks do not move: what is not on the other side any more was removed or added here.
-        while i < len(old) and old[i] not in new[j:]:
-            removed += old[i].text
-            i += 1
-        while j < len(new) and (i == len(old) or new[j] is not old[i]):
-            added += new[j].text
-            j += 1
-        if removed != added:
-            changes.append(Change(doc, at, removed, added))
-        at += len(removed)
-    return changes
-
-
-_text_of = attrgetter("text")
-
-
-def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
-    """Return how many blocks from here on are the same, by bisection over equal slices."""
-    low, high = 0, min(len(old) - i, len(new) - j)
-    if old[i : i + high] == new[j : j + high]:
-        return high
-    while low < high - 1:
-        middle = (low + high) // 2
-        if old[i + low : i + middle] == new[j + low : j + middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    """Compare two versions block by block; what is unchanged takes no part."""
+    return [Change(doc, *span) for span in changed_spans(old, new)]

@@ -81,7 +81,7 @@ class UserLocks:
         if descriptor is None:
             path = self._folder / f"{number:02x}"
             try:
-                make_folder(self._folder, sync=False)
+                make_folder(self._folder, sync=True)  # the memories' folder may be made here
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
                 descriptor = os.open(path, flags, 0o600)
             except OSError as error:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MOST_HITS",
+    "READING_VERBS",
     "VERBS",
     "WRITING_VERBS",
     "Answer",
@@ -36,7 +37,7 @@ __all__ = [
 
 VERBS = ("recall", "remember", "update", "forget")
 """The names of the verbs, and of the tools that are made of them."""
-WRITING_VERBS = VERBS[1:]
+READING_VERBS, WRITING_VERBS = VERBS[:1], VERBS[1:]
 MOST_HITS = 20
 """Most entries that one look-up returns."""
 

@@ -207,7 +207,7 @@ class Preferences:
             raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
         path, entry = found
         number = _number(key)
-        if number and number >= self._highest(category):
+        if number and number + 1 >= self.next_number(category):
             self.reserve(category, number + 1)
         self._edit.delete(path)
         return entry

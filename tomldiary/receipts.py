@@ -40,19 +40,26 @@ class Receipt:
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self._future: Future[Applied | None] = Future()
+        self._done: Future[Applied | None] = Future()
+        self._stored: Future[bool] = Future()
 
     def __repr__(self) -> str:
-        state = "done" if self.is_done else "pending"
-        return f"<Receipt {state}>"
+        if self.is_done:
+            return "<Receipt done>"
+        return f"<Receipt {'stored' if self.is_stored else 'pending'}>"
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
-        return asyncio.shield(asyncio.wrap_future(self._future)).__await__()
+        return asyncio.shield(asyncio.wrap_future(self._done)).__await__()
 
     @property
     def is_done(self) -> bool:
         """Whether the turn was applied, or failed for good."""
-        return self._future.done()
+        return self._done.done()
+
+    @property
+    def is_stored(self) -> bool:
+        """Whether the turn survives what the diary's durability says; never so for a queue in memory."""
+        return self._stored.done() and self._stored.exception() is None and self._stored.result()
 
     def wait(self, timeout: float | None = None) -> Applied | None:
         """Block until the turn was applied and return what it did.
@@ -62,17 +69,42 @@ class Receipt:
 
         Raises:
             TimeoutError: It was not applied in time; it still may be.
-            RuntimeError: The writer was closed before the turn was finished. One that was queued was not
-                applied; one that was being applied may have been.
+            RuntimeError: The writer was closed before the turn was finished. The message says whether it
+                is kept in the journal; one that is not kept and was just being applied may have been.
             Exception: What the extractor or the storage raised. Nothing was changed.
         """
-        return self._future.result(timeout)
+        return self._done.result(timeout)
+
+    def wait_stored(self, timeout: float | None = None) -> bool:
+        """Block until the turn is in the journal; False if the writer keeps its queue in memory.
+
+        Args:
+            timeout: Seconds to wait; None waits as long as it takes.
+
+        Raises:
+            TimeoutError: It was not stored in time; it still may be.
+            BackendError: The journal could not be written. The turn will not be applied.
+        """
+        return self._stored.result(timeout)
+
+    async def astored(self) -> bool:
+        """Wait like `wait_stored` without holding the event loop."""
+        return await asyncio.shield(asyncio.wrap_future(self._stored))
+
+    def settle_stored(self, *, is_stored: bool, error: BaseException | None = None) -> None:
+        """Tell whether the turn is in the journal; the writer calls this."""
+        _resolve(self._stored, is_stored, error)
 
     def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
         """Tell everybody who waits; the writer calls this."""
-        if self._future.done():
-            return
-        if error is not None:
-            self._future.set_exception(error)
-        else:
-            self._future.set_result(result)
+        _resolve(self._done, result, error)
+        _resolve(self._stored, result=False)
+
+
+def _resolve(future: Future[Any], result: object, error: BaseException | None = None) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -42,6 +42,8 @@ class Source:
     """An id of the caller's: the same one twice has one effect."""
     content: str = ""
     """Fingerprint of what is asked for, to tell a repetition from another use of the same id."""
+    is_new: bool = False
+    """Whether `operation` was made up just now, so that history need not be searched for it."""
 
 
 class Transaction:
@@ -54,6 +56,8 @@ class Transaction:
         self.task = current_task()
         self.thread = threading.get_ident()
         self.contents: list[str] = []
+        self.seq: int | None = None
+        """Its number, once it is committed."""
         self._edits: dict[str, Edit] = {}
         self._bases: dict[str, Known | None] = {}
 

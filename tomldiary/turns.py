@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from tomldiary.engine import Transaction
     from tomldiary.operations import Operation
 
-__all__ = ["Applied", "TurnRules", "apply_turn"]
+__all__ = ["Applied", "TurnOperation", "TurnRules", "apply_turn", "current_operation"]
 
 _logger = get_logger(__name__)
 
@@ -32,6 +33,28 @@ class TurnRules:
     max_conversations: int = 100
 
 
+@dataclass(frozen=True, slots=True)
+class TurnOperation:
+    """What makes a second attempt at the same turn harmless, and a late one impossible."""
+
+    id: str = ""
+    """The same one twice has one effect."""
+    content: str = ""
+    """Fingerprint of the turn, not of what a model made of it, which may differ each time."""
+    epoch: int | None = None
+    """The user's epoch when the turn was taken in."""
+    is_new: bool = False
+    """Whether the id was made up just now and cannot be in history yet."""
+    turns: int = 1
+    """How many turns were read together."""
+
+
+current_operation: ContextVar[TurnOperation | None] = ContextVar(
+    "tomldiary_turn_operation", default=None
+)
+"""The operation that a turn is processed as; it reaches through an `update_memory` of one's own."""
+
+
 @dataclass(slots=True)
 class Applied:
     """What became of a turn's operations."""
@@ -39,6 +62,10 @@ class Applied:
     applied: int = 0
     skipped: list[str] = field(default_factory=list[str])
     """One sentence for each operation that no longer fitted, because somebody else was faster."""
+    transaction: int | None = field(default=None, compare=False)
+    """The number of the transaction in the user's history."""
+    is_repeated: bool = field(default=False, compare=False)
+    """Whether it had been done before, by the operation id, so that nothing was done now."""
 
 
 def apply_turn(
@@ -48,16 +75,16 @@ def apply_turn(
     *,
     session_id: str,
     now: str,
-    counts_turn: bool = True,
+    turns: int = 1,
 ) -> Applied:
-    """Apply operations to fresh state, and count the turn.
+    """Apply operations to fresh state, and count the turns they were read from.
 
     An entry that was forgotten meanwhile is not brought back; a new entry whose id was given away
     meanwhile gets another one, and later operations of the same turn follow it.
     """
     preferences = Preferences(transaction.edit("preferences"), rules.preferences)
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
-    if counts_turn:
+    for _ in range(turns):
         conversations.count_turn(session_id, now=now)
     ids: dict[tuple[str, str], str] = {}
     done = Applied()

@@ -1,53 +1,72 @@
-"""Background updates: turns go into a queue at once, and into memory a little later.
+"""Background updates: turns go to disk at once, and into memory a little later.
 
-Workers run in a thread and event loop of the writer's own, so it serves sync code, `asyncio.run` and
-a notebook alike. Turns of one user are applied one after the other in the order they came; different
-users are worked on at the same time, and take turns, so that none waits behind a busy one.
+A turn is in the writer's journal when `submit` returns, so a killed process loses none: the next writer
+of the same diary takes the journal over. Turns of one user are applied one after the other in the order they
+came, each exactly once; different users are worked on at the same time, and take turns, so that none
+waits behind a busy or failing one. Workers run in a thread and event loop of the writer's own, so it
+serves sync code, `asyncio.run` and a notebook alike.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import contextvars
+import itertools
 import os
+import secrets
 import threading
 import time
 import weakref
 from collections import deque
-from concurrent.futures import CancelledError as FutureCancelled
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, TypeVar
+from concurrent.futures import Future
+from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import WriterBusy
+from tomldiary.errors import Conflict, WriterBusy
 from tomldiary.logging import get_logger
+from tomldiary.models import timestamp
 from tomldiary.receipts import Receipt, Turn
+from tomldiary.writing.exit import (
+    background_tasks,
+    fire_and_forget,
+    remember,
+    shutdown_all_background_tasks,
+)
+from tomldiary.writing.figures import Figures, Health, health_of, prometheus_text
+from tomldiary.writing.job import Job
+from tomldiary.writing.options import Options
+from tomldiary.writing.retrying import Breaker, RetryPolicy
+from tomldiary.writing.telemetry import Telemetry
+from tomldiary.writing.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
     from datetime import datetime
+    from pathlib import Path
     from types import TracebackType
     from typing import Self
 
     from tomldiary.diary import Diary
-    from tomldiary.turns import Applied
+    from tomldiary.receipts import TurnStatus
+    from tomldiary.writing.intake import Intake
+    from tomldiary.writing.loop_thread import LoopThread
 
 __all__ = [
+    "Health",
     "MemoryWriter",
     "Receipt",
+    "RetryPolicy",
     "Turn",
     "background_tasks",
     "fire_and_forget",
     "shutdown_all_background_tasks",
 ]
 
-T = TypeVar("T")
-
 WORKERS = max(8, 2 * (os.cpu_count() or 1))
 QUEUE_MAXSIZE = 1000
 SHUTDOWN_TIMEOUT = 30
 """Seconds that `close` waits for queued turns."""
 _GRACE = 1.0  # seconds that a cancelled turn has to end
+_TAKEOVER = 10.0  # seconds between two looks for journals of dead writers
+_CLOSED = "MemoryWriter is closed"
 
 _logger = get_logger(__name__)
 
@@ -55,44 +74,94 @@ _logger = get_logger(__name__)
 class MemoryWriter:
     """A queue of turns in front of a diary.
 
-    A turn runs in the context variables that the writer was made in, never in those of a request.
+    A turn runs in the context variables that the writer was made in, never in those of a request. Where the
+    diary is a folder (and its durability not "none"), turns are kept in a journal until they are applied;
+    in front of any other diary they are kept in memory.
 
     Args:
         diary: Applies the turns.
         workers: Turns worked on at the same time, each of another user.
         qsize: Turns that may wait; then `submit` waits and `submit_nowait` raises.
+        timeout: Seconds that the extractor may take for one turn; None is as long as it likes.
+        retry: How often a turn is tried again after errors that may pass, and when.
+        coalesce: Waiting turns of one session that may be read together, by one call of the model.
+        breaker: Such errors in a row, of whichever users, after which the model is taken to be down.
+        breaker_pause: Seconds until it is asked again; doubles while it stays down.
     """
 
-    def __init__(self, diary: Diary, *, workers: int = WORKERS, qsize: int = QUEUE_MAXSIZE) -> None:
-        if workers < 1 or qsize < 1:
-            raise ValueError("workers and qsize are at least 1.")
+    def __init__(
+        self,
+        diary: Diary,
+        *,
+        workers: int = WORKERS,
+        qsize: int = QUEUE_MAXSIZE,
+        timeout: float | None = 120.0,
+        retry: RetryPolicy | None = None,
+        coalesce: int = 1,
+        breaker: int = 10,
+        breaker_pause: float = 5.0,
+    ) -> None:
+        if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
+            raise ValueError("workers, qsize, coalesce and breaker are at least 1.")
         self.diary = diary
-        self._workers = workers
-        self._qsize = qsize
+        self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
+        self._breaker = (breaker, breaker_pause)
         self._context = contextvars.copy_context()
         self._closed = False
         self._reset()
-        _writers.add(self)
-        _install_hooks()
+        remember(self)
+        if self._intake is not None:
+            with self._state:
+                self._intake.adopt_soon()
+                self._watch()
 
     def _reset(self) -> None:
         self._state = threading.Condition()
-        self._queues: dict[str, deque[Receipt]] = {}
-        self._ready: deque[str] = deque()  # users with waiting turns and none in work
-        self._working: dict[Receipt, asyncio.Task[None]] = {}
+        self._figures = Figures()
         # Submitters that wait for room; there are none unless the queue is full.
-        self._line: deque[tuple[Receipt, Future[None]]] = deque()
-        self._queued = 0
-        self._submitted = self._completed = self._failed = 0
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._line: deque[tuple[Job, Future[None]]] = deque()
+        self._by_operation: dict[tuple[str, str], Job] = {}
+        self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)
+        self._kept = 0
+        self._workers = Workers(
+            self.diary, self._options, self._state, self._figures, self._context,
+            Breaker(*self._breaker), Telemetry(repr(getattr(self.diary, "backend", self.diary))),
+        )  # fmt: skip
+        self._workers.made_room = self._make_room
+        self._workers.settled = self._forget_operation
+        self._intake = self._new_intake()
+
+    def _new_intake(self) -> Intake | None:
+        backend = getattr(getattr(self.diary, "engine", None), "backend", None)
+        root: Path | None = getattr(backend, "journal_folder", None)
+        if backend is None or root is None:
+            return None
+        from tomldiary.writing.dead_letters import DeadLetters  # noqa: PLC0415 - not for queues in memory
+        from tomldiary.writing.intake import Intake, close_journals  # noqa: PLC0415 - the same
+
+        intake = Intake(root, backend, self._state, self._take_in, self._refuse)
+        self._workers.intake = intake
+        self._workers.letters = DeadLetters(root)
+        weakref.finalize(self, close_journals, intake.journals).atexit = False
+        return intake
 
     def after_fork(self) -> None:
         """Start afresh in a forked child: it has its parent's counters, but not its threads or turns."""
+        if self._intake is not None:
+            self._intake.drop()
         self._reset()
 
     def __repr__(self) -> str:
-        return f"<MemoryWriter {self._queued} queued, {len(self._working)} in work>"
+        return f"<MemoryWriter {self._queued} queued, {self._workers.active} in work>"
+
+    @property
+    def _queued(self) -> int:
+        unstored = len(self._intake) if self._intake is not None else 0
+        return len(self._workers.lines) + unstored
+
+    @property
+    def _thread(self) -> threading.Thread | None:
+        return self._workers.thread.thread if self._workers.thread is not None else None
 
     # Taking turns in
 
@@ -104,16 +173,21 @@ class MemoryWriter:
         assistant_msg: str | None = None,
         *,
         context_now: datetime | None = None,
+        status: TurnStatus = "completed",
+        operation_id: str = "",
         user_message: str | None = None,
         assistant_response: str | None = None,
     ) -> Receipt:
-        """Queue a turn and return its receipt; waits in line while the queue is full.
+        """Store a turn in the journal and return its receipt; waits in line while the queue is full.
 
         Cancelling a `submit` that waits takes the turn back, unless it is being applied already.
         `user_message` and `assistant_response` are other names for the two messages.
 
         Raises:
             RuntimeError: The writer is closed.
+            InvalidValue: A text that no file can store.
+            Conflict: A turn with this operation id, and other content, is on its way already.
+            BackendError: The journal could not be written. The turn was not taken in.
         """
         turn = Turn(
             user_id,
@@ -121,150 +195,172 @@ class MemoryWriter:
             _one_of("user_msg", user_msg, user_message),
             _one_of("assistant_msg", assistant_msg, assistant_response),
             context_now,
+            status,
+            operation_id,
         )
-        receipt = Receipt(turn)
+        return await self.submit_turn(turn)
+
+    async def submit_turn(self, turn: Turn) -> Receipt:
+        """Do what `submit` does with a turn that is made already."""
+        job = self._new_job(turn)
+        intake, loop = self._intake, asyncio.get_running_loop()
+        room: Future[None] | None = None
+        is_here = False
         with self._state:
-            if self._closed or self._queued < self._qsize:
-                return self._enqueue(receipt)
-            room: Future[None] = Future()
-            self._line.append((receipt, room))
+            same = self._same(job)
+            if same is None:
+                self._check_open()
+                if self._queued >= self._options.qsize:
+                    room = Future()
+                    self._line.append((job, room))
+                elif intake is not None:
+                    is_here = intake.begin_here(loop)
+                if intake is not None and not is_here:
+                    job.waiter = (loop, loop.create_future())
+                if room is None:
+                    self._accept(job, is_here=is_here)
+        if same is not None:
+            await same.receipt.astored()
+            return same.receipt
         try:
-            # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
-            # its submitter could be overtaken.
-            await asyncio.wrap_future(room)
+            if room is not None:
+                # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
+                # its submitter could be overtaken.
+                await asyncio.wrap_future(room)
+            if is_here and intake is not None and not intake.store_here(job):
+                await job.receipt.astored()
+            elif job.waiter is not None:
+                await job.waiter[1]
         except asyncio.CancelledError:
-            self._take_back(receipt, room)
+            self._take_back(job, room)
             raise
-        return receipt
+        if is_here:
+            job.receipt.wait_stored()  # raises what went wrong
+        return job.receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
-        """Queue a turn from sync code and return its receipt at once.
+        """Queue a turn from sync code and return its receipt at once; it is stored in another thread.
+
+        `receipt.wait_stored()` tells when it is in the journal.
 
         Raises:
             WriterBusy: The queue is full.
             RuntimeError: The writer is closed.
+            InvalidValue: A text that no file can store.
+            Conflict: A turn with this operation id, and other content, is on its way already.
         """
+        job = self._new_job(turn)
         with self._state:
-            if not self._closed and self._queued >= self._qsize:
+            same = self._same(job)
+            if same is not None:
+                return same.receipt
+            self._check_open()
+            if self._queued >= self._options.qsize:
                 raise WriterBusy(
                     f"{self._queued} turns are waiting already. Try again, or use submit, which waits."
                 )
-            return self._enqueue(Receipt(turn))
+            self._accept(job)
+        return job.receipt
 
-    def _enqueue(self, receipt: Receipt) -> Receipt:
-        """Queue a turn; the caller holds the state."""
+    def _new_job(self, turn: Turn) -> Job:
+        operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
+        job = Job(turn, operation, is_new=not turn.operation_id)
+        if self._intake is not None:
+            from tomldiary.writing.entries import render_turn  # noqa: PLC0415 - not for queues in memory
+
+            job.time = timestamp()
+            job.rendered = render_turn(turn, operation, job.time)
+        return job
+
+    def _same(self, job: Job) -> Job | None:
+        """Return the turn with this operation id that is on its way already, if any."""
+        if job.is_new:
+            return None
+        before = self._by_operation.get((job.turn.user_id, job.operation))
+        if before is not None and before.content != job.content:
+            raise Conflict(
+                f"operation {job.operation!r} is on its way already, with other content. Use a new id.",
+                keys=[job.operation],
+            )
+        return before
+
+    def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError(_CLOSED)
-        loop = self._start()  # first: without a thread, nothing may be counted as queued
-        user = receipt.turn.user_id
-        queue = self._queues.get(user)
-        if queue is None:
-            self._queues[user] = deque([receipt])
-            self._ready.append(user)
-        else:
-            queue.append(receipt)
-        self._queued += 1
-        self._submitted += 1
-        loop.call_soon_threadsafe(self._dispatch)
-        return receipt
 
-    def _start(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            loop = asyncio.new_event_loop()
-            thread = threading.Thread(
-                target=_run_loop, args=(loop, self._workers), name="tomldiary-writer", daemon=True
-            )
-            try:
-                thread.start()
-            except RuntimeError:
-                loop.close()
-                raise
-            self._loop, self._thread = loop, thread
+    def _accept(self, job: Job, *, is_here: bool = False) -> None:
+        """Count a turn and pass it on; the caller holds the state."""
+        self._watch()  # first: without a thread, nothing may be counted as queued
+        self._figures.submitted += 1
+        if not job.is_new:
+            self._by_operation[job.turn.user_id, job.operation] = job
+        if self._intake is None:
+            job.receipt.settle_stored(is_stored=False)
+            self._workers.add([job])
+        elif not is_here:
+            self._intake.put(job)
+
+    def _watch(self) -> None:
+        if self._workers.thread is None:
+            thread = self._workers.start()
             # A writer that is dropped without being closed leaves no thread behind.
-            weakref.finalize(self, _stop_loop, loop).atexit = False
-        return self._loop
+            weakref.finalize(self, thread.stop).atexit = False
+            if self._intake is not None:
+                thread.loop.call_soon_threadsafe(_look_again, _weak(self), thread)
+
+    def look_for_dead_writers(self) -> None:
+        """Take over journals of writers that died, soon; done every ten seconds anyway."""
+        with self._state:
+            if self._intake is not None and not self._closed:
+                self._intake.adopt_soon()
+
+    def _take_in(self, jobs: list[Job]) -> None:
+        """Queue turns that are in a journal; called with the state held."""
+        for job in jobs:
+            if job.receipt.is_stored:  # taken over
+                self._figures.submitted += 1 + len(job.group)
+                self._figures.recovered += 1 + len(job.group)
+            else:
+                job.receipt.settle_stored(is_stored=True)
+        self._workers.add(jobs)
+        _wake(jobs, None)
+
+    def _refuse(self, jobs: list[Job], error: BaseException) -> None:
+        """Answer for turns that could not be stored; called with the state held."""
+        self._figures.failed += len(jobs)
+        for job in jobs:
+            job.receipt.settle_stored(is_stored=False, error=error)
+            job.receipt.settle(None, error)
+            self._forget_operation(job)
+        _wake(jobs, error)
+        self._state.notify_all()
 
     def _make_room(self) -> None:
-        """Queue the turns of those who wait in line; the caller holds the state."""
-        while self._line and self._queued < self._qsize:
-            receipt, room = self._line.popleft()
+        """Queue the turns of those who wait in line; called with the state held."""
+        while self._line and self._queued < self._options.qsize:
+            job, room = self._line.popleft()
             if room.set_running_or_notify_cancel():
-                self._enqueue(receipt)
+                self._accept(job)
                 room.set_result(None)
 
-    def _take_back(self, receipt: Receipt, room: Future[None]) -> None:
-        user = receipt.turn.user_id
+    def _take_back(self, job: Job, room: Future[None] | None) -> None:
         with self._state:
-            if (receipt, room) in self._line:
-                self._line.remove((receipt, room))
+            if room is not None and (job, room) in self._line:
+                self._line.remove((job, room))
                 return
-            queue = self._queues.get(user)
-            if queue is None or receipt not in queue:
+            is_unstored = self._intake is not None and self._intake.take_back(job)
+            if not is_unstored and not self._workers.lines.remove(job):
                 return
-            queue.remove(receipt)
-            if not queue and user in self._ready:
-                self._ready.remove(user)
-                del self._queues[user]
-            self._queued -= 1
-            self._submitted -= 1
+            if job.journal is not None:
+                job.journal.finish([job], now=True)
+            self._figures.submitted -= 1
+            self._forget_operation(job)
             self._make_room()
             self._state.notify_all()
 
-    # Working them off, in the writer's own loop
-
-    def _dispatch(self) -> None:
-        with self._state:
-            while self._ready and len(self._working) < self._workers:
-                user = self._ready.popleft()
-                receipt = self._queues[user].popleft()
-                self._queued -= 1
-                self._working[receipt] = asyncio.get_running_loop().create_task(
-                    self._process(user, receipt), context=self._context.copy()
-                )
-                self._make_room()
-
-    async def _process(self, user: str, receipt: Receipt) -> None:
-        result: Applied | None = None
-        error: BaseException | None = None
-        try:
-            result = await self._apply(receipt.turn)
-        except BaseException as caught:
-            error = caught
-            # What went wrong may quote the conversation: details are for who asks for them.
-            _logger.error("a turn could not be applied: %s", type(caught).__name__)  # noqa: TRY400
-            _logger.debug("why a turn could not be applied", exc_info=caught)
-        if isinstance(error, asyncio.CancelledError | FutureCancelled):
-            # As it is, it would look as if who awaits the receipt was cancelled.
-            error = RuntimeError(_LEFT if self._closed else "this turn was cancelled")
-        with self._state:
-            if self._working.pop(receipt, None) is None:
-                return  # `close` has given it up
-            if error is None:
-                self._completed += 1
-            else:
-                self._failed += 1
-            if self._queues[user]:
-                self._ready.append(user)  # behind the others: nobody waits for a busy user
-            else:
-                del self._queues[user]
-            receipt.settle(result, error)
-            self._state.notify_all()
-        self._dispatch()
-
-    async def _apply(self, turn: Turn) -> Applied | None:
-        from tomldiary.diary import Diary  # noqa: PLC0415 - the diary module is not needed to import this one
-
-        # Anything with `update_memory` will do, and one that was overridden is honoured.
-        if getattr(self.diary.update_memory, "__func__", None) is Diary.update_memory:
-            return await self.diary.process_turn(
-                turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
-                now=turn.context_now,
-            )  # fmt: skip
-        await self.diary.update_memory(
-            turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
-            context_now=turn.context_now,
-        )  # fmt: skip
-        return None
+    def _forget_operation(self, job: Job) -> None:
+        if not job.is_new and self._by_operation.get((job.turn.user_id, job.operation)) is job:
+            del self._by_operation[job.turn.user_id, job.operation]
 
     # Looking, waiting, closing
 
@@ -273,41 +369,91 @@ class MemoryWriter:
         """Whether turns are accepted."""
         return not self._closed
 
-    def stats(self) -> dict[str, int | float | bool]:
-        """Return counters taken at one moment: submitted = completed + failed + pending."""
+    def stats(self) -> dict[str, Any]:
+        """Return counters taken at one moment: submitted = completed + failed + pending.
+
+        `oldest_age` and the latencies are in seconds; `loss_window` is how many turns a killed process would
+        lose now, and `durability` what the others survive.
+        """
         with self._state:
-            finished = self._completed + self._failed
-            active = len(self._working)
+            figures, workers, intake = self._figures, self._workers, self._intake
+            finished = figures.completed + figures.failed
+            active, queued = workers.active, self._queued
+            oldest = min(
+                filter(None, (workers.lines.oldest(), *(job.queued_at for job in workers.working))),
+                default=None,
+            )
+            pending = queued + active + self._kept
+            p50, p95, p99 = figures.latencies(0.5, 0.95, 0.99)
             return {
-                "queue_size": self._queued,
-                "queue_capacity": self._qsize,
-                "queue_utilization": self._queued / self._qsize,
-                "total_workers": self._workers,
-                "active_workers": active,
-                "idle_workers": self._workers - active,
-                "submitted": self._submitted,
-                "completed": self._completed,
-                "failed": self._failed,
-                "pending": self._queued + active,
-                "error_rate": self._failed / finished if finished else 0.0,
+                "queue_size": queued,
+                "queue_capacity": self._options.qsize,
+                "queue_utilization": queued / self._options.qsize,
+                "total_workers": self._options.workers,
+                "active_workers": len(workers.working),
+                "idle_workers": self._options.workers - len(workers.working),
+                "submitted": figures.submitted,
+                "completed": figures.completed,
+                "failed": figures.failed,
+                "pending": pending,
+                "error_rate": figures.failed / finished if finished else 0.0,
                 "is_running": not self._closed,
+                "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
+                "retries": figures.retries,
+                "dead_letters": figures.dead_letters,
+                "recovered": figures.recovered,
+                "repeated": figures.repeated,
+                "compactions": figures.compactions,
+                "compactions_failed": figures.compactions_failed,
+                "breaker_is_open": workers.breaker.is_open,
+                "last_success": figures.last_success,
+                "latency_p50": p50,
+                "latency_p95": p95,
+                "latency_p99": p99,
+                "loss_window": pending if intake is None else len(intake),
+                "durability": "none" if intake is None else intake.durability,
             }
 
+    def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
+        """Return a verdict for a health endpoint.
+
+        Args:
+            longest_wait: Seconds that the oldest turn may wait.
+            most_errors: Share of turns that may fail.
+        """
+        return health_of(self.stats(), longest_wait=longest_wait, most_errors=most_errors)
+
+    def prometheus(self) -> str:
+        """Return the counters in the text format that Prometheus reads."""
+        return prometheus_text(self.stats())
+
     def flush(self, timeout: float | None = None) -> bool:
-        """Block until no turn is queued or in work; False if `timeout` seconds were not enough."""
+        """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
+
+        Turns that a dead writer left are waited for too.
+        """
         with self._state:
-            return self._state.wait_for(lambda: not self._queued and not self._working, timeout)
+            return self._state.wait_for(self._is_idle, timeout)
+
+    def _is_idle(self) -> bool:
+        return (
+            not self._queued
+            and not self._workers.working
+            and (self._intake is None or self._intake.is_idle)
+        )
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
         """Wait like `flush` without holding the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
 
-    def close_sync(self, timeout: float | None = None) -> dict[str, int | float | bool]:
+    def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:
         """Take no more turns, finish those that wait, and return the final counters.
 
         Args:
-            timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. What is not done by then is
-                cancelled and counted as failed, and its receipt raises a RuntimeError.
+            timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. What is not done by then is cancelled, and
+                its receipt raises a RuntimeError. Turns in a journal stay there and are counted as
+                pending; those of a queue in memory are lost and counted as failed.
+            drain: Whether to finish what waits; False leaves it.
         """
         with self._state:
             self._closed = True
@@ -315,47 +461,36 @@ class MemoryWriter:
                 _, room = self._line.popleft()
                 if room.set_running_or_notify_cancel():
                     room.set_exception(RuntimeError(_CLOSED))
-        deadline = time.monotonic() + (SHUTDOWN_TIMEOUT if timeout is None else timeout)
-        if not self.flush(max(0.0, deadline - time.monotonic())):
-            self._abandon()
+        wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
+        is_done = self.flush(max(0.0, wait)) if drain else self.flush(0)
+        if self._intake is not None:
+            self._intake.stop()
+        if not is_done or not self.flush(0):
+            left = self._workers.abandon(_GRACE)
+            self._kept = left if self._intake is not None else 0
+            if self._intake is None:
+                _logger.error("the writer was closed with %d turns not applied", left)
+            else:
+                _logger.warning(
+                    "the writer was closed with %d turns not applied; they are kept in %s",
+                    left, self._intake.root,
+                )  # fmt: skip
         self._stop()
         return self.stats()
 
-    async def close(self, timeout: float | None = None) -> dict[str, int | float | bool]:  # noqa: ASYNC109 - the twin of close_sync
+    async def close(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:  # noqa: ASYNC109 - the twin of close_sync
         """Close like `close_sync` without holding the event loop."""
-        return await asyncio.to_thread(self.close_sync, timeout)
-
-    def _abandon(self) -> None:
-        with self._state:
-            queued = [receipt for queue in self._queues.values() for receipt in queue]
-            for queue in self._queues.values():
-                queue.clear()
-            self._ready.clear()
-            self._queued = 0
-            loop, tasks = self._loop, list(self._working.values())
-            self._give_up(queued)
-        _logger.error("the writer was closed with %d turns not applied", len(queued) + len(tasks))
-        if loop is not None:
-            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
-        self.flush(_GRACE)
-        with self._state:
-            stubborn = list(self._working)  # these do not let themselves be cancelled
-            self._working.clear()
-            self._give_up(stubborn)
-
-    def _give_up(self, receipts: list[Receipt]) -> None:
-        self._failed += len(receipts)
-        for receipt in receipts:
-            receipt.settle(None, RuntimeError(_LEFT))
-        self._state.notify_all()
+        return await asyncio.to_thread(self.close_sync, timeout, drain=drain)
 
     def _stop(self) -> None:
         with self._state:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None and thread is not threading.current_thread():
-            _stop_loop(loop)
+            thread, self._workers.thread = self._workers.thread, None
+        if thread is not None:
+            thread.stop()
             thread.join(_GRACE)
+        # What does not let itself be ended may still write to the journal: it stays locked.
+        if self._intake is not None and (thread is None or not thread.thread.is_alive()):
+            self._intake.close()
 
     def __enter__(self) -> Self:
         return self
@@ -389,73 +524,40 @@ def _one_of(name: str, first: str | None, second: str | None) -> str:
     return chosen
 
 
-_CLOSED = "MemoryWriter is closed"
-_LEFT = "the writer was closed before this turn was finished"
+def _wake(jobs: list[Job], error: BaseException | None) -> None:
+    """Let those go on who wait for their turn to be stored: one call for each event loop."""
+    waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for job in jobs:
+        if job.waiter is not None:
+            waiting.setdefault(job.waiter[0], []).append(job.waiter[1])
+    for loop, futures in waiting.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, futures, error)
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            continue
 
 
-def _run_loop(loop: asyncio.AbstractEventLoop, workers: int) -> None:
-    asyncio.set_event_loop(loop)
-    # Plain functions and commits run in these threads; asyncio's own number depends on the machine.
-    loop.set_default_executor(ThreadPoolExecutor(max(32, workers), "tomldiary-writer"))
-    try:
-        loop.run_forever()
-    finally:
-        loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
-        loop.close()
+def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(None)
 
 
-def _stop_loop(loop: asyncio.AbstractEventLoop) -> None:
-    with contextlib.suppress(RuntimeError):  # closed already
-        loop.call_soon_threadsafe(loop.stop)
+def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
+    return weakref.ref(writer)
 
 
-# What is still going on when the program ends
-
-background_tasks: set[asyncio.Task[Any]] = set()
-_writers: weakref.WeakSet[MemoryWriter] = weakref.WeakSet()
-_hooks = threading.Lock()
+def _look_again(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
+    """Look for journals of dead writers from time to time, for as long as the writer is there."""
+    thread.loop.call_later(_TAKEOVER, _look_for_dead, writer, thread)
 
 
-def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-    """Start a task in the running loop and keep it from being garbage collected."""
-    task = asyncio.get_running_loop().create_task(coro, name=name)
-    background_tasks.add(task)
-    task.add_done_callback(background_tasks.discard)
-    return task
-
-
-async def shutdown_all_background_tasks(timeout: float = 30) -> None:  # noqa: ASYNC109 - the ancestor's signature
-    """Close all writers and wait for tasks of `fire_and_forget`, at most `timeout` seconds."""
-    deadline = time.monotonic() + timeout
-    writers = [writer for writer in list(_writers) if writer.is_running]
-    await asyncio.gather(*(writer.close(timeout) for writer in writers))
-    mine = [task for task in background_tasks if task.get_loop() is asyncio.get_running_loop()]
-    if mine:
-        _, late = await asyncio.wait(mine, timeout=max(0.0, deadline - time.monotonic()))
-        for task in late:
-            task.cancel()
-
-
-def _close_writers() -> None:
-    for writer in list(_writers):
-        if writer.is_running and writer.stats()["pending"]:
-            writer.close_sync()
-
-
-def _reset_writers() -> None:
-    for writer in list(_writers):
-        writer.after_fork()
-
-
-def _install_hooks() -> None:
-    """Finish queued turns when the interpreter ends, and keep forked children apart."""
-    if not _hooks.acquire(blocking=False):
-        return
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_reset_writers)
-    # The public atexit comes too late: no thread pool accepts work any more by then. The last one
-    # registered is called first, and importing ThreadPoolExecutor has registered its own before.
-    register = getattr(threading, "_register_atexit", None)
-    if register is not None:
-        register(_close_writers)
+def _look_for_dead(ref: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
+    writer = ref()
+    if writer is not None and writer.is_running:
+        writer.look_for_dead_writers()
+        _look_again(ref, thread)

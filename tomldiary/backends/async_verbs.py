@@ -44,8 +44,8 @@ class AsyncVerbs:
         await in_thread(_erase, self, user_id, kind)
 
     async def delete_user(self: Backend, user_id: str) -> None:
-        """Remove everything of the user, history included."""
-        await in_thread(_erase, self, user_id, None)
+        """Forget everything of the user, history included; work that is under way is refused."""
+        await in_thread(_forget, self, user_id)
 
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""
@@ -73,6 +73,13 @@ def _save(backend: Backend, user: str, kind: str, content: str) -> None:
         backend.commit(user, Commit({kind: content}, expected, [render_record(record)]))
 
 
-def _erase(backend: Backend, user: str, kind: str | None) -> None:
+def _erase(backend: Backend, user: str, kind: str) -> None:
     with backend.lock(user, _SAVE_TIMEOUT):
         backend.erase(user, kind)
+
+
+def _forget(backend: Backend, user: str) -> None:
+    from tomldiary.forgetting import Selection  # noqa: PLC0415 - keeps the import of backends light
+
+    with backend.lock(user, _SAVE_TIMEOUT):
+        backend.forget(user, Selection(everything=True))

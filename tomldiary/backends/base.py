@@ -26,6 +26,7 @@ __all__ = [
     "Stored",
     "Token",
     "digest",
+    "encoded_digest",
     "validate_identifier",
 ]
 
@@ -38,8 +39,13 @@ Durability = Literal["full", "process", "none"]
 
 
 def digest(text: str) -> str:
-    """Fingerprint of a text: the first 128 bits of SHA-256, in hex."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
+    """Fingerprint of a text: the first 128 bits of SHA-256 over its UTF-8, in hex."""
+    return encoded_digest(text.encode())
+
+
+def encoded_digest(data: bytes) -> str:
+    """Fingerprint of a text that is encoded already."""
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +66,10 @@ class Commit:
     """Version each changed document was read at; None: it did not exist."""
     records: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
+    replaces_save: bool = False
+    """Whether a person's save gives way: should a power cut bring its file back, it would be merged again."""
+    encoded: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
+    """The texts in UTF-8, as far as that was worked out already."""
 
 
 class Backend(Protocol):

@@ -1,0 +1,100 @@
+"""Applying one turn: extract, note in the journal what was extracted, commit."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue
+from tomldiary.turns import TurnOperation, current_operation
+from tomldiary.twins import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.operations import Operation
+    from tomldiary.turns import Applied
+    from tomldiary.writing.job import Job
+
+__all__ = ["apply"]
+
+
+async def apply(diary: Any, job: Job, *, timeout: float | None) -> Applied | None:  # noqa: ASYNC109 - of the model call alone
+    """Apply a turn, and those that are read with it, exactly once.
+
+    Any object with `update_memory` will do for a diary, and one that was overridden is honoured; what it
+    does is called again after a crash, and only `Diary`'s own part of it is known to be done already.
+
+    Args:
+        diary: Whose memory changes.
+        job: The turn.
+        timeout: Seconds that the extractor may take.
+
+    Raises:
+        TimeoutError: The extractor took longer. Nothing was changed.
+    """
+    from tomldiary.diary import Diary  # noqa: PLC0415 - the diary module is not needed to import this one
+
+    turn = job.turn
+    operation = TurnOperation(
+        job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group)
+    )
+    if getattr(diary.update_memory, "__func__", None) is not Diary.update_memory:
+        current_operation.set(operation if isinstance(diary, Diary) else None)
+        async with asyncio.timeout(timeout):
+            await diary.update_memory(
+                turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
+                context_now=turn.context_now,
+            )  # fmt: skip
+        return None
+    return await _apply(diary, job, operation, timeout)
+
+
+async def _apply(
+    diary: Diary, job: Job, operation: TurnOperation, seconds: float | None
+) -> Applied:
+    turn = job.turn
+    operations = job.operations
+    if operations is None:
+        if not operation.is_new:
+            done = await in_thread(diary.find_turn, turn.user_id, operation)
+            if done is not None:
+                return done
+        user_msg, assistant_msg = _messages([job, *job.group])
+        async with asyncio.timeout(seconds):
+            operations = await diary.extract_turn(
+                turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now
+            )
+    return await in_thread(_commit, diary, job, operations, operation)
+
+
+def _commit(
+    diary: Diary, job: Job, operations: Sequence[Operation], operation: TurnOperation
+) -> Applied:
+    jobs = [job, *job.group]
+    if job.operations is None:
+        if job.journal is not None:
+            # A group has one id in history: without this note, its turns would be read one by one again.
+            is_durable = len(jobs) > 1
+            try:
+                job.journal.append_operations(jobs, operations, sync=is_durable)
+            except InvalidValue:  # the commit skips what cannot be stored, and says so
+                if is_durable:
+                    raise
+        job.operations = list(operations)
+    return diary.commit_turn(
+        job.turn.user_id, job.turn.session_id, operations,
+        now=job.turn.context_now, operation=operation,
+    )  # fmt: skip
+
+
+def _messages(jobs: Sequence[Job]) -> tuple[str, str]:
+    """Return what was said on both sides; an answer that was cut short says so."""
+    answers: list[str] = []
+    for job in jobs:
+        answer = job.turn.assistant_msg
+        if job.turn.status != "completed":
+            answer = f"{answer}\n[not finished: the run was {job.turn.status}]".lstrip()
+        answers.append(answer)
+    return "\n\n".join(job.turn.user_msg for job in jobs), "\n\n".join(answers)

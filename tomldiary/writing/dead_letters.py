@@ -1,0 +1,145 @@
+"""Turns that could not be applied, in one readable file beside the journals: `dead-letters.toml`.
+
+Written before the journal says that the turn is done, and emptied after a turn is in a journal again, so
+that a crash at any moment leaves a turn in one of the two or in both, where its operation id tells that
+they are one.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.files import make_folder, sync_folder, write_all, write_new
+from tomldiary.errors import BackendError
+from tomldiary.writing.entries import render_dead, split_entries, turn_of
+from tomldiary.writing.locked import lock_file
+from tomldiary.writing.reading import read_content
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection
+    from pathlib import Path
+
+    from tomldiary.receipts import Turn
+    from tomldiary.writing.job import Job
+
+__all__ = ["DeadLetter", "DeadLetters"]
+
+_NAME = "dead-letters.toml"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A turn that could not be applied."""
+
+    id: str
+    """Its operation id."""
+    turn: Turn
+    error: str
+    attempts: int
+    queued: str
+    """When it was taken in."""
+    parked: str
+    """When it was given up."""
+
+
+class DeadLetters:
+    """The dead letters of one diary; any number of processes may use them at once.
+
+    Args:
+        root: The folder of the journals.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._path = root / _NAME
+
+    def __repr__(self) -> str:
+        return f"DeadLetters({str(self._path)!r})"
+
+    def add(self, job: Job, error: str) -> None:
+        """Park a turn; it is on the disk when this returns.
+
+        Raises:
+            BackendError: It could not be written.
+        """
+        text = render_dead(
+            job.turn, job.operation, error=error, attempts=job.attempts, queued=job.time,
+            epoch=job.epoch or 0,
+        )  # fmt: skip
+        try:
+            make_folder(self._root, sync=True)
+            is_new = not self._path.exists()
+            with lock_file(self._path, create=True) as descriptor:
+                os.fchmod(descriptor, 0o600)
+                data = read_content(descriptor)
+                if any(each.id == job.operation for each in _letters(data)):
+                    return  # written just before a crash
+                try:
+                    write_all(descriptor, text.encode())
+                    os.fsync(descriptor)
+                except OSError:
+                    os.ftruncate(descriptor, len(data))
+                    raise
+            if is_new:
+                sync_folder(self._root)
+        except OSError as failure:
+            raise BackendError(
+                f"{self._path}: cannot be written ({failure.strerror}). Check free space and permissions."
+            ) from failure
+
+    def list(self) -> list[DeadLetter]:
+        """Return all of them, oldest first."""
+        try:
+            with lock_file(self._path) as descriptor:
+                return _letters(read_content(descriptor))
+        except FileNotFoundError:
+            return []
+
+    def take(
+        self, ids: Collection[str] | None, then: Callable[[list[DeadLetter]], None]
+    ) -> list[DeadLetter]:
+        """Remove dead letters (None: all) once `then` has seen them, and return them.
+
+        If `then` raises, all stay.
+        """
+        try:
+            with lock_file(self._path) as descriptor:
+                entries = split_entries(read_content(descriptor))
+                chosen = [
+                    entry.data is not None and (ids is None or entry.data["operation"] in ids)
+                    for entry in entries
+                ]
+                taken = _letters(
+                    "".join(entry.text for entry, is_mine in zip(entries, chosen, strict=True) if is_mine).encode()
+                )  # fmt: skip
+                if not taken:
+                    return []
+                then(taken)
+                rest = "".join(
+                    entry.text for entry, is_mine in zip(entries, chosen, strict=True) if not is_mine
+                )  # fmt: skip
+                temp = self._path.with_name(f".{_NAME}.tmp")
+                temp.unlink(missing_ok=True)  # of somebody who was killed
+                write_new(str(temp), rest.encode(), sync=True)
+                os.replace(temp, self._path)  # noqa: PTH105 - next to the descriptor's calls
+                sync_folder(self._root)
+        except FileNotFoundError:
+            return []
+        return taken
+
+
+def _letters(data: bytes) -> list[DeadLetter]:
+    return [
+        DeadLetter(
+            entry.data["operation"],
+            turn_of(entry.data),
+            entry.data["error"],
+            entry.data["attempts"],
+            entry.data["time"],
+            entry.data["parked"],
+        )
+        for entry in split_entries(data)
+        if entry.kind == "dead" and entry.data is not None
+    ]

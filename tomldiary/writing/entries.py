@@ -1,0 +1,191 @@
+"""The records of a journal, as TOML: turns that were taken in, what was extracted, and what is done.
+
+[[turn]]
+check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
+number = 7
+epoch = 0
+user = "alice"
+session = "s1"
+operation = "9f0c…-7"
+time = "2026-11-20T03:37:54.320748+00:00"
+user_msg = "I moved to Lyon."
+assistant_msg = "Noted."
+
+[[operations]]                    # what the model made of it: replaying costs no second call
+check = "…"
+numbers = [7]
+operation = "9f0c…-7"
+operations = [{ op = "UpsertPreference", category = "likes", … }]
+
+[[done]]                          # applied, parked or taken back: nothing is left to do
+check = "…"
+numbers = [5, 7]
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Literal, cast
+from zlib import crc32
+
+from tomldiary.errors import InvalidValue
+from tomldiary.models import timestamp
+from tomldiary.operations import from_dict, to_dict
+from tomldiary.receipts import Turn
+from tomldiary.toml.values import render_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tomldiary.operations import Operation
+
+__all__ = [
+    "Entry",
+    "operations_of",
+    "render_dead",
+    "render_done",
+    "render_operations",
+    "render_turn",
+    "render_turn_record",
+    "split_entries",
+    "turn_of",
+]
+
+Kind = Literal["turn", "operations", "done"]
+_HEADER = re.compile(rb"^\[\[(turn|operations|done|dead)\]\]\n", re.MULTILINE)
+_CHECK = re.compile(r'check = "([0-9a-f]{8})"\n')
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record: its kind, its exact text, and what it says; `data` is None if it is torn or altered."""
+
+    kind: str
+    text: str
+    data: dict[str, Any] | None
+    at: int
+    """Where it stands in the file, in bytes."""
+
+
+def render_turn(turn: Turn, operation: str, time: str) -> str:
+    """Render what is known of a turn before the journal gives it a number.
+
+    Raises:
+        InvalidValue: A text that no file can store.
+    """
+    lines = [
+        _user_line(turn.user_id),
+        f"session = {render_value(turn.session_id, where='session_id')}",
+        f"operation = {render_value(operation, where='operation_id')}",
+        f'time = "{time}"',
+    ]
+    if turn.status != "completed":
+        lines.append(f"status = {render_value(turn.status, where='status')}")
+    if turn.context_now is not None:
+        lines.append(f'context_now = "{turn.context_now.isoformat()}"')
+    lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
+    lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
+    return "\n".join(lines)
+
+
+def _user_line(user: str) -> str:
+    try:
+        return f"user = {render_value(user)}"
+    except InvalidValue:  # any string is a user id, also one that no file can hold as it is
+        return f"user_escaped = {render_value(_escaped(user))}"
+
+
+def _escaped(text: str) -> str:
+    return text.encode("unicode_escape").decode("ascii")
+
+
+def render_turn_record(number: int, epoch: int, rendered: str) -> str:
+    """Complete the record of a turn."""
+    return _record("turn", f"number = {number}\nepoch = {epoch}\n{rendered}")
+
+
+def render_operations(
+    numbers: Sequence[int], operation: str, operations: Iterable[Operation]
+) -> str:
+    """Render what was extracted from one turn, or from several that were read together.
+
+    Raises:
+        InvalidValue: The extractor recorded a value that TOML has no word for.
+    """
+    tables = [
+        {key: value for key, value in to_dict(each).items() if value is not None}
+        for each in operations
+    ]
+    body = (
+        f"numbers = {render_value(numbers)}\noperation = {render_value(operation)}\n"
+        f"operations = {render_value(tables)}\n"
+    )
+    return _record("operations", body)
+
+
+def render_done(numbers: Sequence[int]) -> str:
+    """Render that nothing is left to do for these turns."""
+    return _record("done", f"numbers = {render_value(numbers)}\n")
+
+
+def _record(kind: Kind, body: str) -> str:
+    # Every value is on one line, so no text of a user's can look like a record's first line.
+    return f'[[{kind}]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
+
+
+def split_entries(data: bytes) -> list[Entry]:
+    """Return the records of a file, oldest first."""
+    import tomllib  # noqa: PLC0415 - only after a crash, and for forgetting
+
+    starts = [*_HEADER.finditer(data)]
+    if not starts:
+        return []
+    ends = [*(found.start() for found in starts[1:]), len(data)]
+    entries: list[Entry] = []
+    for found, end in zip(starts, ends, strict=True):
+        kind = found.group(1).decode()
+        text = data[found.start() : end].decode("utf-8", "replace")
+        body = text[len(kind) + 5 :]
+        check = _CHECK.match(body)
+        values: dict[str, Any] | None = None
+        if check is not None:
+            rest = body[check.end() :]
+            if f"{crc32(rest.encode()):08x}" == check.group(1):
+                values = tomllib.loads(rest)
+        entries.append(Entry(kind, text, values, found.start()))
+    return entries
+
+
+def turn_of(data: dict[str, Any]) -> Turn:
+    """Return the turn that a record holds."""
+    now = data.get("context_now")
+    user = data.get("user")
+    if user is None:
+        user = str(data["user_escaped"]).encode("ascii").decode("unicode_escape")
+    return Turn(
+        user,
+        data["session"],
+        data["user_msg"],
+        data["assistant_msg"],
+        datetime.fromisoformat(now) if now else None,
+        data.get("status", "completed"),
+        data["operation"],
+    )
+
+
+def operations_of(data: dict[str, Any]) -> list[Operation]:
+    """Return the operations that a record holds."""
+    return [from_dict(each) for each in cast("list[dict[str, Any]]", data["operations"])]
+
+
+def render_dead(
+    turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
+) -> str:
+    """Render a turn that could not be applied, for people to look at."""
+    body = (
+        f"error = {render_value(error)}\nattempts = {attempts}\nepoch = {epoch}\n"
+        f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
+    )
+    return f'[[dead]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'

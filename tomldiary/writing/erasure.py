@@ -1,0 +1,104 @@
+"""Forgetting in journals and dead letters, also in those that a writer is just using."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.backends.files import sync_folder, write_new
+from tomldiary.writing.entries import split_entries, turn_of
+from tomldiary.writing.locked import lock_file
+from tomldiary.writing.reading import read_content
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tomldiary.forgetting import Selection
+    from tomldiary.receipts import Turn
+    from tomldiary.writing.entries import Entry
+
+__all__ = ["forget_turns"]
+
+
+def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int:
+    """Take a user's selected turns out of all journals and dead letters, and return how many there were.
+
+    What a model made of any other turn of the user goes too: it had the memory before it.
+
+    Args:
+        root: The folder of the journals.
+        user: Whose turns.
+        selection: Which of them.
+        epoch: The user's epoch from now on; turns of this epoch came later and stay.
+
+    Raises:
+        OSError: A file could not be written. Do it again.
+    """
+    return sum(_forget_in(path, user, selection, epoch) for path in _files(root))
+
+
+def _files(root: Path) -> Iterator[Path]:
+    yield from sorted(root.glob("*/*.toml"))
+    yield from sorted(root.glob("*/*.damaged"))
+    yield from sorted(root.glob("*.toml"))
+
+
+def _forget_in(path: Path, user: str, selection: Selection, epoch: int) -> int:
+    try:
+        with lock_file(path) as descriptor:
+            data = read_content(descriptor)
+            entries = split_entries(data)
+            kept, count = _kept(entries, user, selection, epoch)
+            fresh = "".join(entry.text for entry in kept).encode()
+            temp = path.with_name(f".{path.name}.tmp")
+            temp.unlink(missing_ok=True)  # of somebody who was killed; the lock keeps others away
+            if fresh == data:
+                return 0
+            # Whoever has the file open sees that another one stands in its place, and opens that.
+            write_new(str(temp), fresh, sync=True)
+            os.replace(temp, path)  # noqa: PTH105 - next to the descriptor's calls
+            sync_folder(path.parent)
+            return count
+    except FileNotFoundError:
+        return 0  # all its turns are done
+
+
+def _kept(
+    entries: list[Entry], user: str, selection: Selection, epoch: int
+) -> tuple[list[Entry], int]:
+    kept: list[Entry] = []
+    mine: set[int] = set()
+    count = 0
+    for entry in entries:
+        data = entry.data
+        if data is None:
+            continue  # what cannot be read cannot be looked through, so it does not stay
+        if entry.kind == "operations":
+            if mine.isdisjoint(data["numbers"]):
+                kept.append(entry)
+        elif entry.kind == "done":
+            kept.append(entry)
+        else:
+            turn = turn_of(data)
+            if turn.user_id == user and data["epoch"] < epoch:
+                mine.add(data.get("number", 0))
+                if _is_selected(turn, data, selection):
+                    count += 1
+                    continue
+            kept.append(entry)
+    return kept, count
+
+
+def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool:
+    if selection.everything:
+        return True
+    if selection.session_id:
+        return turn.session_id == selection.session_id
+    if selection.source:
+        source = f"{turn.session_id}#{data['operation']}"
+        return selection.names(source, selection.source) or data["operation"] == selection.source
+    said = turn.context_now or datetime.fromisoformat(data["time"])
+    said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+    return selection.before is not None and said < selection.before

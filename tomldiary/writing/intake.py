@@ -1,0 +1,239 @@
+"""Between `submit` and the queue: turns are written to the journal, many with one sync.
+
+Whoever comes while a sync is under way is written and synced together with all others who came, in the
+order they came. Turns go on to the workers once they are stored, so a turn that could not be stored is
+never applied.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError
+from tomldiary.logging import get_logger
+from tomldiary.writing.journal import Journal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from threading import Condition
+
+    from tomldiary.backends.base import Backend
+    from tomldiary.writing.job import Job
+
+__all__ = ["Intake", "close_journals"]
+
+_QUICK = (
+    0.002  # seconds; a disk whose last syncs took no longer may be waited for on an idle event loop
+)
+_REMEMBERED = 32  # syncs
+
+_logger = get_logger(__name__)
+
+
+class Intake:
+    """Stores turns in a journal of its own, and adopts those of dead writers.
+
+    Args:
+        root: The folder of the journals.
+        backend: Tells epochs and durability.
+        state: The writer's lock; `deliver` and `refuse` are called with it held.
+        deliver: Takes turns that are stored.
+        refuse: Takes turns that could not be stored, with the reason.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        backend: Backend,
+        state: Condition,
+        deliver: Callable[[list[Job]], None],
+        refuse: Callable[[list[Job], BaseException], None],
+    ) -> None:
+        self.root = root
+        self.journals: list[Journal] = []
+        """The journals that are ours; turns are appended to `_journal` alone."""
+        self.recovered = 0
+        """Turns taken over from dead writers."""
+        self._backend = backend
+        self.durability = backend.durability
+        self._sync = backend.durability == "full"
+        self._state = state
+        self._deliver = deliver
+        self._refuse = refuse
+        self._journal: Journal | None = None
+        self._pending: list[Job] = []
+        self._in_batch = 0
+        self._is_storing = False
+        self._has_adopted = False
+        self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
+        self._took: deque[float] = deque(maxlen=_REMEMBERED)
+
+    def __len__(self) -> int:
+        """How many turns are not stored yet."""
+        return len(self._pending) + self._in_batch
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing is being stored or taken over."""
+        return not self._is_storing
+
+    # Taking turns in
+
+    def put(self, job: Job) -> None:
+        """Have a turn stored soon; the caller holds the state."""
+        self._pending.append(job)
+        if not self._is_storing:
+            self._is_storing = True
+            self._flusher.submit(self._flush)
+
+    def begin_here(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Tell whether a turn may be stored in this thread, on this event loop; `store_here` has to follow.
+
+        It may if that holds nobody up: the calling task is the only one of its loop, and the disk has been
+        quick. Waking another thread and being woken by it would take as long again as the sync.
+        The caller holds the state.
+        """
+        if self._is_storing or self._pending or self._journal is None or not self._took:
+            return False
+        if self._sync and (max(self._took) > _QUICK or len(asyncio.all_tasks(loop)) > 1):
+            return False
+        self._is_storing, self._in_batch = True, 1
+        return True
+
+    def store_here(self, job: Job) -> bool:
+        """Store one turn in this thread; False if somebody forgets something in the journal just now."""
+        is_stored = False
+        try:
+            is_stored = self._store([job], wait=False)
+        finally:
+            with self._state:
+                if not is_stored and self._in_batch:
+                    self._pending.insert(0, job)
+                    self._in_batch = 0
+                self._is_storing = bool(self._pending)
+                if self._is_storing:
+                    self._flusher.submit(self._flush)
+                else:
+                    self._state.notify_all()
+        return is_stored
+
+    def take_back(self, job: Job) -> bool:
+        """Forget a turn that is not being stored yet; the caller holds the state."""
+        if job not in self._pending:
+            return False
+        self._pending.remove(job)
+        return True
+
+    def adopt_soon(self) -> None:
+        """Look for journals of dead writers; the caller holds the state."""
+        self._has_adopted = False
+        if not self._is_storing:
+            self._is_storing = True
+            self._flusher.submit(self._flush)
+
+    # In the journal's own thread
+
+    def _flush(self) -> None:
+        while True:
+            if not self._has_adopted:
+                # First: what was submitted before a crash comes before what is submitted now.
+                self._has_adopted = True
+                self._adopt()
+            with self._state:
+                batch, self._pending = self._pending, []
+                self._in_batch = len(batch)
+                if not batch and self._has_adopted:
+                    self._is_storing = False
+                    self._state.notify_all()
+                    return
+            if batch:
+                self._store(batch)
+
+    def _store(self, jobs: list[Job], *, wait: bool = True) -> bool:
+        """Store turns; those that cannot be are refused, and a later sync never counts for them."""
+        begin = time.perf_counter()
+        try:
+            if self._journal is None:
+                self._journal = Journal.create(self.root, sync=self._sync)
+                self.journals.append(self._journal)
+            if not self._journal.append_turns(jobs, self._backend.epoch, wait=wait):
+                return False
+            try:
+                self._journal.sync()
+            except BaseException:
+                self._journal.finish(jobs, now=True)
+                raise
+        except Exception as error:  # noqa: BLE001 - it is told to each of them
+            if self._journal is not None and self._journal.problem is not None:
+                self._journal = None  # the next turn begins another one
+            with self._state:
+                self._in_batch = 0
+                self._refuse(jobs, error)
+            _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
+            return True
+        self._took.append(time.perf_counter() - begin)
+        with self._state:
+            self._in_batch = 0
+            self._deliver(jobs)
+        return True
+
+    def _adopt(self) -> None:
+        try:
+            folders = sorted(
+                path for path in self.root.iterdir()
+                if path.is_dir() and not path.name.startswith(".")
+            )  # fmt: skip
+        except OSError:
+            return
+        mine = {journal.folder for journal in self.journals}
+        for folder in folders:
+            if folder in mine:
+                continue
+            try:
+                found = Journal.adopt(folder, sync=self._sync)
+            except (OSError, BackendError, ValueError) as error:
+                _logger.error("%s: cannot be taken over (%s)", folder, error)  # noqa: TRY400 - one line is enough
+                continue
+            if found is None or not found[1]:
+                continue
+            journal, jobs = found
+            count = sum(1 + len(job.group) for job in jobs)
+            _logger.info("%s: %d turns are taken over", folder, count)
+            with self._state:
+                self.journals.append(journal)
+                self.recovered += count
+                self._deliver(jobs)
+
+    # Ending
+
+    def let_go(self, journal: Journal) -> None:
+        """Close the journal of a dead writer once all its turns are done."""
+        if journal is not self._journal and journal in self.journals and not journal.pending:
+            self.journals.remove(journal)
+            journal.close()
+
+    def stop(self) -> None:
+        """Store what is pending, and nothing more after that."""
+        self._flusher.shutdown(wait=True)
+
+    def close(self) -> int:
+        """Let go of all journals, and return how many turns they keep."""
+        return close_journals(self.journals)
+
+    def drop(self) -> None:
+        """In a forked child: the journals are the parent's."""
+        for journal in self.journals:
+            journal.drop()
+        self.journals.clear()
+
+
+def close_journals(journals: list[Journal]) -> int:
+    """Let go of journals, and return how many turns they keep."""
+    left = sum(journal.close() for journal in journals)
+    journals.clear()
+    return left

@@ -1,0 +1,401 @@
+"""A writer's journal: turns are on disk before `submit` returns, and are found again after a crash.
+
+    .tomldiary/journal/
+      20261120-034512-9f0c2a71/     one folder for each writer
+        owner.lock                  locked by the writer for as long as it lives
+        000001.toml                 records, see `entries`; a file goes when all its turns are done
+
+Whoever appends to a file locks it for that moment, and opens it anew if somebody replaced it meanwhile:
+forgetting takes turns out of journals that are in use.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.files import make_folder, read_file, sync_folder, write_all
+from tomldiary.errors import BackendError
+from tomldiary.logging import get_logger
+from tomldiary.writing.entries import (
+    render_done,
+    render_operations,
+    render_turn_record,
+    split_entries,
+)
+from tomldiary.writing.locked import try_lock, unlock
+from tomldiary.writing.reading import read_journal, segment_files
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from tomldiary.operations import Operation
+    from tomldiary.writing.job import Job
+    from tomldiary.writing.reading import Found
+
+__all__ = ["SEGMENT_BYTES", "Journal"]
+
+SEGMENT_BYTES = 1024 * 1024
+_IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
+_DONE_AT_ONCE = 64  # finished turns that may wait for the next append
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_OWNER = "owner.lock"
+
+_logger = get_logger(__name__)
+
+
+class Journal:
+    """One journal folder, owned until `close`. Thread-safe.
+
+    Args:
+        folder: The journal's folder.
+        owner: Descriptor of the locked owner file.
+        sync: Whether what is appended is synced.
+    """
+
+    def __init__(self, folder: Path, owner: int, *, sync: bool) -> None:
+        self.folder = folder
+        self.is_synced = sync
+        self.problem: str | None = None
+        """Why nothing can be appended any more."""
+        self._owner = owner
+        self._mutex = threading.Lock()
+        self._descriptor = -1
+        self._retired: list[int] = []
+        self._syncing = 0
+        self._inode = 0
+        self._size = 0
+        self._segment = 0
+        self._next = 1
+        self._open: dict[int, set[int]] = {}
+        """Turns that are not done, by segment; a segment goes when it has none."""
+        self._done: dict[int, list[int]] = {}
+        self._unwritten: list[int] = []
+
+    def __repr__(self) -> str:
+        return f"Journal({str(self.folder)!r})"
+
+    # Beginning
+
+    @classmethod
+    def create(cls, root: Path, *, sync: bool) -> Journal:
+        """Create a journal and own it.
+
+        Raises:
+            BackendError: The folder cannot be written.
+        """
+        try:
+            make_folder(root, sync=sync)
+            name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+            hidden = root / f".{name}"
+            hidden.mkdir(mode=0o700)
+            hidden.chmod(0o700)
+            owner = os.open(hidden / _OWNER, _FLAGS, 0o600)
+            os.fchmod(owner, 0o600)
+            try_lock(owner)
+            # Nobody looks at a hidden folder, so nobody takes it for a dead writer's before it is locked.
+            hidden.rename(root / name)
+            if sync:
+                sync_folder(root)
+            journal = cls(root / name, owner, sync=sync)
+            journal._new_segment()
+        except OSError as error:
+            raise _cannot(root, error) from error
+        return journal
+
+    @classmethod
+    def adopt(cls, folder: Path, *, sync: bool) -> tuple[Journal, list[Job]] | None:
+        """Take over the journal of a dead writer, with the turns that are not done, in their order.
+
+        Returns None if its writer lives, or somebody else has taken it over.
+        """
+        try:
+            owner = os.open(folder / _OWNER, _FLAGS & ~os.O_CREAT)
+        except OSError:
+            return None
+        if not try_lock(owner) or not _is_at(owner, folder / _OWNER):
+            os.close(owner)
+            return None
+        journal = cls(folder, owner, sync=sync)
+        try:
+            found = read_journal(folder)
+            journal._continue(found)
+            if not found.jobs:
+                journal.close()
+        except BaseException:
+            journal.drop()
+            raise
+        return journal, found.jobs
+
+    def _continue(self, found: Found) -> None:
+        self._next = found.last + 1
+        self._open, self._done = found.open, found.done
+        for job in found.jobs:
+            for each in (job, *job.group):
+                each.journal = self
+        if self._open:
+            self._segment = max(self._open)
+            self._reopen()
+
+    def _path(self, segment: int) -> Path:
+        return self.folder / f"{segment:06d}.toml"
+
+    # Appending
+
+    @property
+    def pending(self) -> int:
+        """How many of its turns are not done."""
+        return sum(map(len, self._open.values()))
+
+    def append_turns(
+        self, jobs: Sequence[Job], epoch_of: Callable[[str], int], *, wait: bool = True
+    ) -> bool:
+        """Append turns in this order; they are durable once `sync` has returned.
+
+        Args:
+            jobs: Turns, rendered.
+            epoch_of: Tells a user's epoch; it is asked while the file is locked, so that a turn is either
+                found by a forgetting or knows that it came later.
+            wait: Whether to wait while somebody else has the file; False returns False then.
+
+        Raises:
+            BackendError: Nothing was appended.
+        """
+        with self._mutex:
+            if self.problem is not None:
+                raise BackendError(self.problem)
+            try:
+                if self._size > SEGMENT_BYTES:
+                    if not wait:
+                        return False
+                    self._new_segment()
+                if not self._lock(wait=wait):
+                    return False
+                try:
+                    self._append(self._render(jobs, epoch_of))
+                finally:
+                    unlock(self._descriptor)
+            except OSError as error:
+                raise _cannot(self._path(self._segment), error) from error
+            self._open[self._segment].update(job.number for job in jobs)
+        return True
+
+    def _render(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> str:
+        texts: list[str] = []
+        for job in jobs:
+            job.journal, job.segment = self, self._segment
+            job.number, self._next = self._next, self._next + 1
+            job.epoch = epoch_of(job.turn.user_id)
+            texts.append(render_turn_record(job.number, job.epoch, job.rendered))
+            job.rendered = ""
+        return "".join(texts)
+
+    def append_operations(
+        self, jobs: Sequence[Job], operations: Iterable[Operation], *, sync: bool = False
+    ) -> None:
+        """Append what was extracted from a turn, or from turns that were read together.
+
+        Raises:
+            BackendError: Nothing was appended.
+        """
+        text = render_operations([job.number for job in jobs], jobs[0].operation, operations)
+        self._append_locked(text)
+        if sync:
+            self.sync()
+
+    def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:
+        """Note that nothing is left to do for these turns.
+
+        A turn that was applied is in the user's history, so its note may wait for the next append; `now`
+        is for what left no other trace.
+        """
+        with self._mutex:
+            for job in jobs:
+                self._open.get(job.segment, set[int]()).discard(job.number)
+                self._done.setdefault(job.segment, []).append(job.number)
+                self._unwritten.append(job.number)
+            is_idle = not any(self._open.values())
+            if not now and not is_idle and len(self._unwritten) < _DONE_AT_ONCE:
+                return
+            try:
+                self._clean()
+            except (OSError, BackendError) as error:
+                # History knows which turns were applied; the next append tries again.
+                _logger.warning("%s: cannot be written (%s)", self.folder, error)
+
+    def _clean(self) -> None:
+        """Write what is done, and remove files that nothing is left to do in; the caller holds the mutex."""
+        is_idle = not any(self._open.values())
+        self._lock()
+        try:
+            if is_idle and self._size > _IDLE_BYTES:
+                os.ftruncate(self._descriptor, 0)
+                self._size = 0
+                self._unwritten.clear()
+            elif self._unwritten:
+                self._append("")
+        finally:
+            unlock(self._descriptor)
+        for segment in [
+            each for each, turns in self._open.items() if not turns and each != self._segment
+        ]:
+            # What a newer file says is done in this one need not be said any more.
+            self._path(segment).unlink(missing_ok=True)
+            del self._open[segment]
+            self._done.pop(segment, None)
+        if is_idle:
+            self._done[self._segment] = []
+
+    def _append_locked(self, text: str) -> None:
+        with self._mutex:
+            try:
+                self._lock()
+                try:
+                    self._append(text)
+                finally:
+                    unlock(self._descriptor)
+            except OSError as error:
+                raise _cannot(self._path(self._segment), error) from error
+
+    def _append(self, text: str) -> None:
+        """Append to the locked file, together with what became done; on failure it is as before."""
+        unwritten = len(self._unwritten)
+        if unwritten:
+            text += render_done(self._unwritten)
+        data = text.encode()
+        try:
+            write_all(self._descriptor, data)
+        except OSError:
+            try:
+                os.ftruncate(self._descriptor, self._size)
+            except OSError as error:
+                self.problem = f"{self.folder}: cannot be written or mended ({error.strerror})."
+            raise
+        self._size += len(data)
+        del self._unwritten[:unwritten]
+
+    def _lock(self, *, wait: bool = True) -> bool:
+        """Lock the file that is at the segment's place now; the caller holds the mutex."""
+        path = self._path(self._segment)
+        while True:
+            if not try_lock(self._descriptor, wait=wait):
+                return False
+            try:
+                found = os.stat(path)  # noqa: PTH116 - the hot path of every submit
+            except FileNotFoundError:
+                found = None
+            if found is not None and found.st_ino == self._inode:
+                self._size = found.st_size
+                return True
+            unlock(self._descriptor)
+            self._reopen()
+
+    def _reopen(self) -> None:
+        if self._descriptor >= 0:
+            self._retired.append(self._descriptor)
+        self._close_retired()
+        self._descriptor = os.open(self._path(self._segment), _FLAGS, 0o600)
+        found = os.fstat(self._descriptor)
+        self._inode, self._size = found.st_ino, found.st_size
+
+    def _new_segment(self) -> None:
+        """Begin the next file; it says again which turns of older files are done."""
+        self._segment += 1
+        self._open.setdefault(self._segment, set())
+        done = [number for numbers in self._done.values() for number in numbers]
+        self._done[self._segment] = []
+        self._reopen()
+        os.fchmod(self._descriptor, 0o600)
+        if self.is_synced:
+            sync_folder(self.folder)
+        if done:
+            text = render_done(done).encode()
+            write_all(self._descriptor, text)
+            self._size += len(text)
+
+    def sync(self) -> None:
+        """Make what was appended durable.
+
+        Raises:
+            BackendError: It is not known whether it is; a failed sync is never taken for a later success.
+        """
+        if not self.is_synced:
+            return
+        with self._mutex:
+            descriptor = self._descriptor
+            self._syncing += 1
+        try:
+            getattr(os, "fdatasync", os.fsync)(descriptor)
+        except OSError as error:
+            with self._mutex, contextlib.suppress(OSError):
+                self._new_segment()
+            raise _cannot(self._path(self._segment), error) from error
+        finally:
+            with self._mutex:
+                self._syncing -= 1
+                self._close_retired()
+
+    def _close_retired(self) -> None:
+        """Close files that were replaced, unless one of them is being synced."""
+        while self._retired and not self._syncing:
+            os.close(self._retired.pop())
+
+    # Looking, ending
+
+    def holds(self, job: Job) -> bool:
+        """Tell whether the turn's text is still in the journal, or was forgotten."""
+        found = read_file(self._path(job.segment))
+        return found is not None and any(
+            entry.kind == "turn" and entry.data is not None and entry.data["number"] == job.number
+            for entry in split_entries(found[0])
+        )
+
+    def close(self) -> int:
+        """Let go of the journal, and return how many turns it holds that are not done.
+
+        Without any, nothing is left of it; otherwise the next writer takes it over.
+        """
+        with self._mutex:
+            left = self.pending
+            with contextlib.suppress(OSError):
+                if left:
+                    self._clean()
+                else:
+                    self._remove()
+            self.drop()
+        return left
+
+    def _remove(self) -> None:
+        for path in (*segment_files(self.folder), *self.folder.glob(".*.tmp")):
+            path.unlink(missing_ok=True)
+        (self.folder / _OWNER).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self.folder.rmdir()
+
+    def drop(self) -> None:
+        """Close the descriptors without a word: the process ends, or is a forked child and owns nothing."""
+        for descriptor in (*self._retired, self._descriptor, self._owner):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        self._retired, self._descriptor, self._owner = [], -1, -1
+        self.problem = f"{self.folder}: the journal is closed."
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _cannot(path: Path, error: OSError) -> BackendError:
+    return BackendError(
+        f"{error.filename or path}: cannot be written ({error.strerror}). The turn was not taken in. Check"
+        " free space and permissions."
+    )

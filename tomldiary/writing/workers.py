@@ -1,0 +1,289 @@
+"""Working off the queue: who is next, what happens when it fails, and what is said about it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from concurrent.futures import CancelledError as FutureCancelled
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import Forgotten
+from tomldiary.logging import get_logger
+from tomldiary.twins import in_thread
+from tomldiary.writing.applying import apply
+from tomldiary.writing.lines import Lines
+from tomldiary.writing.loop_thread import LoopThread
+from tomldiary.writing.retrying import is_of_the_model, is_transient
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextvars import Context
+    from threading import Condition
+
+    from tomldiary.turns import Applied
+    from tomldiary.writing.dead_letters import DeadLetters
+    from tomldiary.writing.figures import Figures
+    from tomldiary.writing.intake import Intake
+    from tomldiary.writing.job import Job
+    from tomldiary.writing.options import Options
+    from tomldiary.writing.retrying import Breaker
+    from tomldiary.writing.telemetry import Telemetry
+
+__all__ = ["Workers"]
+
+_LEFT = "the writer was closed before this turn was finished"
+_KEPT = f"{_LEFT}; it is kept in the journal, and the next writer of this diary applies it"
+
+_logger = get_logger(__name__)
+
+
+class Workers:
+    """Applies queued turns, each user's one after the other, several users' at the same time.
+
+    All of it runs in one event loop; `state` guards what other threads look at.
+    """
+
+    def __init__(
+        self,
+        diary: Any,
+        options: Options,
+        state: Condition,
+        figures: Figures,
+        context: Context,
+        breaker: Breaker,
+        telemetry: Telemetry,
+    ) -> None:
+        self.lines = Lines()
+        self.working: dict[Job, asyncio.Task[None]] = {}
+        self.breaker = breaker
+        self.intake: Intake | None = None
+        self.letters: DeadLetters | None = None
+        self.made_room = _nothing
+        """Called with the state held when a turn left the queue."""
+        self.applied: Callable[[Job], None] = _nothing_about
+        """Called when a turn was applied."""
+        self.settled: Callable[[Job], None] = _nothing_about
+        """Called with the state held when a turn was applied, parked or left."""
+        self._diary = diary
+        self._options = options
+        self._state = state
+        self._figures = figures
+        self._context = context
+        self._telemetry = telemetry
+        self.thread: LoopThread | None = None
+        self._is_ending = False
+
+    def start(self) -> LoopThread:
+        """Return the thread that everything runs in; the caller holds the state.
+
+        Raises:
+            RuntimeError: The system gives no thread.
+        """
+        if self.thread is None:
+            self.thread = LoopThread(max(32, self._options.workers))
+        return self.thread
+
+    def add(self, jobs: list[Job]) -> None:
+        """Queue turns; the caller holds the state."""
+        for job in jobs:
+            self.lines.push(job)
+        if self.lines.is_ready() and len(self.working) < self._options.workers:
+            self.start().loop.call_soon_threadsafe(self._dispatch)
+
+    @property
+    def active(self) -> int:
+        """How many turns are in work."""
+        return sum(1 + len(job.group) for job in self.working)
+
+    def _dispatch(self) -> None:
+        with self._state:
+            while self.lines.is_ready() and len(self.working) < self._options.workers:
+                if self._is_ending:
+                    return
+                wait = self.breaker.wait()
+                if wait > 0:
+                    asyncio.get_running_loop().call_later(wait, self._dispatch)
+                    return
+                job = self.lines.pop(self._options.coalesce)
+                if job is None:
+                    return
+                self.breaker.begin()
+                self.working[job] = asyncio.get_running_loop().create_task(
+                    self._process(job), context=self._context.copy()
+                )
+                self.made_room()
+
+    async def _process(self, job: Job) -> None:
+        begin = time.monotonic()
+        result: Applied | None = None
+        error: BaseException | None = None
+        try:
+            with self._telemetry.turn(job):
+                result = await apply(self._diary, job, timeout=self._options.timeout)
+        except BaseException as caught:  # noqa: BLE001 - whatever it is, it is told
+            error = caught
+        job.cost = time.monotonic() - begin
+        job.attempts += 1
+        try:
+            if error is None:
+                self._complete(job, result)
+            else:
+                await self._fail(job, error)
+        except BaseException as failure:  # noqa: BLE001 - a turn is never left without an answer
+            self._give_up(job, failure)
+        self._dispatch()
+
+    # What becomes of a turn
+
+    def _complete(self, job: Job, result: Applied | None) -> None:
+        self.breaker.succeed()
+        jobs = [job, *job.group]
+        if job.journal is not None:
+            job.journal.finish(jobs, now=len(jobs) > 1)
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return  # `close` has given it up
+            self._figures.complete(time.monotonic() - job.queued_at, len(jobs))
+            if result is not None and result.is_repeated:
+                self._figures.repeated += 1
+            self._settle(jobs, result, None)
+            self.lines.release(job.turn.user_id)
+            self._let_go(job)
+            self._state.notify_all()
+        self.applied(job)
+
+    async def _fail(self, job: Job, error: BaseException) -> None:
+        cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
+        transient = not cancelled and is_transient(error)
+        if transient and is_of_the_model(error):
+            if self.breaker.is_open:
+                job.attempts -= 1  # the model is down for everybody; this turn is not to blame
+            if self.breaker.fail():
+                _logger.error("the model does not answer; turns wait until it does")
+        elif not cancelled:
+            self.breaker.succeed()
+        if cancelled and self._is_ending:
+            return  # `close` answers
+        # What went wrong may quote the conversation: details are for who asks for them.
+        kind = type(error.__cause__ or error).__name__
+        _logger.debug("why a turn could not be applied", exc_info=error)
+        if isinstance(error, Forgotten) and await self._is_still_wanted(job):
+            _logger.info("something else of the user was forgotten; a turn is read again")
+            self._again(job, 0.0)
+        elif transient and job.attempts < self._options.retry.attempts:
+            pause = self._options.retry.pause(max(1, job.attempts), error)
+            _logger.warning("a turn could not be applied: %s; again in %.1f s", kind, pause)
+            self._again(job, pause)
+        else:
+            await self._park(job, error, kind)
+
+    async def _is_still_wanted(self, job: Job) -> bool:
+        """Tell whether what was forgotten is something else; then the turn is read again, in today's memory."""
+        if job.journal is None or job.group:
+            return False
+        if not await in_thread(job.journal.holds, job):
+            return False
+        job.epoch = await in_thread(self._diary.engine.backend.epoch, job.turn.user_id)
+        job.operations = None
+        return True
+
+    def _again(self, job: Job, pause: float) -> None:
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            self._figures.retries += 1
+            self.lines.put_back(job)
+            if self._is_ending:
+                return
+        asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
+
+    def _resume(self, user: str) -> None:
+        with self._state:
+            self.lines.release(user)
+        self._dispatch()
+
+    async def _park(self, job: Job, error: BaseException, kind: str) -> None:
+        jobs = [job, *job.group]
+        if isinstance(error, asyncio.CancelledError | FutureCancelled):
+            # As it is, it would look as if who awaits the receipt was cancelled.
+            error = RuntimeError("this turn was cancelled")
+        parked = 0
+        if job.journal is not None:
+            if self.letters is not None and not isinstance(error, Forgotten):
+                for each in jobs:
+                    each.attempts = job.attempts
+                    await in_thread(self.letters.add, each, f"{type(error).__name__}: {error}")
+                parked = len(jobs)
+            await in_thread(job.journal.finish, jobs, now=True)
+        _logger.error(
+            "a turn could not be applied: %s%s", kind, "; it is in the dead letters" if parked else ""
+        )  # fmt: skip
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            self._figures.failed += len(jobs)
+            self._figures.dead_letters += parked
+            self._settle(jobs, None, error)
+            self.lines.release(job.turn.user_id)
+            self._let_go(job)
+            self._state.notify_all()
+
+    def _give_up(self, job: Job, failure: BaseException) -> None:
+        """Answer for a turn that could not even be parked; it stays in the journal."""
+        if isinstance(failure, asyncio.CancelledError) and self._is_ending:
+            return
+        _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            self._figures.failed += 1 + len(job.group)
+            self._settle([job, *job.group], None, failure)
+            self.lines.release(job.turn.user_id)
+            self._state.notify_all()
+
+    def _settle(self, jobs: list[Job], result: Applied | None, error: BaseException | None) -> None:
+        for each in jobs:
+            each.receipt.settle(result, error)
+            self.settled(each)
+
+    def _let_go(self, job: Job) -> None:
+        if self.intake is not None and job.journal is not None:
+            self.intake.let_go(job.journal)
+
+    # Ending
+
+    def abandon(self, grace: float) -> int:
+        """Cancel what is in work, answer for what is left, and return how many turns that is."""
+        with self._state:
+            self._is_ending = True
+            queued = self.lines.drain()
+            tasks = list(self.working.values())
+        loop = self.thread.loop if self.thread is not None else None
+        if loop is not None:
+            loop.call_soon_threadsafe(lambda: [task.cancel() for task in tasks])
+        if tasks:
+            done = asyncio.run_coroutine_threadsafe(_ended(tasks, grace), loop) if loop else None
+            if done is not None:
+                done.result()
+        with self._state:
+            left = [*queued, *self.lines.drain(), *self.working]
+            self.working.clear()
+            count = 0
+            for job in left:
+                jobs = [job, *job.group]
+                count += len(jobs)
+                if job.journal is None:
+                    self._figures.failed += len(jobs)
+                self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
+            self._state.notify_all()
+        return count
+
+
+async def _ended(tasks: list[asyncio.Task[None]], grace: float) -> None:
+    await asyncio.wait(tasks, timeout=grace)
+
+
+def _nothing() -> None: ...
+
+
+def _nothing_about(_job: Job) -> None: ...
