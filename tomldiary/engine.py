@@ -357,6 +357,24 @@ class Engine:
         """
         if not source.operation or source.is_new:
             return None
+        before = self._operations_of(user).get(source.operation)
+        if before is not None and before[1] != source.content:
+            raise Conflict(
+                f"operation {source.operation!r} was done already, with other content. Use a new id.",
+                keys=[source.operation],
+            )
+        return before[0] if before is not None else None
+
+    def done_with(self, user: str, operation: str) -> str | None:
+        """Return the fingerprint of what was done under an operation id; None if nothing was."""
+        joined = OPEN.get()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
+            before = self._operations_of(user).get(operation)
+        return before[1] if before is not None else None
+
+    def _operations_of(self, user: str) -> dict[str, tuple[int, str]]:
+        """Return what was done under which operation id; the caller holds the lock."""
         epoch = self.backend.epoch(user)
         with self._guard:
             known = self._operations.get(user)
@@ -380,13 +398,7 @@ class Engine:
             self._operations.move_to_end(user)
             while len(self._operations) > _CACHED_USERS:
                 self._operations.popitem(last=False)
-        before = known.done.get(source.operation)
-        if before is not None and before[1] != source.content:
-            raise Conflict(
-                f"operation {source.operation!r} was done already, with other content. Use a new id.",
-                keys=[source.operation],
-            )
-        return before[0] if before is not None else None
+        return known.done
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
         saved = prepare_saves(self.backend, user, changed)
