@@ -16,12 +16,8 @@ import itertools
 import os
 import secrets
 import shutil
-<<<<<<< HEAD
 import time
-from contextlib import contextmanager, suppress
-=======
 from contextlib import suppress
->>>>>>> speed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,12 +66,8 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-=======
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
->>>>>>> speed
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -170,7 +162,7 @@ class LocalBackend(AsyncVerbs):
             return known
         name = encode_folder(user)
         folder = self.base_path / name
-        if not folder.exists() and name != user and self._is_plain_folder(user):
+        if file_token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # made by the ancestor, which used the id as it was
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
@@ -374,11 +366,12 @@ class LocalBackend(AsyncVerbs):
                 for place in {parent for kind in new for parent in _folders_of(folder, kind)}:
                     sync_folder(place)
                 self._on_disk[user].kinds |= new
-        except OSError as error:
+        except (OSError, BackendError) as error:
             self._recovered.discard(user)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CommittedUnpublished(
-                f"{error.filename or folder}: the change is stored in history, but the file could not be"
-                f" replaced ({error.strerror}). It is replaced when the user is opened next."
+                f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"
+                f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
 
@@ -419,12 +412,19 @@ class LocalBackend(AsyncVerbs):
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
-        return self._tail(user)[1]
+        try:
+            return self._tail(user)[1]
+        except OSError as error:
+            raise _unread(error, self.folder(user)) from error
 
     def records(self, user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
         self._open(user)
-        return read_records(self.folder(user) / "history")
+        folder = self.folder(user)
+        try:
+            yield from read_records(folder / "history")
+        except OSError as error:
+            raise _unread(error, folder) from error
 
     def _tail(self, user: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
@@ -458,7 +458,7 @@ class LocalBackend(AsyncVerbs):
         """Let the first reader of a user finish what a crash left half done."""
         if user in self._recovered:
             return
-        if not self.folder(user).is_dir():
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
             return
         try:
             with self.lock(user, 5.0):
@@ -559,4 +559,10 @@ def _unwritten(error: OSError, folder: str) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
         " free space and permissions."
+    )
+
+
+def _unread(error: OSError, folder: Path) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )
