@@ -319,9 +319,8 @@ class LocalBackend(AsyncVerbs):
             self._drop(staged)
             raise _unwritten(error, folder) from error
         except BackendError:
-            self.reopen(
-                user
-            )  # whoever opens it finds out what is in history, and needs what is staged
+            # Whoever opens the user next finds out what is in history, and needs what is staged.
+            self.reopen(user)
             raise
         if self._sync:
             on_disk.segment = segment
