@@ -237,12 +237,18 @@ GUARDS = {
         damage_is_not_believed,
         [(module, "parse_record", parse_unchecked) for module in (segments, local, timeline)],
     ),
-    "stat": (a_new_version_is_noticed, [(LocalBackend, "token", lambda self, user, kind: Whatever())]),
+    "stat": (
+        a_new_version_is_noticed,
+        [(LocalBackend, "token", lambda self, user, kind: Whatever())],
+    ),
     "expected version": (
         a_save_between_reading_and_writing_is_kept,
         [(LocalBackend, "commit", commit_whatever_is_there)],
     ),
-    "exchange": (a_save_at_the_instant_of_the_exchange_is_kept, [(local, "put_in_place", replaced)]),
+    "exchange": (
+        a_save_at_the_instant_of_the_exchange_is_kept,
+        [(local, "put_in_place", replaced)],
+    ),
     "compare": (
         a_save_at_the_instant_of_the_exchange_is_kept,
         [(exchange, "_identity", lambda token: None if token is None else 0)],

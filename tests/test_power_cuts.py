@@ -3,16 +3,18 @@ each memory is as it was after one of its transactions, and after no earlier one
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
+import random
 import shutil
 import tempfile
 import tomllib
 from pathlib import Path
 
 import pytest
-from power_cuts import Recorder, crash_states, materialise, tree_of
 
+from power_cuts import Names, Recorder, crash_states, materialise, tree_of
 from tomldiary import Diary, history, locks, timeline, verification
 from tomldiary.backends import LocalBackend, files, forget_job, recovery, segments
 from tomldiary.backends import local as local_module
@@ -24,7 +26,7 @@ CANARY = b"zanzibar"
 @pytest.fixture
 def disk():
     """A folder in memory where there is one: nothing here depends on a real disk."""
-    shm = Path("/dev/shm")
+    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
     folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="power-cuts-"))
     yield folder
     shutil.rmtree(folder)
@@ -77,7 +79,7 @@ class Workload:
         os.fsync(descriptor)
         os.close(descriptor)
         if style == "rename":
-            os.replace(beside, path)
+            beside.replace(path)
         os.utime(path, (1, 1))
         folder = os.open(path.parent, os.O_RDONLY)
         os.fsync(folder)
@@ -276,6 +278,53 @@ def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, mon
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
     assert different > 150
+
+
+def crashes_again(workload, disk, monkeypatch, states, number):
+    """Yield what is left if what opens a crashed memory crashes as well, for `number` memories."""
+    place = workload.folder.relative_to(workload.recorder.top)
+    found = 0
+    for first in states:
+        folder = disk / "again"
+        folder.mkdir()
+        materialise(first.tree, folder, 1e9)
+        monkeypatch.setattr(
+            local_module, "is_older_than_the_system", lambda _, state=first: state.is_power_cut
+        )
+        recorder = Recorder(folder)
+        diary = Diary(folder / place, agent="rules")
+        with recorder.watching(monkeypatch):
+            for user in USERS:
+                seen(diary, user)
+        close(diary)
+        shutil.rmtree(folder)
+        if any(isinstance(operation, Names) for operation in recorder.operations):
+            found += 1
+            for second in crash_states(recorder, subsets=0):
+                yield dataclasses.replace(
+                    second,
+                    how=f"{first.how}, at step {first.step}, then {second.how}",
+                    acknowledged=first.acknowledged,
+                )
+        if found == number:
+            return
+
+
+@pytest.mark.parametrize(
+    "number", [5, pytest.param(150, marks=pytest.mark.torture)], ids=["short", "long"]
+)
+def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
+    disk, monkeypatch, number, request
+):
+    if number > 100 and request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+    workload = record(disk, monkeypatch)
+    states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
+    random.Random(number).shuffle(states)
+    again = crashes_again(workload, disk, monkeypatch, states, number)
+    different, problems = examine(workload, disk, monkeypatch, again)
+    assert problems == []
+    assert different > 8 * number
 
 
 @pytest.mark.torture
