@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -72,6 +72,8 @@ class Engine:
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self._operations: OrderedDict[str, _Operations] = OrderedDict()
+        self.guards: dict[str, Callable[[Edit, Document], None]] = {}
+        """By document, what puts entries back that people must not change: given an edit and what was."""
         self.renew()
         renew_after_fork(self)
 
@@ -90,6 +92,14 @@ class Engine:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of a user's documents, in a transaction with those it has begun."""
+        stored = self.backend.kinds(user)
+        joined = OPEN.get()
+        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+            return sorted({*stored, *joined.changed()})
+        return stored
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if that needs nothing but a look at the files' status, else None."""
@@ -324,6 +334,7 @@ class Engine:
         before = base.document if base is not None else NOTHING
         merged = merge(before, edit.peek(), now.document)
         fresh = now.document.edit()
+        self.undo_edits(kind, fresh, now)
         for path in {**merged.document.index, **now.document.index}:
             block = merged.document.index.get(path)
             if block is None:
@@ -331,6 +342,12 @@ class Engine:
             elif block is not now.document.index.get(path):
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
         return now, fresh
+
+    def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
+        """Put entries back that a person changed since history's end, and must not."""
+        guard = self.guards.get(kind)
+        if guard is not None and base is not None and base.logged is not None:
+            guard(edit, base.logged)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that did this operation before; the caller holds the lock.
@@ -340,6 +357,24 @@ class Engine:
         """
         if not source.operation or source.is_new:
             return None
+        before = self._operations_of(user).get(source.operation)
+        if before is not None and before[1] != source.content:
+            raise Conflict(
+                f"operation {source.operation!r} was done already, with other content. Use a new id.",
+                keys=[source.operation],
+            )
+        return before[0] if before is not None else None
+
+    def done_with(self, user: str, operation: str) -> str | None:
+        """Return the fingerprint of what was done under an operation id; None if nothing was."""
+        joined = OPEN.get()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
+            before = self._operations_of(user).get(operation)
+        return before[1] if before is not None else None
+
+    def _operations_of(self, user: str) -> dict[str, tuple[int, str]]:
+        """Return what was done under which operation id; the caller holds the lock."""
         epoch = self.backend.epoch(user)
         with self._guard:
             known = self._operations.get(user)
@@ -363,13 +398,7 @@ class Engine:
             self._operations.move_to_end(user)
             while len(self._operations) > _CACHED_USERS:
                 self._operations.popitem(last=False)
-        before = known.done.get(source.operation)
-        if before is not None and before[1] != source.content:
-            raise Conflict(
-                f"operation {source.operation!r} was done already, with other content. Use a new id.",
-                keys=[source.operation],
-            )
-        return before[0] if before is not None else None
+        return known.done
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
         saved = prepare_saves(self.backend, user, changed)

@@ -68,6 +68,7 @@ class Transaction:
             base = self.engine.settled(self.user, kind)
             self._bases[kind] = base
             edit = (base.document if base is not None else self.engine.template).edit()
+            self.engine.undo_edits(kind, edit, base)
             self._edits[kind] = edit
         return edit
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
+from tomldiary.constraints import toml_word
 from tomldiary.conversations import Conversations
 from tomldiary.errors import InvalidValue
 from tomldiary.preferences import Preferences, entry_to_item
@@ -191,11 +192,11 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     """
     where = f"{collection[-1]}.{key}"
     if not isinstance(value, Mapping):
-        raise InvalidValue(f"expected a table, found {_word(value)}.", where=where)
+        raise InvalidValue(f"expected a table, found {toml_word(value)}.", where=where)
     copied: dict[str, Any] = _copied(value, where)
     for name in copied:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected text as a key, found {_word(name)}.", where=where)
+            raise InvalidValue(f"expected text as a key, found {toml_word(name)}.", where=where)
         if name.startswith("_"):
             raise InvalidValue(
                 "fields that begin with an underscore belong to the diary. Leave it out.",
@@ -206,7 +207,7 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     found = copied.setdefault(labels, [])
     if not isinstance(found, list):
         raise InvalidValue(
-            f"expected a list of text, found {_word(found)}.", where=f"{where}.{labels}"
+            f"expected a list of text, found {toml_word(found)}.", where=f"{where}.{labels}"
         )
     for number, label in enumerate(cast("Sequence[Any]", found)):
         _check_text(label, f"{where}.{labels}.{number}")
@@ -215,7 +216,7 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
 
 def _check_text(value: Any, where: str) -> None:
     if not isinstance(value, str):
-        raise InvalidValue(f"expected text, found {_word(value)}.", where=where)
+        raise InvalidValue(f"expected text, found {toml_word(value)}.", where=where)
 
 
 def _entry(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:
@@ -240,16 +241,3 @@ def _copied(value: Any, where: str = "", depth: int = 0) -> Any:
         if isinstance(value, kind):
             return kind(value)
     return value
-
-
-def _word(value: Any) -> str:
-    """Return what TOML calls a value of this type."""
-    if value is None:
-        return "nothing"
-    words = {bool: "true or false", str: "text", int: "number", float: "number"}
-    for kind, word in words.items():
-        if isinstance(value, kind):
-            return word
-    if isinstance(value, Mapping):
-        return "a table"
-    return "a list" if isinstance(value, list | tuple) else type(value).__name__
