@@ -35,7 +35,9 @@ from langgraph.types import Command, interrupt
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
+from tomldiary.render import count_tokens
 from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langgraph import DiaryStore
 
 modes = pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
 both = pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
@@ -201,16 +203,52 @@ def test_budget_and_query_go_to_the_core(diary, writer):
         alice.upsert_preference("likes", "dark roast")
     for what in ("loud cinemas", *(f"cold soup number {number}" for number in range(9))):
         alice.upsert_preference("dislikes", what)
+    question = "Which cinemas are there?"
     for query, first in (("none", "dark roast"), ("prompt", "loud cinemas")):
-        model = Scripted(answers=[OK])
-        middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, query=query, max_tokens=60)  # fmt: skip
-        talk(create_agent(model, middleware=[middleware]), "Which cinemas are there?")
-        (shown,) = memories(model.asked[0])
-        assert first in shown.content.splitlines()[1]
-        assert "more facts are stored" in shown.content
-        assert shown.content == alice.render(
-            None if query == "none" else "Which cinemas are there?", 60
-        )
+        for tools, hint in (("none", "more facts are stored)"), ("read", "stored: use recall)")):
+            model = Scripted(answers=[OK])
+            middleware = DiaryMiddleware(
+                diary, user_id="alice", writer=writer, query=query, max_tokens=60, tools=tools
+            )
+            talk(create_agent(model, middleware=[middleware]), question)
+            (shown,) = memories(model.asked[0])
+            assert first in shown.content.splitlines()[1]
+            assert hint in shown.content
+            assert count_tokens(shown.content) <= 60
+    assert shown.content == alice.render(question, 60)
+
+
+def test_the_summary_of_the_thread_itself_is_not_repeated_to_its_model(diary, writer):
+    store = DiaryStore(diary)
+    for session in ("t1", "t0"):
+        key = ("alice", "diary", "conversations")
+        store.put(key, session, {"summary": f"About {session}.", "keywords": []})
+    model = Scripted(answers=[OK])
+    agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)])
+    talk(agent, "Hello", THREAD)
+    (shown,) = memories(model.asked[0])
+    assert "About t0." in shown.content
+    assert "About t1." not in shown.content
+
+
+def test_a_call_that_is_made_again_has_no_second_effect(diary, writer):
+    class Twice(AgentMiddleware):
+        def wrap_tool_call(self, request, handler):
+            handler(request)
+            return handler(request)
+
+    note = ("append_block", {"name": "notes", "text": "Likes rain."})
+    agent = create_agent(
+        Scripted(answers=[calling(note), calling(note), OK]),
+        middleware=[
+            Twice(),
+            DiaryMiddleware(diary, user_id="alice", writer=writer, tools="all"),
+        ],
+    )
+    last = talk(agent, "I like rain.")
+    answers = [one.content for one in last["messages"] if isinstance(one, ToolMessage)]
+    assert answers == ["✅ Done already."] * 2
+    assert diary.user("alice").block("notes").text == "Likes rain.\nLikes rain."
 
 
 def test_stored_text_cannot_leave_its_frame(diary, writer):
@@ -679,7 +717,7 @@ def test_the_session_is_the_thread_or_the_chats_first_question(diary, writer, ex
     ("tools", "offered"),
     [
         ("none", []),
-        ("read", ["recall"]),
+        ("read", ["recall", "read_block"]),
         (["forget", "recall"], ["recall", "forget"]),
     ],
 )
