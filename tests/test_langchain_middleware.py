@@ -453,6 +453,18 @@ def test_a_turn_that_failed_in_the_model_is_submitted_once_and_says_so(diary, wr
     assert writer.said[-1] == ("I like snow.", "ok")
 
 
+def test_a_turn_that_failed_and_then_ended_without_words_is_no_conflict(diary, writer):
+    middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, on_error="raise")
+    agent = create_agent(Scripted(answers=[Down(), AIMessage("")]), middleware=[middleware])
+    question = HumanMessage("I like rain.", id="m1")
+    with pytest.raises(Down):
+        talk(agent, [question], THREAD)
+    talk(agent, [question], THREAD)
+    assert [turn.status for turn in writer.turns] == ["failed", "completed"]
+    assert writer.flush(20)
+    assert writer.stats()["failed"] == 0
+
+
 def test_a_turn_that_is_retried_behind_it_is_submitted_when_it_is_done(diary, writer):
     agent = create_agent(
         Scripted(answers=[Down(), Down(), OK]),
