@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.fact_rules import FactRules, Provenance
-from tomldiary.facts import Fact, Facts, undo_edits
+from tomldiary.facts import Fact, Facts, facts_document
 from tomldiary.intervals import in_utc
 from tomldiary.models import timestamp
 from tomldiary.toml.values import decode_nulls
@@ -227,14 +227,7 @@ class FactVerbs:
         return Facts(self._facts_document(), self.diary.fact_schemas)
 
     def _facts_document(self) -> Document:
-        """Return the document; what a person did to immutable facts does not count."""
-        document = self._engine.document(self.user_id, _KIND)
-        known = self._engine.load(self.user_id, _KIND)
-        if known is None or known.logged is None:
-            return document
-        edit = document.edit()
-        undo_edits(edit, known.logged, self.diary.fact_schemas)
-        return edit.done()
+        return facts_document(self._engine, self.user_id, self.diary.fact_schemas)
 
     def _fact_problems(self) -> Iterator[InvalidValue]:
         return self._facts().problems()

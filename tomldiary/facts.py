@@ -5,8 +5,9 @@
     food = "vegan"
     _created = "…"
 
-A fact of a temporal type has its first moment in the key, and holds from `_valid_from` to `_valid_to`:
-the one that follows it with the same singleton key ends it in any case.
+A fact of a temporal type has its first moment in the key. It holds from `_valid_from` until the next one
+with the same singleton key begins, or until `_valid_to` if somebody said so: the end of an interval is
+not written twice, so that facts may arrive in any order, and one that is removed leaves no gap.
 """
 
 from __future__ import annotations
@@ -25,9 +26,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tomldiary.constraints import FactSchema
+    from tomldiary.engine import Engine
     from tomldiary.toml.document import Document, Overlay
 
-__all__ = ["Fact", "Facts", "fact_data", "same_data", "stored_facts", "undo_edits"]
+__all__ = [
+    "Fact",
+    "Facts",
+    "fact_data",
+    "facts_document",
+    "same_data",
+    "stored_facts",
+    "undo_edits",
+]
 
 _ROOT = "facts"
 _logger = get_logger(__name__)
@@ -195,6 +205,17 @@ def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema
                     edit.put(path, held.entry)
             except InvalidValue:
                 continue  # something that is no table stands in its way: it is told as a problem
+
+
+def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema]) -> Document:
+    """Return a user's facts as they are now; what a person did to immutable ones does not count."""
+    document = engine.document(user, _ROOT)
+    known = engine.load(user, _ROOT)
+    if known is None or known.logged is None:
+        return document
+    edit = document.edit()
+    undo_edits(edit, known.logged, schemas)
+    return edit.done()
 
 
 def stored_facts(tables: Document | Overlay) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

@@ -22,6 +22,7 @@ try:
     from tomldiary_pydantic_ai.capability import DiaryCapability
     from tomldiary_pydantic_ai.compaction import compactor_agent
     from tomldiary_pydantic_ai.extraction import build_extractor, extractor_agent
+    from tomldiary_pydantic_ai.harness_store import TomlMemoryStore
     from tomldiary_pydantic_ai.toolset import DiaryToolset
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "pydantic_ai":
@@ -34,6 +35,7 @@ __all__ = [
     "DiaryToolset",
     "MemoryAccessError",
     "MemoryFile",
+    "TomlMemoryStore",
     "build_extractor",
     "compactor_agent",
     "extractor_agent",
