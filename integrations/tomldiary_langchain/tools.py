@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -24,6 +23,7 @@ from tomldiary.memory_verbs import (
     described_by,
     naming_categories,
 )
+from tomldiary.twins import in_thread
 from tomldiary_langchain.identity import resolve_session, resolve_user
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def _tool(
 
     @functools.wraps(function)
     async def arun(*args: Any, **kwargs: Any) -> tuple[str, Any]:
-        return await asyncio.to_thread(run, *args, **kwargs)
+        return await in_thread(run, *args, **kwargs)
 
     tool = StructuredTool.from_function(
         run,
