@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -421,6 +422,43 @@ def test_without_a_writer_it_has_one_of_its_own(diary):
     talk(create_agent(Scripted(answers=[OK]), middleware=[middleware]), "I like rain.")
     middleware.writer.close_sync()
     assert "I like rain." in diary.user("alice").document("preferences")
+
+
+def test_a_turn_in_the_journal_survives_a_killed_process(tmp_path):
+    program = """
+import os, signal, sys, threading
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from tomldiary import Diary, MemoryWriter
+from tomldiary_langchain import DiaryMiddleware
+
+class Watched(MemoryWriter):
+    def submit_nowait(self, turn):
+        self.receipt = super().submit_nowait(turn)
+        return self.receipt
+
+def never(message, deps):
+    threading.Event().wait()
+
+writer = Watched(Diary(sys.argv[1], agent=never))
+middleware = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+agent = create_agent(FakeListChatModel(responses=["ok"]), middleware=[middleware])
+agent.invoke({"messages": "I like rain."})
+assert writer.receipt.wait_stored(20) and not writer.receipt.is_done
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with MemoryWriter(Diary(tmp_path, agent="rules")) as writer:
+        assert writer.flush(20)
+    texts = [item.text for item in Diary(tmp_path).user("alice").preferences("likes").values()]
+    assert texts == ["I like rain."]
 
 
 # Turns that break
