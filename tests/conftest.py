@@ -24,3 +24,10 @@ def _network_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture
+def _asked_for(request: pytest.FixtureRequest) -> None:
+    """Leave a long run out unless it is asked for with `-m torture`."""
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")

@@ -44,7 +44,7 @@ def test_documents_in_folders_are_private_and_recovered(tmp_path):
     assert file.parent.stat().st_mode & 0o777 == 0o700
     # Killed between history and exchange: the new text is staged, the old one in place.
     file.write_bytes(before)
-    (tmp_path / "alice" / staged_name("items/work/a%2fb", 7)).write_bytes(after)
+    (tmp_path / "alice" / staged_name("items/work/a%2fb", after, 2, 7)).write_bytes(after)
     assert '"new"' in Diary(tmp_path, agent="rules").user("alice").document("items/work/a%2fb")
     assert file.read_bytes() == after
     assert not list((tmp_path / "alice").glob(".staged-*"))

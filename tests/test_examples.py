@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "examples"
+PATHS = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
 SHOWN = {
     "first_steps.py": [
         "likes/pref001: green tea, said 2 times, contexts ['morning', 'office']",
@@ -40,6 +41,28 @@ SHOWN = {
         "degraded: queue 0% full, errors 8%, 0 turns pending",
         "closed: 11 completed, 1 failed",
     ],
+    "langchain_agent.py": [
+        "ana, friday: Which cake is good?",
+        "  Try the cheesecake.",
+        "  Try the walnut cake.",
+        """text = "I'm allergic to walnuts.\"""",
+    ],
+    "langchain_rag.py": [
+        "  You told me in tuesday#1: I hate loud restaurants.",
+        "  You told me in monday#1: I like window seats.",
+        "  You never told me.",
+    ],
+    "langchain_extractor.py": [
+        "  offered 6 tools",
+        "likes/pref001: rye bread",
+        "dislikes/pref001: cold soup",
+        "biography/pref001: I live in Porto.",
+    ],
+    "langchain_and_pydantic_ai.py": [
+        "LangChain: I know: nothing yet",
+        "pydantic-ai: ✅ Noted as likes/pref001. - allergies/pref001: I'm allergic to walnuts.",
+        "LangChain: I know: likes: night trains; allergies: I'm allergic to walnuts.",
+    ],
     "edit_while_running.py": [
         "the agent reads: eats at seven sharp",
         "and remembers: plans a surprise party",
@@ -55,7 +78,7 @@ def run(name, *arguments):
         [sys.executable, "-W", "error", EXAMPLES / name, *arguments],
         capture_output=True,
         encoding="utf-8",
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"},
+        env={**os.environ, "PYTHONPATH": PATHS, "PYTHONUTF8": "1"},
         timeout=120,
         check=False,
     )

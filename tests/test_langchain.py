@@ -9,59 +9,26 @@ import importlib.util
 import json
 import sys
 from dataclasses import dataclass
-from importlib.metadata import EntryPoint
-from typing import Any
 
 import pytest
 from langchain.agents import create_agent
-from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableLambda
 from langchain_core.utils.function_calling import convert_to_openai_tool
-from pydantic import Field
+from pydantic_ai import Agent
+from pydantic_ai.ext.langchain import LangChainToolset
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
 
-from tomldiary import Diary, MemoryWriter
-from tomldiary.errors import ExtractionError, IdentifierError, MissingExtra, SchemaError
-from tomldiary_langchain import ChatModelExtractor, DiaryRetriever, diary_tools
+from scripted_chat import Scripted, calling
+from tomldiary import Diary
+from tomldiary.errors import IdentifierError, InvalidValue, MissingExtra
+from tomldiary_langchain import DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore
 
 ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
 
 both = pytest.mark.parametrize("mode", ["sync", "async"])
-
-
-class Scripted(BaseChatModel):
-    """Answers what it was told to, and keeps what it was asked."""
-
-    answers: list[Any]
-    asked: list[Any] = Field(default_factory=list)
-    offered: list[Any] = Field(default_factory=list)
-
-    @property
-    def _llm_type(self):
-        return "scripted"
-
-    def bind_tools(self, tools, **_):
-        self.offered.extend(convert_to_openai_tool(tool)["function"] for tool in tools)
-        return self
-
-    def _generate(self, messages, stop=None, run_manager=None, **_):
-        self.asked.append(list(messages))
-        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
-        if isinstance(answer, Exception):
-            raise answer
-        return ChatResult(generations=[ChatGeneration(message=answer.model_copy())])
-
-
-def calling(*calls):
-    return AIMessage(
-        "", tool_calls=[{"name": n, "args": a, "id": f"c{i}"} for i, (n, a) in enumerate(calls)]
-    )
-
-
-DONE = AIMessage("done")
 
 
 def call(runnable, value, config, mode, **more):
@@ -143,8 +110,8 @@ def test_a_caller_cannot_name_another_user(diary, mode):
 # Tools
 
 
-def named(diary, user_id=None):
-    return {tool.name: tool for tool in diary_tools(diary, user_id)}
+def named(diary, user_id=None, **options):
+    return {tool.name: tool for tool in diary_tools(diary, user_id, **options)}
 
 
 def asked(name, **arguments):
@@ -238,6 +205,89 @@ def test_recalled_text_cannot_leave_its_frame(diary):
     assert text.endswith("</user_memory>")
 
 
+@pytest.mark.parametrize(
+    ("tools", "made"),
+    [
+        ("all", ["recall", "remember", "update", "forget"]),
+        ("read", ["recall"]),
+        ("none", []),
+        (["forget", "recall"], ["recall", "forget"]),
+    ],
+)
+def test_only_the_tools_that_are_wanted_are_made(diary, tools, made):
+    assert list(named(diary, tools=tools)) == made
+
+
+def test_names_and_descriptions_can_be_others(diary):
+    tools = named(
+        diary,
+        "alice",
+        names={"recall": "search_diary"},
+        descriptions={"recall": "Ask away.", "remember": "Note it."},
+    )
+    assert list(tools) == ["search_diary", "remember", "update", "forget"]
+    assert tools["search_diary"].description == "Ask away."
+    assert tools["remember"].description.startswith("Note it. Categories: One of: likes,")
+    diary.user("alice").upsert_preference("likes", "tea")
+    answer = tools["search_diary"].invoke(asked("search_diary", query="tea"))
+    assert (answer.name, answer.artifact[0]["text"]) == ("search_diary", "tea")
+
+
+@pytest.mark.parametrize("option", [{"tools": ["rm"]}, {"tools": "some"}, {"names": {"rm": "x"}},
+                                    {"descriptions": {"rm": "x"}}])  # fmt: skip
+def test_a_tool_that_does_not_exist_is_refused(diary, option):
+    with pytest.raises(InvalidValue, match="Use one of"):
+        diary_tools(diary, **option)
+
+
+@both
+def test_user_and_session_can_be_functions_of_the_config(diary, mode):
+    def customer(config):
+        return config["metadata"]["customer"]
+
+    tools = named(diary, customer, session_id=lambda config: "s9")
+    config = {"metadata": {"customer": "bob"}}
+    call(tools["remember"], asked("remember", category="likes", text="tea"), config, mode)
+    item = diary.user("bob").preferences("likes")["pref001"]
+    assert (item.text, item.created_by) == ("tea", "s9")
+    retriever = DiaryRetriever(diary=diary, user_id=customer)
+    assert [one.page_content for one in call(retriever, "tea", config, mode)] == ["tea"]
+    with pytest.raises(IdentifierError, match="returned None"):
+        named(diary, lambda config: None)["recall"].invoke({"query": "tea"}, ALICE)
+
+
+def test_bound_tools_work_through_the_bridge_of_pydantic_ai(diary):
+    steps = [
+        ("remember", {"category": "likes", "text": "tea"}),
+        ("remember", {"category": "nope", "text": "tea"}),
+        ("recall", {"query": "tea"}),
+        ("update", {"key": "likes/pref001", "text": "green tea"}),
+        ("forget", {"key": "likes/pref001"}),
+    ]
+    told = []
+
+    def model(messages, info):
+        assert {one.name for one in info.function_tools} == {
+            "recall",
+            "remember",
+            "update",
+            "forget",
+        }
+        told.extend(part.content for part in messages[-1].parts if part.part_kind == "tool-return")
+        if len(told) < len(steps):
+            name, arguments = steps[len(told)]
+            return ModelResponse(parts=[ToolCallPart(name, arguments)])
+        return ModelResponse(parts=[TextPart("done")])
+
+    toolset = LangChainToolset(diary_tools(diary, "alice"))
+    asyncio.run(Agent(FunctionModel(model), toolsets=[toolset]).run("hello"))
+    assert told[0] == "✅ Noted as likes/pref001."
+    assert told[1].startswith("❌ unknown category 'nope'")
+    assert "likes/pref001: tea" in told[2]
+    assert told[3:] == ["✅ Changed likes/pref001.", "🗑️ Removed likes/pref001: green tea"]
+    assert diary.users() == ["alice"]
+
+
 @dataclass
 class Context:
     user_id: str
@@ -260,154 +310,6 @@ def test_an_agent_uses_the_tools_for_the_user_of_its_context(diary, mode):
         assert [item.text for item in diary.user(user).preferences("likes").values()] == [
             f"tea of {user}"
         ]
-
-
-# Extraction
-
-
-def extraction(*answers, **options):
-    model = Scripted(answers=list(answers))
-    diary = Diary("memory:", agent=ChatModelExtractor(model, **options))
-    return model, diary
-
-
-@both
-def test_a_chat_model_updates_the_diary_through_the_six_tools(mode):
-    model, diary = extraction(
-        calling(("list_categories", {}), ("list_preferences", {"category": "likes"})),
-        calling(
-            ("upsert_preference", {"category": "likes", "text": "tea", "contexts": ["am"]}),
-            ("upsert_preference", {"category": "likes", "id": "pref001", "text": "green tea"}),
-            ("update_conversation_summary", {"summary": "About tea.", "keywords": ["tea"]}),
-            ("list_conversation_summary", {"session_id": "s1"}),
-        ),
-        DONE,
-    )
-    alice = diary.user("alice")
-    if mode == "sync":
-        alice.add_turn("I like <tea>.", "Nice.", session_id="s1")
-    else:
-        asyncio.run(alice.aadd_turn("I like <tea>.", "Nice.", session_id="s1"))
-    assert [item.text for item in alice.preferences("likes").values()] == ["green tea"]
-    assert alice.conversations()["s1"].summary == "About tea."
-    assert {one["name"] for one in model.offered} == {
-        "list_categories", "list_preferences", "upsert_preference", "forget_preference",
-        "list_conversation_summary", "update_conversation_summary",
-    }  # fmt: skip
-    upsert = next(one for one in model.offered if one["name"] == "upsert_preference")
-    assert set(upsert["parameters"]["properties"]) == {
-        "category", "id", "text", "contexts", "suppress_count_increment",
-    }  # fmt: skip
-    assert upsert["parameters"]["required"] == ["category"]
-    assert "Leave out, with an id, to only confirm." in upsert["description"]
-    system, user = model.asked[0]
-    assert "- **likes**" in system.content
-    assert "{" not in system.content
-    assert "I like &lt;tea&gt;." in user.content
-    answers = [one for one in model.asked[-1] if isinstance(one, ToolMessage)]
-    assert [one.tool_call_id for one in answers] == ["c0", "c1", "c0", "c1", "c2", "c3"]
-    assert all(one.status == "success" for one in answers)
-    assert "About tea." in answers[-1].content
-
-
-def test_wrong_calls_are_answered_and_the_model_goes_on():
-    broken = AIMessage(
-        "",
-        invalid_tool_calls=[
-            {"name": "upsert_preference", "args": "{", "id": "c9", "error": "bad JSON",
-             "type": "invalid_tool_call"}
-        ],
-    )  # fmt: skip
-    model, diary = extraction(
-        calling(
-            ("drop_everything", {}),
-            ("upsert_preference", {"category": "likes", "text": ["tea"]}),
-            ("upsert_preference", {"text": "tea"}),
-            ("upsert_preference", {"category": "nope", "text": "tea"}),
-            ("forget_preference", {"category": "likes", "id": "pref001"}),
-        ),
-        broken,
-        calling(("upsert_preference", {"category": "likes", "text": "tea", "ctx": 1, "x": 2})),
-        DONE,
-    )
-    diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
-    answers = [one for one in model.asked[-1] if isinstance(one, ToolMessage)]
-    assert [one.status for one in answers] == ["error"] * 6 + ["success"]
-    texts = [one.content for one in answers]
-    assert "Use one of: list_categories" in texts[0]
-    assert "upsert_preference: text: " in texts[1]
-    assert "category: Field required" in texts[2]
-    assert "not allowed" in texts[3]
-    assert "bad JSON" in texts[5]
-    assert len(diary.user("alice").preferences("likes")) == 1
-
-
-def test_a_model_that_never_ends_is_stopped_and_changes_nothing():
-    looping = calling(("upsert_preference", {"category": "likes", "id": "new", "text": "tea"}))
-    model, diary = extraction(looping, max_rounds=3)
-    with pytest.raises(ExtractionError, match="after 3 answers"):
-        diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
-    assert len(model.asked) == 3
-    assert diary.users() == []
-    _, diary = extraction(looping, DONE, max_rounds=2)
-    diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
-    assert len(diary.user("alice").preferences("likes")) == 1
-    with pytest.raises(ValueError, match="max_rounds"):
-        ChatModelExtractor(model, max_rounds=0)
-
-
-def test_a_failing_model_changes_nothing():
-    store = calling(("upsert_preference", {"category": "likes", "text": "tea"}))
-    _, diary = extraction(store, OSError("no line"))
-    with pytest.raises(ExtractionError, match="no line"):
-        diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
-    assert diary.users() == []
-
-
-def test_a_model_without_tools_is_refused_when_the_extractor_is_made():
-    with pytest.raises(SchemaError, match="GenericFakeChatModel cannot call tools"):
-        ChatModelExtractor(GenericFakeChatModel(messages=iter([])))
-
-
-def test_one_extractor_serves_many_users_at_once():
-    class Echo(Scripted):
-        def _generate(self, messages, stop=None, run_manager=None, **_):
-            if isinstance(messages[-1], ToolMessage):
-                answer = DONE
-            else:
-                said = messages[1].content.split("<user_message>")[1].split("<")[0]
-                answer = calling(("upsert_preference", {"category": "likes", "text": said}))
-            return ChatResult(generations=[ChatGeneration(message=answer)])
-
-    diary = Diary("memory:", agent=ChatModelExtractor(Echo(answers=[])))
-
-    async def work():
-        async with MemoryWriter(diary) as writer:
-            for number in range(12):
-                await writer.submit(f"user{number}", "s", f"thing {number}", "ok")
-
-    asyncio.run(work())
-    for number in range(12):
-        items = diary.user(f"user{number}").preferences("likes").values()
-        assert [item.text for item in items] == [f"thing {number}"]
-
-
-def test_a_chat_model_is_an_agent_of_the_diary_through_the_entry_point(monkeypatch):
-    line = EntryPoint(
-        "chat_model_extractor",
-        "tomldiary_langchain.extractor:ChatModelExtractor",
-        "tomldiary.extractors",
-    )
-    installed = importlib.metadata.entry_points
-    monkeypatch.setattr(
-        importlib.metadata,
-        "entry_points",
-        lambda **wanted: [line] if wanted.get("name") == line.name else installed(**wanted),
-    )
-    store = calling(("upsert_preference", {"category": "likes", "text": "tea"}))
-    diary = Diary("memory:", agent=Scripted(answers=[store, DONE]))
-    diary.user("alice").add_turn("I like tea.", "Nice.", session_id="s1")
-    assert [item.text for item in diary.user("alice").preferences("likes").values()] == ["tea"]
 
 
 def test_a_missing_langchain_names_the_install_command(monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend, exchange
+from tomldiary.backends.layout import staged_name
 from tomldiary.errors import InvalidTOML
 from tomldiary.history import parse_record
 from tomldiary.merge import merge
@@ -325,7 +326,8 @@ def test_a_save_that_a_crash_left_displaced_comes_back(alice, file, tmp_path, mo
     displaced = (
         file.read_text().replace('"tea"', '"green tea"  # mine').replace("seq = 2", "seq = 1")
     )
-    (file.parent / ".staged-1-0-preferences.tmp").write_text(displaced)
+    name = staged_name("preferences", file.read_bytes(), 2, 0)
+    (file.parent / name).write_text(displaced)
     again = Diary(tmp_path, agent="rules", durability="process").user("alice")
     again.preferences("likes")
     age(file)
@@ -336,7 +338,7 @@ def test_a_save_that_a_crash_left_displaced_comes_back(alice, file, tmp_path, mo
 def test_what_was_staged_but_never_committed_is_swept(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     staged = file.read_text().replace('"tea"', '"never happened"').replace("seq = 1", "seq = 2")
-    (file.parent / ".staged-1-0-preferences.tmp").write_text(staged)
+    (file.parent / staged_name("preferences", staged.encode(), 2, 0)).write_text(staged)
     assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
     assert not list(file.parent.glob(".staged*"))
 
@@ -345,8 +347,9 @@ def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path)
     alice.upsert_preference("likes", "tea")
     whole = file.read_text()
     staged = whole.replace("seq = 1", "seq = 2")
-    for cut in range(0, len(staged), 9):
-        (file.parent / ".staged-1-0-preferences.tmp").write_text(staged[:cut])
+    name = staged_name("preferences", staged.encode(), 2, 0)
+    for cut in range(len(staged)):
+        (file.parent / name).write_text(staged[:cut])
         assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea"]
         assert file.read_text() == whole
 

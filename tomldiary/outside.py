@@ -42,6 +42,8 @@ class Known:
     """Whether history ends at exactly this text."""
     logged: Document | None = None
     """What history ends at, where a person's save has changed it since."""
+    is_merged: bool = False
+    """Whether the document is that save with ours merged into it, and so not what the file holds."""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which that save displaced ours."""
     problem: DocumentError | None = None
@@ -113,12 +115,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         return Known(stored.token, ours, last_digest, is_logged=True, is_young=young)
     merged = merge(base, ours, document)
     result = merged.document.sharing_blocks_of(ours)
+    result_digest = digest(result.text)
     return Known(
         stored.token,
         result,
-        digest(result.text),
+        result_digest,
         is_logged=False,
         logged=ours,
+        is_merged=result_digest != text_digest,
         conflicts=merged.conflicts,
         is_young=young,
     )

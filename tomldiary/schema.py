@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, overload
+from weakref import WeakKeyDictionary
 
 from pydantic import BaseModel
 from pydantic.errors import PydanticUndefinedAnnotation
@@ -158,9 +159,21 @@ def _unknown(format_: str) -> InvalidValue:
     return InvalidValue(f"unknown format {format_!r}. Use pretty, json or python.", where="format")
 
 
-def _item_types(pref_table_cls: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+# Every write asks; a class that was read once does not change.
+_read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = WeakKeyDictionary()
+
+
+def _item_types(pref_table_cls: object) -> dict[str, type[PreferenceItem]]:
+    """Return the item class of each category; not a copy."""
+    pref_table_cls = _checked(pref_table_cls)
+    found = _read.get(pref_table_cls)
+    if found is None:
+        found = _read[pref_table_cls] = _read_types(pref_table_cls)
+    return found
+
+
+def _read_types(table: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
     found: dict[str, type[PreferenceItem]] = {}
-    table = _checked(pref_table_cls)
     config = table.model_config
     by_name = config.get("populate_by_name") or config.get("validate_by_name")
     for name, field in table.model_fields.items():

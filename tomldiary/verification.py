@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.base import digest
 from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
-from tomldiary.backends.segments import segments
+from tomldiary.backends.segments import damaged, segments
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history import parse_record, redo
 from tomldiary.timeline import EMPTY
@@ -44,6 +44,8 @@ class Damage:
     message: str
     is_torn: bool = False
     """Whether it is only the end of an append that was cut off and never acknowledged."""
+    is_set_aside: bool = False
+    """Whether it was damaged when somebody wrote, who put it into a file of its own and went on without it."""
 
 
 @dataclass(slots=True)
@@ -90,6 +92,14 @@ def walk(backend: Backend, user: str) -> Walked:
             backend.place(user, kind),
             end + 1,
             f"the document was written by transaction {named}, but history ends at {end}.",
+        )
+    elif isinstance(backend, LocalBackend) and (aside := damaged(backend.folder(user) / "history")):
+        walked.damage = Damage(
+            str(aside[0]),
+            None,
+            "a record that was damaged was found at history's end and set aside here; what it changed may not be"
+            " in history.",
+            is_set_aside=True,
         )
     return walked
 

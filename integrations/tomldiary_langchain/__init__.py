@@ -1,11 +1,12 @@
-"""One memory behind LangChain: a retriever, tools, and extraction with any chat model.
+"""One memory behind LangChain: middleware, tools, a retriever, and extraction with any chat model.
 
-from tomldiary_langchain import ChatModelExtractor, DiaryRetriever, diary_tools
+from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware, DiaryRetriever, diary_tools
 """
 
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
 
@@ -16,4 +17,20 @@ from tomldiary_langchain.extractor import ChatModelExtractor
 from tomldiary_langchain.retriever import DiaryRetriever
 from tomldiary_langchain.tools import diary_tools
 
-__all__ = ["ChatModelExtractor", "DiaryRetriever", "diary_tools"]
+if TYPE_CHECKING:
+    from tomldiary_langchain.middleware import DiaryMiddleware
+
+__all__ = ["ChatModelExtractor", "DiaryMiddleware", "DiaryRetriever", "diary_tools"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the middleware when it is asked for: it alone needs `langchain`, the rest its core."""
+    if name != "DiaryMiddleware":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from tomldiary_langchain.middleware import DiaryMiddleware  # noqa: PLC0415 - see above
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in {"langchain", "langgraph"}:
+            raise
+        raise MissingExtra("DiaryMiddleware", "langchain") from error
+    return DiaryMiddleware

@@ -1,4 +1,4 @@
-"""Extraction with any LangChain chat model that can call tools."""
+"""Extraction with any LangChain chat model: one that calls tools, or one that only writes."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from langchain_core.messages import HumanMessage, SystemMessage, ToolMessage
+from langchain_core.messages import HumanMessage, SystemMessage
 from pydantic import BaseModel, ValidationError, create_model
 
-from tomldiary.errors import ExtractionError, SchemaError
+from tomldiary.errors import ExtractionError
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.tools import EXTRACTION_TOOLS
+from tomldiary_langchain.dialogue import dialogue_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import BaseMessage, InvalidToolCall, ToolCall
-    from langchain_core.runnables import RunnableConfig
+    from langchain_core.messages import BaseMessage, ToolCall
 
     from tomldiary.draft import MemoryDeps
 
 __all__ = ["ChatModelExtractor"]
-
-# The tag keeps what this model writes out of the message stream of a graph that it runs in.
-_CONFIG: RunnableConfig = {"tags": ["nostream"], "run_name": "tomldiary_extractor"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,32 +48,30 @@ def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
 
 
 _TOOLS = {function.__name__: _tool(function) for function in EXTRACTION_TOOLS}
+_ARGUMENTS = {name: tool.arguments for name, tool in _TOOLS.items()}
 
 
 class ChatModelExtractor:
     """Lets a chat model read a turn and update the diary with the core's six tools.
 
-    Use it as a diary's `agent`: `Diary("./memories", agent=ChatModelExtractor(model))`.
+    Use it as a diary's `agent`: `Diary("./memories", agent=ChatModelExtractor(model))`, or give the
+    chat model itself. A model that cannot call tools writes its calls down: as structured output if it
+    has that, and else as JSON in its text.
 
     Args:
-        model: A chat model that implements `bind_tools`.
+        model: A chat model.
         max_rounds: Answers the model may give for one turn. A model that still calls tools in the
             last one has not finished: the turn fails and changes nothing.
 
     Raises:
-        SchemaError: The model cannot call tools.
+        ValueError: `max_rounds` is less than 1.
     """
 
     def __init__(self, model: BaseChatModel, max_rounds: int = 8) -> None:
         if max_rounds < 1:
             raise ValueError("max_rounds is at least 1.")
-        try:
-            self._model = model.bind_tools([tool.arguments for tool in _TOOLS.values()])
-        except (NotImplementedError, AttributeError) as error:
-            raise SchemaError(
-                f"{type(model).__name__} cannot call tools. Give a chat model that implements bind_tools."
-            ) from error
         self._name = type(model).__name__
+        self._dialogue = dialogue_with(model, _ARGUMENTS)
         self.max_rounds = max_rounds
 
     def __repr__(self) -> str:
@@ -89,15 +84,17 @@ class ChatModelExtractor:
             ExtractionError: It was not finished after `max_rounds` answers.
         """
         context = _Context(deps)
-        messages: list[BaseMessage] = [SystemMessage(draft_prompt(deps)), HumanMessage(message)]
+        dialogue = self._dialogue
+        prompt = draft_prompt(deps) + dialogue.instructions
+        messages: list[BaseMessage] = [SystemMessage(prompt), HumanMessage(message)]
         for _ in range(self.max_rounds):
-            answer = await self._model.ainvoke(messages, _CONFIG)
-            messages.append(answer)
-            if not answer.tool_calls and not answer.invalid_tool_calls:
-                return str(answer.text)
+            answer = await dialogue.ask(messages)
+            messages.append(answer.message)
+            if not answer.calls and not answer.unreadable:
+                return str(answer.message.text)
             # One after the other: the second call may build on what the first one stored.
-            messages += [_reply(call, await _call(context, call)) for call in answer.tool_calls]
-            messages += [_reply(call, _unreadable(call)) for call in answer.invalid_tool_calls]
+            told = [(call, await _call(context, call)) for call in answer.calls]
+            messages += dialogue.replies([*told, *answer.unreadable])
         raise ExtractionError(
             f"the model still called tools after {self.max_rounds} answers. Nothing was changed; raise"
             " max_rounds if the turns are long."
@@ -118,12 +115,3 @@ async def _call(context: _Context, call: ToolCall) -> str:
         return f"❌ {call['name']}: {wrong}."
     given = {name: getattr(arguments, name) for name in arguments.model_fields_set}
     return await tool.run(context, **given)
-
-
-def _unreadable(call: InvalidToolCall) -> str:
-    return f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}."
-
-
-def _reply(call: ToolCall | InvalidToolCall, text: str) -> ToolMessage:
-    status = "error" if text.startswith("❌") else "success"
-    return ToolMessage(text, tool_call_id=call["id"] or "", status=status)

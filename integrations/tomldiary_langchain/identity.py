@@ -1,43 +1,75 @@
-"""Whose memory a retriever or a tool works on, as LangChain says it; the order is the core's."""
+"""Whose memory a run is about, as LangChain says it; the order is the core's."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.identity import session_of, user_of
+from langchain_core.runnables import RunnableConfig, ensure_config
+
+from tomldiary.identity import given, session_of, user_of
 
 if TYPE_CHECKING:
-    from langchain_core.runnables import RunnableConfig
+    from langgraph.runtime import Runtime
 
-__all__ = ["resolve_session", "resolve_user"]
+__all__ = ["AgentWho", "Who", "agent_session", "agent_user", "resolve_session", "resolve_user"]
+
+Who = str | Callable[[RunnableConfig], str | None] | None
+"""An id; a function of the run's config that returns one; or None to look it up in the run."""
+AgentWho = str | Callable[[Any, Any], str | None] | None
+"""An id; a function of an agent's state and `Runtime` that returns one; or None to look it up."""
 
 _HINT = (
-    "Give user_id when you make the retriever or the tools, or pass"
-    ' config={"configurable": {"user_id": …}}.'
+    "Give user_id when you make the {what}, put a user_id in the context, or pass"
+    ' config={{"configurable": {{"user_id": …}}}}.'
 )
 
 
-def resolve_user(explicit: str | None, config: RunnableConfig) -> str:
+def resolve_user(explicit: Who, config: RunnableConfig) -> str:
     """Return the user: explicit, in the context, in the config, or the server's.
 
     Raises:
         IdentifierError: None of them names one, or a name that is found is blank or no text.
     """
-    return user_of(explicit, hint=_HINT, **_places(config))
+    hint = _HINT.format(what="retriever or the tools")
+    return user_of(given("user", explicit, config), hint=hint, **_places(config, _context()))
 
 
-def resolve_session(config: RunnableConfig) -> str:
-    """Return the session a run belongs to, for the record; "" if it names none.
+def resolve_session(explicit: Who, config: RunnableConfig) -> str:
+    """Return the session a run belongs to, for the record; "" if nobody names one.
 
     Raises:
         IdentifierError: A name that is found is blank or no text.
     """
-    return session_of(None, default="", **_places(config))
+    named = given("session", explicit, config)
+    return session_of(named, default="", **_places(config, _context()))
 
 
-def _places(config: RunnableConfig) -> dict[str, Any]:
+def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
+    """Return the user of an agent's run; the places are those of `resolve_user`.
+
+    Raises:
+        IdentifierError: None of them names one, or a name that is found is blank or no text.
+    """
+    hint = _HINT.format(what="middleware")
+    named = given("user", explicit, state, runtime)
+    return user_of(named, hint=hint, **_places(_config(), runtime.context))
+
+
+def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default: str) -> str:
+    """Return the session of an agent's run: explicit, in the run, its thread, or `default`.
+
+    Raises:
+        IdentifierError: A name that is found is blank or no text.
+    """
+    named = given("session", explicit, state, runtime)
+    return session_of(named, default=default, **_places(_config(), runtime.context))
+
+
+def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
+    config = ensure_config(config)  # a bridge of another framework passes none
     return {
-        "context": _context(),
+        "context": context,
         "settings": config.get("configurable"),
         "metadata": config.get("metadata"),
     }
@@ -51,3 +83,10 @@ def _context() -> Any:
         return getattr(get_runtime(), "context", None)
     except (ImportError, RuntimeError, KeyError):
         return None
+
+
+def _config() -> RunnableConfig:
+    """Return the config of the graph that runs."""
+    from langgraph.config import get_config  # noqa: PLC0415 - LangChain's core does not need it
+
+    return get_config()

@@ -11,7 +11,7 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import field_validator
 
 from tomldiary.diary import Diary
-from tomldiary_langchain.identity import resolve_user
+from tomldiary_langchain.identity import Who, resolve_user
 
 if TYPE_CHECKING:
     from langchain_core.callbacks import (
@@ -37,8 +37,8 @@ class DiaryRetriever(BaseRetriever):
 
     diary: Diary | str | os.PathLike[str]
     """A diary, or the folder of one with the built-in preference table."""
-    user_id: str | None = None
-    """The user; None takes the one of the run."""
+    user_id: Who = None
+    """The user, or a function of the run's config; None takes the one of the run."""
     k: int = 5
     """Most documents returned; `invoke(…, k=…)` overrides it."""
 

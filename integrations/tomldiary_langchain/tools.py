@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from langchain_core.runnables import (
     RunnableConfig,  # noqa: TC002 - LangChain reads the annotations of tools
@@ -13,18 +13,35 @@ from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
 from tomldiary.diary import Diary
-from tomldiary.memory_verbs import MOST_HITS, Answer, MemoryVerbs, described_by, naming_categories
+from tomldiary.errors import InvalidValue
+from tomldiary.memory_verbs import (
+    MOST_HITS,
+    READING_VERBS,
+    VERBS,
+    Answer,
+    MemoryVerbs,
+    described_by,
+    naming_categories,
+)
 from tomldiary_langchain.identity import resolve_session, resolve_user
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection, Mapping
 
-__all__ = ["diary_tools"]
+    from tomldiary_langchain.identity import Who
+
+__all__ = ["diary_tools", "tools_of"]
 
 
 def diary_tools(
-    diary: Diary | str | os.PathLike[str], user_id: str | None = None
+    diary: Diary | str | os.PathLike[str],
+    user_id: Who = None,
+    *,
+    session_id: Who = None,
+    tools: Literal["none", "read", "all"] | Collection[str] = "all",
+    names: Mapping[str, str] | None = None,
+    descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
     """Return the tools `recall`, `remember`, `update` and `forget`, sync and async.
 
@@ -33,12 +50,34 @@ def diary_tools(
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
-        user_id: The user; None takes the one the run's config names. Never an argument of a tool.
+        user_id: The user, or a function of the run's config; None looks it up in the run's context,
+            config and metadata. Never an argument of a tool.
+        session_id: The session that is written beside entries, likewise; None is `session_id` or
+            `thread_id` of the run, or else none.
+        tools: "all", "read" (those that change nothing), "none", or names.
+        names: Other names of tools, by the names here.
+        descriptions: Other descriptions of tools, by the names here.
+
+    Raises:
+        InvalidValue: A tool is named that does not exist.
     """
     memory = diary if isinstance(diary, Diary) else Diary(diary)
 
     def verbs(config: RunnableConfig) -> MemoryVerbs:
-        return MemoryVerbs(memory.user(resolve_user(user_id, config)), resolve_session(config))
+        user = memory.user(resolve_user(user_id, config))
+        return MemoryVerbs(user, resolve_session(session_id, config))
+
+    return tools_of(memory, verbs, tools, names or {}, descriptions or {})
+
+
+def tools_of(
+    diary: Diary,
+    verbs: Callable[[RunnableConfig], MemoryVerbs],
+    tools: Literal["none", "read", "all"] | Collection[str] = "all",
+    names: Mapping[str, str] | None = None,
+    descriptions: Mapping[str, str] | None = None,
+) -> list[StructuredTool]:
+    """Return the tools for whatever user `verbs` says a run is about; see `diary_tools`."""
 
     @described_by(MemoryVerbs.recall)
     def recall(
@@ -62,11 +101,19 @@ def diary_tools(
     def forget(key: str, config: RunnableConfig) -> Answer:
         return verbs(config).forget(key)
 
-    categories = f"Categories: {naming_categories(memory.allowed)}"
-    return [_tool(recall), _tool(remember, categories), _tool(update), _tool(forget)]
+    functions = {function.__name__: function for function in (recall, remember, update, forget)}
+    described = dict(_known("descriptions", descriptions or {}))
+    renamed = dict(_known("names", names or {}))
+    notes = {"remember": f"Categories: {naming_categories(diary.allowed)}"}
+    return [
+        _tool(functions[name], renamed.get(name, name), described.get(name), notes.get(name, ""))
+        for name in _wanted(tools)
+    ]
 
 
-def _tool(function: Callable[..., Answer], note: str = "") -> StructuredTool:
+def _tool(
+    function: Callable[..., Answer], name: str, description: str | None, note: str
+) -> StructuredTool:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> tuple[str, Any]:
         answer = function(*args, **kwargs)
@@ -81,10 +128,36 @@ def _tool(function: Callable[..., Answer], note: str = "") -> StructuredTool:
     tool = StructuredTool.from_function(
         run,
         arun,
+        name=name,
         parse_docstring=True,
         response_format="content_and_artifact",
         handle_tool_error=True,
         handle_validation_error=True,
     )
-    tool.description = f"{tool.description} {note}".strip()
+    tool.description = f"{description or tool.description} {note}".strip()
     return tool
+
+
+def _wanted(tools: Literal["none", "read", "all"] | Collection[str]) -> tuple[str, ...]:
+    if isinstance(tools, str):
+        groups = {"none": (), "read": READING_VERBS, "all": VERBS}
+        if tools not in groups:
+            allowed = ", ".join(repr(group) for group in groups)
+            raise InvalidValue(
+                f"{tools!r} is unknown. Use one of: {allowed}, or a list of names.", where="tools"
+            )
+        return groups[tools]
+    wanted = _known("tools", tools)
+    return tuple(name for name in VERBS if name in wanted)
+
+
+C = TypeVar("C", bound="Collection[str]")
+
+
+def _known(option: str, names: C) -> C:
+    for name in names:
+        if name not in VERBS:
+            raise InvalidValue(
+                f"there is no tool {name!r}. Use one of: {', '.join(VERBS)}.", where=option
+            )
+    return names

@@ -44,8 +44,8 @@ class AsyncVerbs:
         await in_thread(_erase, self, user_id, kind)
 
     async def delete_user(self: Backend, user_id: str) -> None:
-        """Forget everything of the user, history included; work that began before is refused."""
-        await in_thread(_erase, self, user_id, None)
+        """Forget everything of the user, history included; work that is under way is refused."""
+        await in_thread(_forget, self, user_id)
 
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""
@@ -70,15 +70,16 @@ def _save(backend: Backend, user: str, kind: str, content: str) -> None:
             results={kind: digest(content)},
         )
         expected = {kind: old.token if old is not None else None}
-        backend.commit(user, Commit({kind: content}, expected, [render_record(record)]))
+        backend.commit(user, Commit({kind: content.encode()}, expected, [render_record(record)]))
 
 
-def _erase(backend: Backend, user: str, kind: str | None) -> None:
+def _erase(backend: Backend, user: str, kind: str) -> None:
+    with backend.lock(user, _SAVE_TIMEOUT):
+        backend.erase(user, kind)
+
+
+def _forget(backend: Backend, user: str) -> None:
     from tomldiary.forgetting import Selection  # noqa: PLC0415 - keeps the import of backends light
 
     with backend.lock(user, _SAVE_TIMEOUT):
-        if kind is None:
-            # Not just the files: work that is under way for this user must not bring them back.
-            backend.forget(user, Selection(everything=True))
-        else:
-            backend.erase(user, kind)
+        backend.forget(user, Selection(everything=True))

@@ -26,6 +26,7 @@ __all__ = [
     "Stored",
     "Token",
     "digest",
+    "encoded_digest",
     "validate_identifier",
 ]
 
@@ -38,8 +39,13 @@ Durability = Literal["full", "process", "none"]
 
 
 def digest(text: str) -> str:
-    """Fingerprint of a text: the first 128 bits of SHA-256, in hex."""
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:32]
+    """Fingerprint of a text: the first 128 bits of SHA-256 over its UTF-8, in hex."""
+    return encoded_digest(text.encode())
+
+
+def encoded_digest(data: bytes) -> str:
+    """Fingerprint of a text that is encoded already."""
+    return hashlib.sha256(data).hexdigest()[:32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +60,19 @@ class Stored:
 class Commit:
     """All that one transaction changes; it is stored as a whole or not at all."""
 
-    texts: Mapping[str, str]
-    """New text of each changed document, by kind."""
+    contents: Mapping[str, bytes]
+    """New text of each changed document in UTF-8, by kind."""
     expected: Mapping[str, Token | None]
     """Version each changed document was read at; None: it did not exist."""
     records: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
+    replaces_save: bool = False
+    """Whether a person's save gives way: should a power cut bring its file back, it would be merged again."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The contents as text."""
+        return {kind: content.decode() for kind, content in self.contents.items()}
 
 
 class Backend(Protocol):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
-from tomldiary.backends.segments import new_segment, segments, split_records
+from tomldiary.backends.segments import damaged, new_segment, segments, split_records
 from tomldiary.erasure import Plan, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection
@@ -224,8 +224,12 @@ class _Work:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to forget."""
-        return self.plan.is_empty and self._new_ledger == self._ledger
+        """Whether there is nothing to forget; what a damaged record holds cannot be known."""
+        return (
+            self.plan.is_empty
+            and self._new_ledger == self._ledger
+            and not damaged(self._folder / "history")
+        )
 
     def stage(self, job: _Job) -> None:
         """Write all files as they are going to be, and then that they are there."""
@@ -273,6 +277,8 @@ def _publish(folder: Path, job: _Job) -> None:
             (folder / name).replace(folder / target)
     for kind, document in job.documents.items():
         _publish_document(folder, kind, document)
+    for aside in damaged(folder / "history"):
+        aside.unlink()
     for place in {
         (folder / "history"),
         *((folder / f"{kind}.toml").parent for kind in job.documents),
@@ -301,8 +307,11 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
             edit.delete(path)
             if block is not None:
                 edit.restore(path, block.text, made.own_values(path) or {})
-        staged.unlink()
-        write_new(str(staged), edit.done().text.encode(), sync=True)
+        # What is staged stays until there is better: without it the document would count as done.
+        merged = staged.with_name(f"{staged.name}-merged")
+        merged.unlink(missing_ok=True)
+        write_new(str(merged), edit.done().text.encode(), sync=True)
+        merged.replace(staged)
     staged.replace(target)
 
 

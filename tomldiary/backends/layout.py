@@ -10,6 +10,7 @@ import os
 import re
 import stat
 from pathlib import Path
+from zlib import crc32
 
 from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
@@ -18,6 +19,7 @@ __all__ = [
     "STAGED",
     "check_parent",
     "checked_kind",
+    "is_as_staged",
     "kinds_in",
     "make_parent",
     "staged_name",
@@ -29,7 +31,8 @@ STAGED = ".staged-"
 _SUFFIX = ".toml"
 _OWNER = "owner"
 _HISTORY = "history"
-_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_][a-z0-9_.%=~-]*)*")
+_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
+_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.\d+-")
 _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
 
@@ -50,9 +53,31 @@ def checked_kind(kind: str) -> str:
     return kind
 
 
-def staged_name(kind: str, number: int) -> str:
-    """Return the name under which a document is staged; `number` makes it this process's only one."""
-    return f"{STAGED}{os.getpid()}-{number}-{kind.replace('%', '%25').replace('/', '%2f')}.tmp"
+def staged_name(kind: str, data: bytes, seq: int, number: int) -> str:
+    """Return the name under which a document is staged.
+
+    Args:
+        kind: The document's name.
+        data: Its content.
+        seq: The transaction that it belongs to.
+        number: Makes the name this process's only one.
+    """
+    name = kind.replace("%", "%25").replace("/", "%2f")
+    return f"{STAGED}{os.getpid()}-{seq}.{crc32(data):08x}.{number}-{name}.tmp"
+
+
+def is_as_staged(name: str, data: bytes, newest: int) -> bool:
+    """Tell whether a staged file is still, or not even, what was staged; it is not once it was exchanged.
+
+    Args:
+        name: The file's.
+        data: Its content.
+        newest: The last transaction in history: what belongs to a later one was never exchanged.
+    """
+    found = _STAGED.match(name)
+    if found is None:
+        return True
+    return int(found[1]) > newest or f"{crc32(data):08x}" == found[2]
 
 
 def target_of(staged: str) -> str:

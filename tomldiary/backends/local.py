@@ -14,18 +14,19 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
+import secrets
 import shutil
 import time
-from contextlib import contextmanager
-from datetime import datetime
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.backends.async_verbs import AsyncVerbs
-from tomldiary.backends.base import Stored, digest
+from tomldiary.backends.base import Stored
 from tomldiary.backends.epochs import Epochs
-from tomldiary.backends.exchange import put_in_place, swap
+from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import (
     FileToken,
     file_token,
@@ -41,35 +42,44 @@ from tomldiary.backends.layout import (
     kinds_in,
     make_parent,
     staged_name,
-    target_of,
 )
-from tomldiary.backends.segments import append_records, last_record, newest_segment, read_records
+from tomldiary.backends.recovery import is_older_than_the_system, roll_forward, sweep
+from tomldiary.backends.segments import (
+    append_records,
+    cut_off,
+    last_record,
+    newest_segment,
+    read_records,
+)
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
     Conflict,
+    DiaryError,
     LockTimeout,
 )
-from tomldiary.history import parse_record, redo
+from tomldiary.history import next_sequence, parse_record
 from tomldiary.identifiers import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.locks import UserLocks
+from tomldiary.logging import get_logger
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
-    from tomldiary.history import Record
 
 __all__ = ["LocalBackend"]
 
 _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
 _JOB_PREFIX = ".forgetting"
-_SEQ = re.compile(r"^seq = (\d+)\s*$", re.MULTILINE)
-_ENTRY = re.compile(r"^\s*\[(?!\s*_meta\b)", re.MULTILINE)
+_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
+_MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
+_logger = get_logger(__name__)
 
 
 class _Tail(NamedTuple):
@@ -79,6 +89,20 @@ class _Tail(NamedTuple):
     token: FileToken
     folder_time: int
     record: str
+
+
+@dataclass(slots=True)
+class _OnDisk:
+    """Names of a user's that this process has seen synced, so that a power cut cannot take them.
+
+    Another process may have been killed between making a file and syncing its name, so a file that is there
+    proves nothing.
+    """
+
+    inode: int
+    """Of the user's folder: another folder of the same name is another one."""
+    segment: str = ""
+    kinds: set[str] = field(default_factory=set[str])
 
 
 class LocalBackend(AsyncVerbs):
@@ -115,7 +139,11 @@ class LocalBackend(AsyncVerbs):
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
-        self._names = itertools.count()
+        self._on_disk: dict[str, _OnDisk] = {}
+        self._everybody: tuple[int, list[str]] | None = None
+        self._is_root_on_disk = False
+        # Process ids come again, in a container after each restart: a name that a crash left must not.
+        self._names = itertools.count(secrets.randbits(16))
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
@@ -136,7 +164,7 @@ class LocalBackend(AsyncVerbs):
         folder = self.base_path / name
         if not folder.exists() and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # made by the ancestor, which used the id as it was
-        if len(self._folders) > 10_000:  # noqa: PLR2004 - a bound on memory, nothing depends on it
+        if len(self._folders) > _MOST_USERS:
             self._folders.clear()
         self._folders[user] = folder
         return folder
@@ -162,6 +190,12 @@ class LocalBackend(AsyncVerbs):
         self._open(user)
         return file_token(f"{self.folder(user)}/{kind}.toml")
 
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
+        """Return the versions of several files: one `stat` each."""
+        self._open(user)
+        folder = f"{self.folder(user)}/"
+        return [file_token(f"{folder}{kind}.toml") for kind in kinds]
+
     def read(self, user: str, kind: str) -> Stored | None:
         """Return the document's text, or None."""
         self._open(user)
@@ -176,79 +210,141 @@ class LocalBackend(AsyncVerbs):
         """Return the names of the user's documents."""
         return kinds_in(self.folder(user))
 
-    def users(self) -> list[str]:
-        """Return all user ids that have a document."""
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
+        """Return when documents were last added to folders of the user; None: too recently to tell."""
+        place = self.folder(user)
+        times = tuple([_folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < time.time_ns() - _YOUNG else None
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / _SYSTEM / "index" / encode_folder(user)
+
+    def known_users(self) -> list[str]:
+        """Return the ids of all who have a folder, sorted: one `stat` if nobody came or left."""
+        before = self._everybody
+        when = _folder_time(str(self.base_path))
+        if before is not None and before[0] == when:
+            return before[1]
         try:
             folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
-        found = [self._user_of(name) for name in folders if name != _SYSTEM]
-        for user in found:
-            # Somebody who is being forgotten may never be opened again.
-            if (
-                user is not None
-                and file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None
-            ):
-                self.reopen(user)
-                self._open(user)
-        return sorted(user for user in found if user is not None and self.kinds(user))
+        found: list[str] = []
+        is_whole = when < time.time_ns() - _YOUNG
+        for name in folders:
+            if name == _SYSTEM:
+                continue
+            try:
+                user = self._user_of(name)
+            except DiaryError as error:
+                _logger.warning("a user is left out: %s", error)
+                user = None
+            is_whole = is_whole and user is not None
+            found += [user] if user is not None else []
+        if is_whole:
+            self._everybody = (when, sorted(found))
+        return sorted(found)
+
+    def users(self) -> list[str]:
+        """Return all user ids that have a document; a folder that cannot be read is left out, with a warning."""
+        try:
+            folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise BackendError(f"{self.base_path}: cannot be listed ({error.strerror}).") from error
+        found: list[str] = []
+        for name in folders:
+            if name == _SYSTEM:
+                continue
+            try:
+                user = self._user_of(name)
+                if user is None:
+                    continue
+                if file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None:
+                    # Somebody who is being forgotten may never be opened again.
+                    self.reopen(user)
+                    self._open(user)
+                if self.kinds(user):
+                    found.append(user)
+            except DiaryError as error:
+                _logger.warning("a user is left out: %s", error)
+        return sorted(found)
 
     def _user_of(self, name: str) -> str | None:
         decoded = decode_folder(name)
         if decoded is not None:
             return decoded
-        owner = read_file(self.base_path / name / _OWNER)
+        path = self.base_path / name / _OWNER
+        owner = read_file(path)
         if owner is None:
             return None
-        encoded = parse_toml(decode_utf8(owner[0]))["user_id"]
-        return str(encoded).encode("ascii").decode("unicode_escape")
+        encoded = parse_toml(decode_utf8(owner[0], path=str(path)), path=str(path)).get("user_id")
+        return str(encoded).encode("ascii", "replace").decode("unicode_escape") if encoded else None
 
     # Writing
 
-    @contextmanager
-    def lock(self, user: str, timeout: float) -> Generator[None]:
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, after finishing what a crash left."""
-        with self._locks.hold(user, timeout):
-            self._recover(user)
-            yield
+        return self._locks.hold(user, timeout, self._recover)
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
         folder = str(self.folder(user))
-        for kind in commit.texts:
-            if file_token(f"{folder}/{checked_kind(kind)}.toml") != commit.expected.get(kind):
+        for kind, expected in commit.expected.items():
+            if file_token(f"{folder}/{checked_kind(kind)}.toml") != expected:
                 raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
         staged: dict[str, str] = {}
+        seq = next_sequence(commit.records[-1]) - 1
         try:
-            if not os.path.isdir(folder):  # noqa: PTH112 - this is the hot path of every write
-                self._create(user, self.folder(user))
-            for kind, text in commit.texts.items():
+            on_disk = self._prepare(user, folder)
+            for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
-                temp = self._temp_name(folder, kind)
-                write_new(temp, text.encode("utf-8"), sync=self._sync)
+                temp = self._temp_name(folder, kind, data, seq)
+                write_new(temp, data, sync=self._sync)
                 staged[kind] = temp
             newest = self._tail(user)[0]
-            appended = append_records(f"{folder}/history", newest, commit.records, sync=self._sync)
+        except BaseException as error:
+            self._drop(staged)
+            if isinstance(error, OSError):
+                raise _unwritten(error, folder) from error
+            raise
+        try:
+            segment, token = append_records(
+                f"{folder}/history", newest, commit.records, sync=self._sync, known=on_disk.segment
+            )
         except OSError as error:
             self._drop(staged)
-            raise BackendError(
-                f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was"
-                " changed. Check free space and permissions."
-            ) from error
-        except BaseException:
-            self._drop(staged)
+            raise _unwritten(error, folder) from error
+        except BackendError:
+            self.reopen(
+                user
+            )  # whoever opens it finds out what is in history, and needs what is staged
             raise
-        self._tails[user] = _Tail(*appended, _folder_time(f"{folder}/history"), commit.records[-1])
-        return self._publish(user, folder, staged, commit.expected)
+        if self._sync:
+            on_disk.segment = segment
+        self._tails[user] = _Tail(
+            segment, token, _folder_time(f"{folder}/history"), commit.records[-1]
+        )
+        new = {
+            kind
+            for kind in commit.contents
+            if commit.replaces_save
+            or kind not in on_disk.kinds
+            or commit.expected.get(kind) is None
+        }
+        return self._publish(user, folder, staged, commit.expected, new)
 
-    def _temp_name(self, folder: str, kind: str) -> str:
-        return f"{folder}/{staged_name(kind, next(self._names))}"
+    def _temp_name(self, folder: str, kind: str, data: bytes, seq: int) -> str:
+        return f"{folder}/{staged_name(kind, data, seq, next(self._names))}"
 
     @staticmethod
     def _drop(staged: dict[str, str]) -> None:
         for temp in staged.values():
-            Path(temp).unlink(missing_ok=True)
+            with suppress(OSError):  # swept by whoever comes next
+                os.unlink(temp)  # noqa: PTH108 - paths are strings here
 
     def _publish(
         self,
@@ -256,7 +352,9 @@ class LocalBackend(AsyncVerbs):
         folder: str,
         staged: dict[str, str],
         expected: Mapping[str, FileToken | None],
+        new: set[str],
     ) -> dict[str, FileToken]:
+        """Put the staged files in their places; the names of those that are `new` are synced."""
         tokens: dict[str, FileToken] = {}
         try:
             for kind, temp in staged.items():
@@ -264,22 +362,52 @@ class LocalBackend(AsyncVerbs):
                 token = put_in_place(temp, target, expected.get(kind))
                 if token is not None:
                     tokens[kind] = token
+            if self._sync and new:
+                for place in {parent for kind in new for parent in _folders_of(folder, kind)}:
+                    sync_folder(place)
+                self._on_disk[user].kinds |= new
         except OSError as error:
             self._recovered.discard(user)
             raise CommittedUnpublished(
-                f"{error.filename}: the change is stored in history, but the file could not be"
+                f"{error.filename or folder}: the change is stored in history, but the file could not be"
                 f" replaced ({error.strerror}). It is replaced when the user is opened next."
             ) from error
         return tokens
 
-    def _create(self, user: str, folder: Path) -> None:
-        make_folder(folder, sync=self._sync)
-        if folder.name.startswith("~"):
-            encoded = user.encode("unicode_escape").decode("ascii")
-            text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
-            write_new(str(folder / _OWNER), text.encode(), sync=self._sync)
+    def _prepare(self, user: str, folder: str) -> _OnDisk:
+        """See that the user's folder is there, and at the first commit here that it stays."""
+        try:
+            inode = os.stat(folder).st_ino  # noqa: PTH116 - this is the hot path of every write
+        except FileNotFoundError:
+            make_folder(Path(folder), sync=self._sync)
+            inode = os.stat(folder).st_ino  # noqa: PTH116 - see above
+        known = self._on_disk.get(user)
+        if known is not None and known.inode == inode:
+            return known
+        self._name_owner(user, Path(folder))
         if self._sync:
             sync_folder(folder)
+            sync_folder(self.base_path)
+            if not self._is_root_on_disk:
+                with suppress(PermissionError):  # not ours: whoever made it has to keep it
+                    sync_folder(self.base_path.absolute().parent)
+                self._is_root_on_disk = True
+        if len(self._on_disk) > _MOST_USERS:
+            self._on_disk.clear()
+        known = self._on_disk[user] = _OnDisk(inode)
+        return known
+
+    def _name_owner(self, user: str, folder: Path) -> None:
+        """Say whose folder it is, where its name cannot."""
+        if not folder.name.startswith("~"):
+            return
+        with suppress(DiaryError):  # torn by a crash
+            if self._user_of(folder.name) == user:
+                return
+        encoded = user.encode("unicode_escape").decode("ascii")
+        text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
+        (folder / _OWNER).unlink(missing_ok=True)
+        write_new(str(folder / _OWNER), text.encode(), sync=self._sync)
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
@@ -306,8 +434,7 @@ class LocalBackend(AsyncVerbs):
             return None, None
         record, end = last_record(newest)
         if end < newest.stat().st_size:
-            with newest.open("r+b") as file:
-                file.truncate(end)
+            cut_off(newest, end)
         if record is None:
             # The only record of a fresh segment was torn: the one before it is in the segment before.
             newest.unlink()
@@ -335,14 +462,22 @@ class LocalBackend(AsyncVerbs):
         """Publish what was committed and sweep what was only staged; the caller holds the lock."""
         folder = self.folder(user)
         try:
-            names = [entry.name for entry in os.scandir(folder)]
-            if any(name.startswith(_JOB_PREFIX) for name in names):
-                from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
-
-                finish(self, user)
-                names = [entry.name for entry in os.scandir(folder)]
+            self._repair(user, folder)
         except FileNotFoundError:
-            return
+            return  # there is no such user
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or folder}: what a crash has left cannot be put right ({error.strerror})."
+                " Check free space and permissions."
+            ) from error
+
+    def _repair(self, user: str, folder: Path) -> None:
+        names = os.listdir(folder)  # noqa: PTH208 - names, not paths
+        if any(name.startswith(_JOB_PREFIX) for name in names):
+            from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
+
+            finish(self, user)
+            names = os.listdir(folder)  # noqa: PTH208 - see above
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
@@ -352,55 +487,18 @@ class LocalBackend(AsyncVerbs):
         text = self._tail(user)[1]
         if text is not None:
             record = parse_record(text)
-            if staged or _restarted_since(record):
-                self._roll_forward(folder, record)
-        newest = int(found.group(1)) if text and (found := _SEQ.search(text)) else 0
+            if staged or is_older_than_the_system(record):
+                roll_forward(folder, record, partial(self._temp_name, str(folder)))
+        newest = next_sequence(text) - 1
         for name in staged:
-            self._sweep(folder, name, newest)
+            sweep(folder, name, newest)
         self._recovered.add(user)
-
-    @staticmethod
-    def _sweep(folder: Path, name: str, newest: int) -> None:
-        """Remove what a crash left staged, unless it is a person's save that an exchange put there."""
-        found = read_file(folder / name)
-        target = folder / target_of(name)
-        if found is not None and target.exists():
-            text = found[0].decode("utf-8", "replace")
-            grown_from = _SEQ.search(text)
-            logged = {
-                fingerprint
-                for record in read_records(folder / "history")
-                for fingerprint in parse_record(record).results.values()
-            }
-            # What we had staged ourselves carries the number of a transaction that never happened, or
-            # was cut off before it came to that: `_meta` stands at the head of what we write.
-            is_ours = (
-                int(grown_from.group(1)) > newest
-                if grown_from is not None
-                else _ENTRY.search(text) is None
-            )
-            if not is_ours and digest(text) not in logged:
-                swap(str(folder / name), str(target))
-        (folder / name).unlink(missing_ok=True)
-
-    def _roll_forward(self, folder: Path, record: Record) -> None:
-        """Publish the last transaction's documents where that did not happen any more."""
-        for kind, wanted in record.results.items():
-            target = folder / f"{kind}.toml"
-            found = read_file(target)
-            current = found[0].decode("utf-8", "replace") if found is not None else ""
-            if digest(current) == wanted or digest(current) != record.bases[kind]:
-                continue  # published, or a person has changed it since
-            text = redo(current, record, kind)
-            make_parent(str(folder), kind, sync=self._sync)
-            temp = self._temp_name(str(folder), kind)
-            write_new(temp, text.encode("utf-8"), sync=self._sync)
-            os.replace(temp, target)  # noqa: PTH105
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""
         self._tails.pop(user, None)
         self._folders.pop(user, None)
+        self._on_disk.pop(user, None)
         self._recovered.discard(user)
 
     # Forgetting
@@ -431,8 +529,7 @@ class LocalBackend(AsyncVerbs):
             shutil.rmtree(folder)
         except OSError as error:
             raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
-        self._tails.pop(user, None)
-        self._recovered.discard(user)
+        self.reopen(user)
         return True
 
 
@@ -444,10 +541,14 @@ def _folder_time(path: str) -> int:
         return 0
 
 
-def _restarted_since(record: Record) -> bool:
-    """Tell whether the machine was restarted after the record was written: renames may be lost."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock is None:
-        return True
-    booted = time.time() - time.clock_gettime(clock)
-    return datetime.fromisoformat(record.time).timestamp() < booted
+def _folders_of(folder: str, kind: str) -> list[str]:
+    """Return the folders whose names lead to a document, from its own to the user's."""
+    parts = kind.split("/")[:-1]
+    return ["/".join([folder, *parts[:length]]) for length in range(len(parts) + 1)]
+
+
+def _unwritten(error: OSError, folder: str) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
+        " free space and permissions."
+    )

@@ -6,10 +6,12 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
+from zlib import crc32
 
-from tomldiary.backends.files import make_folder, sync_folder, token_of, write_all
+from tomldiary.backends.files import make_folder, sync_folder, token_of, write_all, write_new
 from tomldiary.errors import BackendError, InvalidTOML
 from tomldiary.history import HEADER, parse_record
+from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +19,10 @@ if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
 
 __all__ = [
+    "DAMAGED",
     "append_records",
+    "cut_off",
+    "damaged",
     "last_record",
     "new_segment",
     "newest_segment",
@@ -26,8 +31,13 @@ __all__ = [
     "split_records",
 ]
 
+_logger = get_logger(__name__)
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 SEGMENT_BYTES = 4 * 1024 * 1024
+DAMAGED = ".damaged-"
+"""In the name of a file that holds a damaged record; not a segment, as it does not end in ".toml"."""
+_END = b"\n]\n"
+"""How a record ends, and no line within one looks like it."""
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
 
 
@@ -55,9 +65,16 @@ def new_segment(folder: Path, newest: Path | None) -> Path:
 
 
 def append_records(
-    folder: str, newest: str | None, records: list[str], *, sync: bool
+    folder: str, newest: str | None, records: list[str], *, sync: bool, known: str = ""
 ) -> tuple[str, FileToken]:
     """Append records; on failure the segment is as before.
+
+    Args:
+        folder: The history's.
+        newest: The segment that is appended to while it has room; None: there is none.
+        records: The texts, oldest first.
+        sync: Whether they are to be on the disk when this returns.
+        known: The segment whose name is known to be on the disk.
 
     Returns:
         The segment that holds them, and its version.
@@ -70,6 +87,9 @@ def append_records(
     path = newest
     if path is not None and os.stat(path).st_size + len(data) > SEGMENT_BYTES:  # noqa: PTH116 - hot
         path = None
+        if sync:
+            # Its last record may be of a process that was killed before it could.
+            _sync_file(newest)
     if path is None:
         make_folder(Path(folder), sync=sync)
         path = str(new_segment(Path(folder), Path(newest) if newest else None))
@@ -82,9 +102,9 @@ def append_records(
             write_all(descriptor, data)
             if sync:
                 _sync_data(descriptor)
-                if size == 0:
+                if path != known:
                     sync_folder(folder)
-        except OSError as error:
+        except BaseException as error:
             _take_back(descriptor, size, path, error, sync=sync)
             raise
         return path, token_of(os.fstat(descriptor))
@@ -92,7 +112,7 @@ def append_records(
         os.close(descriptor)
 
 
-def _take_back(descriptor: int, size: int, path: str, cause: OSError, *, sync: bool) -> None:
+def _take_back(descriptor: int, size: int, path: str, cause: BaseException, *, sync: bool) -> None:
     """Cut the segment back to `size`, so that what failed is not found later."""
     try:
         os.ftruncate(descriptor, size)
@@ -100,10 +120,14 @@ def _take_back(descriptor: int, size: int, path: str, cause: OSError, *, sync: b
             os.fsync(descriptor)
     except OSError as error:
         raise BackendError(
-            f"{path}: a record was appended that could neither be finished ({cause.strerror}) nor"
+            f"{path}: a record was appended that could neither be finished ({_reason(cause)}) nor"
             f" taken back ({error.strerror}). Whether the change is stored is not known; reopen the"
             " diary and look before you repeat it."
         ) from error
+
+
+def _reason(error: BaseException) -> str:
+    return str(error.strerror if isinstance(error, OSError) else type(error).__name__)
 
 
 def last_record(path: Path) -> tuple[str | None, int]:
@@ -112,36 +136,65 @@ def last_record(path: Path) -> tuple[str | None, int]:
     What follows the last whole record is the torn end of an append that was never acknowledged.
     """
     with path.open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        begin, data = size, b""
-        end = size
+        begin, data = file.seek(0, os.SEEK_END), b""
         while begin > 0:
             step = min(_TAIL, begin)
             begin -= step
             file.seek(begin)
             data = file.read(step) + data
             while (at := _last_header(data)) >= 0:
-                text = data[at:].decode("utf-8", "replace")
+                # The next append may have been cut off within its header, or be no text at all.
+                whole = _without_rest(data[at:])
+                text = whole.decode("utf-8", "replace")
                 try:
                     parse_record(text)
                 except InvalidTOML:
                     # Torn or damaged: what came before it is what counts.
-                    end = begin + at
                     data = data[:at]
                     continue
-                return text, end
+                return text, begin + at + len(whole)
     return None, 0
+
+
+def cut_off(path: Path, end: int) -> None:
+    """Shorten a segment to `end`; a record that looks whole but is damaged is set aside first.
+
+    An append that was cut off was never acknowledged. What ends like a whole record may have been, and
+    have been damaged since.
+    """
+    with path.open("rb") as file:
+        file.seek(end)
+        rest = file.read()
+    if f"\n{rest.decode('latin-1')}".endswith(_END.decode()):
+        aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
+        aside.unlink(missing_ok=True)  # the same, or what is there of it
+        write_new(str(aside), rest, sync=True)
+        sync_folder(path.parent)
+        _logger.warning("%s: the last record is damaged; it was set aside as %s", path, aside.name)
+    os.truncate(path, end)
+
+
+def damaged(folder: Path) -> list[Path]:
+    """Return the records of a history that were set aside."""
+    try:
+        return sorted(path for path in folder.iterdir() if DAMAGED in path.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def read_records(folder: Path) -> Iterator[str]:
     """Yield all records, newest first, reading no more of the files than is asked for."""
+    is_newest = True
     for path in reversed(segments(folder)):
         with path.open("rb") as file:
             begin = file.seek(0, os.SEEK_END)
             data = b""
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
-                    yield data[at:].decode("utf-8", "replace")
+                    # A writer may be about to append the next one.
+                    record = _without_rest(data[at:]) if is_newest else data[at:]
+                    is_newest = False
+                    yield record.decode("utf-8", "replace")
                     data = data[:at]
                 if begin == 0:
                     break
@@ -151,13 +204,30 @@ def read_records(folder: Path) -> Iterator[str]:
                 data = file.read(step) + data
 
 
+def _without_rest(data: bytes) -> bytes:
+    """Return a record without what follows its end; all of it if it has none."""
+    at = data.find(_END)
+    return data if at < 0 else data[: at + len(_END)]
+
+
 def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
     found: list[str] = []
     while (at := _last_header(data)) >= 0:
-        found.append(data[at:].decode("utf-8", "replace"))
+        # Only behind the newest record can there be the rest of an append that was cut off.
+        record = data[at:] if found else _without_rest(data[at:])
+        found.append(record.decode("utf-8", "replace"))
         data = data[:at]
     return found[::-1]
+
+
+def _sync_file(path: str | None) -> None:
+    assert path is not None  # noqa: S101 - only a segment can be full
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _sync_data(descriptor: int) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail
+from tomldiary.toml.compare import changed_spans, spliced
 from tomldiary.toml.document import Document, Overlay, find_table
 from tomldiary.toml.guards import check_size
 from tomldiary.toml.lexer import Block, header_path
@@ -15,6 +16,7 @@ from tomldiary.toml.values import render_path, same_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tomldiary.toml.compare import Span
     from tomldiary.toml.document import Path, Table
 
 __all__ = ["Edit"]
@@ -23,13 +25,16 @@ __all__ = ["Edit"]
 class Edit(Overlay):
     """Changes to tables of one document, text and values; `done()` gives the new document."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         super().__init__(document)
-        self._base = document
+        self._changed = is_changed
+        self.base = document
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
+        self.spans: list[Span] = []
+        """What `done()` found to be changed in the text."""
         self.newline = "\r\n" if any("\r\n" in block.text for block in self._blocks[:2]) else "\n"
 
     def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
@@ -86,9 +91,10 @@ class Edit(Overlay):
         """Remove the table at `path` with its attached comments; False if there is none."""
         if self.table(path) is None:
             return False
-        own = [self._index[path]] if path in self._index else []
-        if path in self._parents:
-            own += self._below(path)
+        own = self._below(path) if path in self._parents else []
+        if path in self._index:
+            # In the order of the document: removing one may rewrite what stands in front of it.
+            own = [block for block in self._blocks if block is self._index[path] or block in own]
         holder = self._holder(path[:-1])
         for block in own:
             self._remove(block)
@@ -126,7 +132,14 @@ class Edit(Overlay):
     def peek(self) -> Document:
         """Return the document as changed so far, and go on."""
         self._owned = {}  # what was handed out is not changed any more
-        return Document(list(self._blocks), self._data, has_arrays=self._base.has_arrays)
+        return Document(
+            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo
+        )
+
+    def length(self, path: Path) -> int:
+        """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
+        block = self._index.get(path)
+        return 0 if block is None else len(block.text)
 
     def done(self) -> Document:
         """Return the changed document, or the same object if nothing changed.
@@ -135,7 +148,8 @@ class Edit(Overlay):
             UnsafeDocument: The result is larger than a reader would accept.
         """
         if not self._changed:
-            return self._base
+            return self.base
+        self.spans = changed_spans(self.base.blocks, self._blocks)
         document = Document(
             self._blocks,
             self._data,
@@ -143,9 +157,11 @@ class Edit(Overlay):
             self._index,
             self._last,
             self._parents,
-            has_arrays=self._base.has_arrays,  # an edit adds no list of tables
+            has_arrays=self.base.has_arrays,  # an edit adds no list of tables
+            encoded=spliced(self.base, self.spans),
+            memo=self.memo,
         )
-        check_size(document.text)
+        check_size(document.encoded)
         return document
 
     # Blocks
@@ -177,7 +193,9 @@ class Edit(Overlay):
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
-        at = self._blocks.index(anchor)
+        # Most new tables go to the end.
+        at = -1 if self._blocks[-1] is anchor else self._blocks.index(anchor)
+        at %= len(self._blocks)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
         if at + 1 < len(self._blocks) and not tail:
@@ -259,7 +277,8 @@ class Edit(Overlay):
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
         self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
-        del self._index[block.path]
+        if self._index.get(block.path) is block:  # lists of tables are not in it
+            del self._index[block.path]
         parent = block.path[:-1]
         if self._last.get(parent) is block:
             del self._last[parent]
@@ -298,7 +317,7 @@ class Edit(Overlay):
         """Return the values written in `block` itself, without tables that have headers of their own."""
         if not block.path and not block.text.strip("\ufeff \t\r\n"):
             return None
-        if block.path and not self._base.has_arrays:
+        if block.path and not self.base.has_arrays:
             # Whatever has no header of its own below this one is written here.
             table = self.table(block.path) or {}
             return {

@@ -1,0 +1,70 @@
+"""A LangChain agent that remembers its user from one thread to the next.
+
+Shows `DiaryMiddleware`: the model is shown what is known, and each turn is read in the background.
+The model is scripted, so it runs offline. Run: python examples/langchain_agent.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from langchain.agents import create_agent
+from langchain_core.language_models import SimpleChatModel
+from langgraph.checkpoint.memory import InMemorySaver
+
+from tomldiary import Diary
+from tomldiary_langchain import DiaryMiddleware
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
+
+@dataclass
+class Guest:
+    """Whom a run is about; the middleware looks here for the user."""
+
+    user_id: str
+
+
+class Baker(SimpleChatModel):
+    """Stands in for a model: it reads everything it is given before it recommends a cake."""
+
+    _llm_type = "baker"
+
+    def _call(self, messages: list[BaseMessage], *_args: Any, **_kwargs: Any) -> str:
+        given = " ".join(str(message.text) for message in messages)
+        cakes = {"walnut cake": "walnuts", "cheesecake": "lactose", "fruit tart": "no fruit"}
+        return f"Try the {next(cake for cake, reason in cakes.items() if reason not in given)}."
+
+
+def main(folder: Path) -> None:
+    """Tell the agent something in one thread, and ask it in another."""
+    diary = Diary(folder, agent="rules")  # with a model: the same chat model, or a cheaper one
+    memory = DiaryMiddleware(diary)
+    agent = create_agent(
+        Baker(), middleware=[memory], context_schema=Guest, checkpointer=InMemorySaver()
+    )
+
+    def say(user: str, thread: str, text: str) -> None:
+        answer = agent.invoke(
+            {"messages": [{"role": "user", "content": text}]},
+            {"configurable": {"thread_id": thread}},
+            context=Guest(user),
+        )
+        print(f"{user}, {thread}: {text}\n  {answer['messages'][-1].text}")
+        memory.writer.flush()  # only for this demonstration: the next turn is to know at once
+
+    say("ana", "monday", "I'm allergic to walnuts.")
+    say("ana", "friday", "Which cake is good?")
+    say("ben", "friday evening", "Which cake is good?")
+    memory.writer.close_sync()
+    print(f"\n{(folder / 'ana' / 'preferences.toml').read_text('utf-8')}")
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as spare:
+        main(Path(sys.argv[1] if len(sys.argv) > 1 else spare))

@@ -1,0 +1,162 @@
+"""How a chat model asks for tools: by calling them, or by writing down what it would call."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from pydantic import BaseModel, Field
+
+from tomldiary.extraction.message import escape
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage, InvalidToolCall
+    from langchain_core.runnables import Runnable, RunnableConfig
+
+__all__ = ["Answered", "Asked", "Dialogue", "dialogue_with"]
+
+# The tag keeps what this model writes out of the message stream of a graph that it runs in.
+_CONFIG: RunnableConfig = {"tags": ["nostream"], "run_name": "tomldiary_extractor"}
+
+Answered = tuple["ToolCall | InvalidToolCall", str]
+"""A call, and what it was answered."""
+
+
+class Asked(NamedTuple):
+    """One answer of a model."""
+
+    message: AIMessage
+    calls: Sequence[ToolCall]
+    unreadable: Sequence[Answered] = ()
+    """Calls that could not be read, with what to say about them."""
+
+
+class Dialogue(Protocol):
+    """Asks a model for calls, and tells it what they were answered."""
+
+    instructions: str
+    """What the model has to know about calling tools; goes behind its prompt."""
+
+    async def ask(self, messages: list[BaseMessage]) -> Asked:
+        """Return the model's next answer."""
+        ...
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        """Return what the calls were answered, as messages."""
+        ...
+
+
+def dialogue_with(model: BaseChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
+    """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
+    try:
+        return _Calling(model.bind_tools(list(tools.values())))
+    except (NotImplementedError, AttributeError):
+        pass
+    try:
+        return _Writing(model.with_structured_output(_Calls, include_raw=True), tools)
+    except (NotImplementedError, AttributeError):
+        return _Writing(model, tools)
+
+
+class _Calling:
+    """With a model that calls tools."""
+
+    instructions = ""
+
+    def __init__(self, model: Runnable[Any, AIMessage]) -> None:
+        self._model = model
+
+    async def ask(self, messages: list[BaseMessage]) -> Asked:
+        answer = await self._model.ainvoke(messages, _CONFIG)
+        unreadable = [
+            (call, f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}.")
+            for call in answer.invalid_tool_calls
+        ]  # fmt: skip
+        return Asked(answer, answer.tool_calls, unreadable)
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        return [
+            ToolMessage(
+                text,
+                tool_call_id=call["id"] or "",
+                status="error" if text.startswith("❌") else "success",
+            )
+            for call, text in answered
+        ]
+
+
+class _Call(BaseModel):
+    tool: str = Field(description="The name of a tool.")
+    arguments: dict[str, Any] = Field(default_factory=dict, description="Its arguments, by name.")
+
+
+class _Calls(BaseModel):
+    """The tools to call now, in this order; none when there is nothing left to do."""
+
+    calls: list[_Call] = Field(default_factory=list[_Call])
+
+
+_WRITE_CALLS = """
+You cannot call the tools yourself; write down which to call, and you are told what they answer. \
+Answer with JSON and nothing else, such as
+{"calls": [{"tool": "list_preferences", "arguments": {"category": "…"}}]}
+and, when the diary is up to date, with {"calls": []}
+
+The tools, with their arguments as JSON schemas:
+"""
+_UNREADABLE: InvalidToolCall = {
+    "type": "invalid_tool_call", "name": "your answer", "args": None, "id": None, "error": None,
+}  # fmt: skip
+
+
+class _Writing:
+    """With a model that cannot call tools, and answers with text or with structured output."""
+
+    def __init__(self, model: Runnable[Any, Any], tools: Mapping[str, type[BaseModel]]) -> None:
+        self._model = model
+        self.instructions = _WRITE_CALLS + "\n".join(
+            json.dumps({"tool": name, **_schema(arguments)}, ensure_ascii=False)
+            for name, arguments in tools.items()
+        )
+
+    async def ask(self, messages: list[BaseMessage]) -> Asked:
+        answer: Any = await self._model.ainvoke(messages, _CONFIG)
+        if isinstance(answer, dict):  # structured output: the message, and what was read in it
+            held = cast("dict[str, Any]", answer)
+            message, read, error = held["raw"], held["parsed"], held["parsing_error"]
+        else:
+            message = answer if isinstance(answer, AIMessage) else AIMessage(str(answer))
+            read, error = _read(str(message.text))
+        if read is None:
+            why = f"❌ it could not be read ({error or 'no JSON'}). Answer with JSON and nothing else."
+            return Asked(message, (), [(_UNREADABLE, why)])
+        calls = _Calls.model_validate(read).calls
+        return Asked(
+            message, [ToolCall(name=one.tool, args=one.arguments, id=None) for one in calls]
+        )
+
+    def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
+        lines = "\n".join(f"{call['name']}: {escape(text)}" for call, text in answered)
+        return [HumanMessage(f'<tool_answers note="data">\n{lines}\n</tool_answers>')]
+
+
+def _read(text: str) -> tuple[_Calls | None, Exception | None]:
+    """Return what is asked for in a text; one without any JSON asks for nothing."""
+    start = text.find("{")
+    if start < 0:
+        return _Calls(), None
+    try:
+        # What is cut short is no JSON: completing it would store half of what was meant.
+        found, _ = json.JSONDecoder(strict=False).raw_decode(text[start:])
+        return _Calls.model_validate(found), None
+    except ValueError as error:
+        return None, error
+
+
+def _schema(arguments: type[BaseModel]) -> dict[str, Any]:
+    schema = arguments.model_json_schema()
+    return {"description": schema.get("description", ""), "arguments": schema.get("properties", {})}

@@ -1,0 +1,399 @@
+"""A disk that remembers what it was told, and can say what a power cut would have left of it.
+
+`Recorder` watches the file operations that a storage really makes. `crash_states` replays them and yields
+what may be found after the power went at any of them, by the rules that a file system keeps:
+
+- what was written to a file is on the disk once that file was synced; until then all, some or none of it is;
+- a name (created, renamed, exchanged, removed) is on the disk once its folder was synced; until then each change
+  of names is there as a whole or not at all, in any order;
+- what was not synced may be there all the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary.backends import exchange
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+TOP = 0  # the folder that was there before, whose names are on the disk
+
+
+@dataclass(frozen=True)
+class Write:
+    """Bytes written to a file, or (with no data) its new size."""
+
+    node: int
+    at: int
+    data: bytes | None
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that change together: `(folder, name, what it names now)`."""
+
+    changes: tuple[tuple[int, str, int | None], ...]
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A file or a folder that was synced."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the workload says: how far it is, and what it is doing."""
+
+    user: str
+    done: int
+    is_watched: bool = True
+
+
+class Recorder:
+    """Records the operations on everything below a folder, and which folders there are."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.operations: list[Write | Names | Sync | Mark] = []
+        self.folders: dict[int, dict[str, int]] = {TOP: {}}
+        self.sizes: dict[int, int] = {}
+        self._nodes = itertools.count(1)
+        self._open: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
+
+    def mark(self, user: str, done: int, *, is_watched: bool = True) -> None:
+        self.operations.append(Mark(user, done, is_watched))
+
+    def _place(self, path, dir_fd=None) -> tuple[int, str] | None:
+        """Return the folder and the name that a path means, or None if it is none of ours."""
+        path = os.fsdecode(path)
+        if dir_fd is not None:
+            if dir_fd not in self._open:
+                return None
+            return self._open[dir_fd][0], path
+        try:
+            parts = Path(path).relative_to(self.top).parts
+        except ValueError:
+            return None
+        node = TOP
+        for part in parts[:-1]:
+            node = self.folders[node][part]
+        return (node, parts[-1]) if parts else (TOP, "")
+
+    def _named(self, place: tuple[int, str]) -> int | None:
+        folder, name = place
+        return folder if not name else self.folders[folder].get(name)
+
+    def _rename(self, *changes: tuple[tuple[int, str], int | None]) -> None:
+        for (folder, name), node in changes:
+            if node is None:
+                self.folders[folder].pop(name, None)
+            else:
+                self.folders[folder][name] = node
+        self.operations.append(
+            Names(tuple((folder, name, node) for (folder, name), node in changes))
+        )
+
+    @contextmanager
+    def watching(self, monkeypatch):
+        """Record while the block runs."""
+        real = {
+            name: getattr(os, name)
+            for name in (
+                "open close write fsync fdatasync replace rename link unlink mkdir rmdir ftruncate truncate"
+            ).split()
+        }
+
+        def open_(path, flags, mode=0o777, *, dir_fd=None):
+            place = self._place(path, dir_fd)
+            descriptor = real["open"](path, flags, mode, dir_fd=dir_fd)
+            if place is None or "/locks/" in os.fsdecode(path):  # nothing is kept in lock files
+                return descriptor
+            node = self._named(place)
+            if node is None:
+                node = next(self._nodes)
+                self.sizes[node] = 0
+                self._rename((place, node))
+            elif flags & os.O_TRUNC:
+                self._write(Write(node, 0, None))
+            self._open[descriptor] = (node, bool(flags & os.O_APPEND), 0)
+            return descriptor
+
+        def close(descriptor):
+            self._open.pop(descriptor, None)
+            real["close"](descriptor)
+
+        def write(descriptor, data):
+            written = real["write"](descriptor, data)
+            if descriptor in self._open:
+                node, appends, at = self._open[descriptor]
+                at = self.sizes[node] if appends else at
+                self._write(Write(node, at, bytes(data)[:written]))
+                self._open[descriptor] = (node, appends, at + written)
+            return written
+
+        def sync(name):
+            def synced(descriptor):
+                real[name](descriptor)
+                if descriptor in self._open:
+                    self.operations.append(Sync(self._open[descriptor][0]))
+
+            return synced
+
+        def rename(source, target):
+            real["replace"](source, target)
+            old, new = self._place(source), self._place(target)
+            if old is not None:
+                node = self._named(old)
+                self._rename((old, None), (new, node))
+
+        def link(source, target):
+            real["link"](source, target)
+            self._rename((self._place(target), self._named(self._place(source))))
+
+        def unlink(path, *, dir_fd=None):
+            real["unlink"](path, dir_fd=dir_fd)
+            place = self._place(path, dir_fd)
+            if place is not None:
+                self._rename((place, None))
+
+        def mkdir(path, mode=0o777, *, dir_fd=None):
+            real["mkdir"](path, mode, dir_fd=dir_fd)
+            place = self._place(path, dir_fd)
+            if place is not None:
+                node = next(self._nodes)
+                self.folders[node] = {}
+                self._rename((place, node))
+
+        def rmdir(path, *, dir_fd=None):
+            real["rmdir"](path, dir_fd=dir_fd)
+            place = self._place(path, dir_fd)
+            if place is not None:
+                self._rename((place, None))
+
+        def ftruncate(descriptor, size):
+            real["ftruncate"](descriptor, size)
+            if descriptor in self._open:
+                self._write(Write(self._open[descriptor][0], size, None))
+
+        def truncate(path, size):
+            real["truncate"](path, size)
+            place = self._place(path)
+            if place is not None:
+                self._write(Write(self._named(place), size, None))
+
+        exchange_names = exchange._renameat2()
+
+        def renameat2(one_fd, one, two_fd, two, flags):
+            done = exchange_names(one_fd, one, two_fd, two, flags)
+            if done == 0:
+                first, second = self._place(one), self._place(two)
+                self._rename((first, self._named(second)), (second, self._named(first)))
+            return done
+
+        with monkeypatch.context() as patch:
+            for name, call in {
+                "open": open_, "close": close, "write": write, "fsync": sync("fsync"),
+                "fdatasync": sync("fdatasync"), "replace": rename, "rename": rename, "link": link,
+                "unlink": unlink, "mkdir": mkdir, "rmdir": rmdir, "ftruncate": ftruncate,
+                "truncate": truncate,
+            }.items():  # fmt: skip
+                patch.setattr(os, name, call)
+            patch.setattr(exchange, "_renameat2", lambda: renameat2)
+            yield self
+
+    def _write(self, operation: Write) -> None:
+        size = self.sizes[operation.node]
+        self.sizes[operation.node] = (
+            operation.at
+            if operation.data is None
+            else max(size, operation.at + len(operation.data))
+        )
+        self.operations.append(operation)
+
+
+@dataclass
+class _File:
+    """What of a file is on the disk, and what was written since."""
+
+    durable: bytes = b""
+    pending: list[Write] = field(default_factory=list)
+
+    def content(self, how: str) -> bytes:
+        if how == "lost" or not self.pending:
+            return self.durable
+        last = self.pending[-1]
+        if how == "kept" or last.data is None:
+            return _written(self.durable, self.pending)
+        before, size = _written(self.durable, self.pending[:-1]), len(last.data)
+        if how == "zeros":  # the size is on the disk, the blocks are not
+            return _written(before, [Write(last.node, last.at, bytes(size))])
+        if how == "holes":  # the blocks went to the disk out of order
+            holed = bytes(size // 2) + last.data[size // 2 :]
+            return _written(before, [Write(last.node, last.at, holed)])
+        cut = int(how)
+        cut = max(0, size + cut) if cut < 0 else min(cut, size)
+        return _written(before, [Write(last.node, last.at, last.data[:cut])])
+
+
+def _written(data: bytes, writes: list[Write]) -> bytes:
+    for write in writes:
+        if write.data is None:
+            data = data[: write.at].ljust(write.at, b"\0")
+        elif write.data:
+            data = data.ljust(write.at, b"\0")
+            data = data[: write.at] + write.data + data[write.at + len(write.data) :]
+    return data
+
+
+Tree = dict[str, bytes | None]
+"""Content by path; None is a folder."""
+
+
+@dataclass(frozen=True)
+class CrashState:
+    """What is found after a crash, and what had been acknowledged before it."""
+
+    step: int
+    tree: Tree
+    acknowledged: dict[str, int]
+    is_power_cut: bool
+    how: str
+
+
+KEPT = ("kept",)
+TORN = ("lost", "kept", "zeros", "holes", "1", "3", "7", "8", "40", "-1", "-2", "-3")
+
+
+def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: Iterable[int] = ()):
+    """Yield what may be left by a crash behind each operation.
+
+    Args:
+        recorder: What was done.
+        seed: Of the choices.
+        subsets: How many subsets of the unsynced changes of names are tried, besides the obvious ones.
+        cuts: Further lengths of the last write that are tried, in bytes.
+    """
+    torn = (*TORN, *map(str, cuts))
+    choose = random.Random(seed)
+    files: dict[int, _File] = {node: _File() for node in recorder.sizes}
+    durable: dict[int, dict[str, int]] = {node: {} for node in recorder.folders}
+    pending: list[Names] = []
+    acknowledged: dict[str, int] = {}
+    is_watched = True
+    for step, operation in enumerate(recorder.operations):
+        if isinstance(operation, Mark):
+            acknowledged = {**acknowledged, operation.user: operation.done}
+            is_watched = operation.is_watched
+        elif isinstance(operation, Write):
+            files[operation.node].pending.append(operation)
+        elif isinstance(operation, Names):
+            pending.append(operation)
+        elif operation.node in files:
+            file = files[operation.node]
+            file.durable, file.pending = file.content("kept"), []
+        else:
+            pending = _sync_folder(operation.node, durable, pending)
+        if not is_watched:
+            continue
+        dirty = any(file.pending for file in files.values())
+        for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
+            contents = {node: file.content(data) for node, file in files.items()}
+            tree = _tree(_renamed(durable, kept), contents)
+            yield CrashState(step, tree, acknowledged, how != "killed", how)
+
+
+def _cuts(pending, torn, choose, subsets):
+    """Yield which changes of names are kept, and what becomes of unsynced data."""
+    yield pending, "kept", "killed"
+    for data in torn:
+        yield pending, data, f"names kept, data {data}"
+        yield [], data, f"names lost, data {data}"
+    for number in range(max(0, len(pending) - 5), len(pending)):
+        alone = pending[number : number + 1]
+        without = pending[:number] + pending[number + 1 :]
+        for data in torn[:2]:
+            yield alone, data, f"only change {number} of names, data {data}"
+            yield without, data, f"without change {number} of names, data {data}"
+            yield pending[:number], data, f"names up to {number}, data {data}"
+    if len(pending) > 1:
+        for _ in range(subsets):
+            share = choose.random()
+            kept = [change for change in pending if choose.random() < share]
+            data = choose.choice(torn)
+            yield kept, data, f"{len(kept)} of {len(pending)} changes of names, data {data}"
+
+
+def _sync_folder(node, durable, pending):
+    """Put a folder's names on the disk; what changes other folders in the same step goes with it."""
+    chosen, rest, names = [], [], set()
+    for change in reversed(pending):
+        keys = {(folder, name) for folder, name, _ in change.changes}
+        # What a name meant before is behind what it means now, in whichever folder the step was synced.
+        if any(folder == node for folder, _ in keys) or keys & names:
+            chosen.append(change)
+            names |= keys
+        else:
+            rest.append(change)
+    for change in reversed(chosen):
+        _apply(durable, change)
+    return rest[::-1]
+
+
+def _apply(folders, change: Names) -> None:
+    for folder, name, node in change.changes:
+        if node is None:
+            folders[folder].pop(name, None)
+        else:
+            folders[folder][name] = node
+
+
+def _renamed(durable, changes):
+    folders = {node: dict(names) for node, names in durable.items()}
+    for change in changes:
+        _apply(folders, change)
+    return folders
+
+
+def _tree(folders, contents, node: int = TOP, path: str = "") -> Tree:
+    tree: Tree = {}
+    for name, child in folders[node].items():
+        place = f"{path}/{name}" if path else name
+        if child in folders:
+            tree[place] = None
+            tree.update(_tree(folders, contents, child, place))
+        else:
+            tree[place] = contents[child]
+    return tree
+
+
+def tree_of(folder: Path) -> Tree:
+    """Return what really stands in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): None if path.is_dir() else path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+def materialise(tree: Tree, folder: Path, moment: float | None) -> None:
+    """Write a tree into an empty folder; files are as old as `moment` says (seconds), or new."""
+    top = os.fspath(folder)
+    for path, data in sorted(tree.items()):
+        place = f"{top}/{path}"
+        if data is None:
+            os.mkdir(place, 0o700)  # noqa: PTH102 - thousands of times
+            continue
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(descriptor, data)
+        os.close(descriptor)
+        if moment is not None:
+            os.utime(place, (moment, moment))

@@ -1,0 +1,321 @@
+"""After a crash at any file operation, and a power cut that keeps what it likes of what was not synced,
+each memory is as it was after one of its transactions, and after no earlier one than was acknowledged."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import tempfile
+import tomllib
+from pathlib import Path
+
+import pytest
+from power_cuts import Recorder, crash_states, materialise, tree_of
+
+from tomldiary import Diary, history, locks, timeline, verification
+from tomldiary.backends import LocalBackend, files, forget_job, recovery, segments
+from tomldiary.backends import local as local_module
+
+USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
+CANARY = b"zanzibar"
+
+
+@pytest.fixture
+def disk():
+    """A folder in memory where there is one: nothing here depends on a real disk."""
+    shm = Path("/dev/shm")
+    folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="power-cuts-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
+
+
+def close(diary):
+    for descriptor in diary.engine.backend._locks._descriptors.values():
+        os.close(descriptor)
+    diary.engine.backend._locks._descriptors.clear()
+
+
+def seen(diary, user):
+    """What a reader finds: all documents of a user, without the bookkeeping in `_meta`."""
+    found = {}
+    diary.engine.document(user, "preferences")
+    for kind in diary.engine.backend.kinds(user):
+        table = tomllib.loads(diary.engine.document(user, kind).text)
+        table.pop("_meta", None)
+        found[kind] = table
+    return {kind: table for kind, table in found.items() if table}
+
+
+class Workload:
+    """Does things to a memory, and keeps what it was after each of them."""
+
+    def __init__(self, recorder, durability="full"):
+        self.recorder = recorder
+        self.folder = recorder.top / "nested/memories"
+        self.diary = Diary(LocalBackend(self.folder, durability=durability), agent="rules")
+        self.states = {ALICE: [{}], BOB: [{}], LONG: [{}]}
+        self.forgotten = {}  # user: state from which on a text may be found nowhere
+
+    def did(self, user):
+        self.recorder.mark(user, len(self.states[user]))
+        self.states[user].append(seen(self.diary, user))
+
+    def edit(self, user, change, *, style):
+        """Save like an editor that syncs: what happens while it saves is its own affair."""
+        path = self.folder / user / "preferences.toml"
+        text = change(path.read_text(encoding="utf-8"))
+        self.recorder.mark(user, len(self.states[user]) - 1, is_watched=False)
+        beside = path.with_name("edited~") if style == "rename" else path
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+        os.close(descriptor)
+        if style == "rename":
+            os.replace(beside, path)
+        os.utime(path, (1, 1))
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        self.did(user)
+
+    def run(self):
+        alice, bob, long = (self.diary.user(user) for user in (ALICE, BOB, LONG))
+        alice.upsert_preference("likes", "tea")
+        self.did(ALICE)
+        bob.upsert_preference("likes", "rum")
+        self.did(BOB)
+        alice.add_turn(f"I love {CANARY.decode()}.", "ok", session_id="s1")
+        self.did(ALICE)
+        for number in range(3):
+            alice.upsert_preference("likes", f"thing {number}")
+            self.did(ALICE)
+        self.edit(ALICE, lambda text: text.replace('"tea"', '"green tea"  # mine'), style="rename")
+        alice.forget_preference("likes", "pref001")
+        self.did(ALICE)
+        with alice.transaction(reason="both"):
+            alice.upsert_preference("goals", "rest")
+            alice.add_turn("I love walking.", "ok", session_id="s2")
+        self.did(ALICE)
+        self.edit(ALICE, lambda text: text.replace('"rest"', '"work"'), style="in place")
+        alice.upsert_preference("goals", "sing", id="pref001")
+        self.did(ALICE)
+        alice.rollback(2, force=True)
+        self.did(ALICE)
+        # An editor's buffer of before, and then a change of the very entry that was edited in it.
+        path = self.folder / ALICE / "preferences.toml"
+        buffer = path.read_text(encoding="utf-8")
+        alice.upsert_preference("likes", "thing 3")
+        self.did(ALICE)
+        self.edit(ALICE, lambda _: buffer.replace('"thing 1"', '"my thing"'), style="rename")
+        with alice.transaction(reason="of what was edited"):
+            key = next(
+                k for k, item in alice.preferences("likes").items() if item.text == "my thing"
+            )
+            alice.forget_preference("likes", key)
+            alice.upsert_preference("goals", "swim")
+        self.did(ALICE)
+        long.upsert_preference("likes", "owls")
+        self.did(LONG)
+        bob.add_turn("I love gin.", "ok", session_id="s1")
+        self.did(BOB)
+        alice.forget(session_id="s1")
+        self.forgotten[ALICE] = len(self.states[ALICE])
+        self.did(ALICE)
+        for number in range(3):
+            alice.upsert_preference("goals", f"later {number}")
+            self.did(ALICE)
+        self.diary.engine.backend.reopen(ALICE)
+        alice.rollback(1)
+        self.did(ALICE)
+        bob.forget(everything=True)
+        self.did(BOB)
+        bob.upsert_preference("likes", "water")
+        self.did(BOB)
+        close(self.diary)
+
+
+def is_never_written(damage):
+    """Tell whether what was set aside as damaged is an append whose blocks did not all come to the disk."""
+    return segments.DAMAGED in damage.place and b"\0" in Path(damage.place).read_bytes()
+
+
+class Examiner:
+    """Opens what a crash left like the next process would, and says what is wrong with it.
+
+    Users have nothing in common but the folder `.tomldiary`, so each is looked at alone, and no two times.
+    """
+
+    def __init__(self, workload, disk, monkeypatch):
+        self.workload = workload
+        self.place = workload.folder.relative_to(workload.recorder.top).as_posix()
+        self.disk = disk
+        self.found = {}
+        self.patch = monkeypatch
+        # The same records are read thousands of times.
+        remembering = functools.cache(history.parse_record)
+        for module in (forget_job, local_module, recovery, segments, timeline, verification):
+            monkeypatch.setattr(module, "parse_record", remembering)
+        backend = workload.diary.engine.backend
+        self.folders = {f"{self.place}/{backend.folder(user).name}": user for user in USERS}
+
+    def problem(self, state):
+        """Return what is wrong with a state, or None."""
+        parts = {user: {} for user in USERS}
+        for path, data in state.tree.items():
+            user = self.folders.get("/".join(path.split("/")[:3]))
+            for each in (user,) if user else USERS:
+                parts[each][path] = data
+        for user, tree in parts.items():
+            key = (user, state.is_power_cut, frozenset(tree.items()))
+            if key not in self.found:
+                self.found[key] = self.open(user, tree, is_power_cut=state.is_power_cut)
+            found = self.found[key]
+            if isinstance(found, str):
+                return f"{user[:9]}: {found}"
+            states, oldest = self.workload.states[user], state.acknowledged.get(user, 0)
+            if found not in states[oldest : oldest + 2]:
+                is_at = [number for number, wanted in enumerate(states) if found == wanted]
+                return f"{user[:9]}: is at {is_at}, acknowledged was {oldest}: {found}"
+            if oldest >= self.workload.forgotten.get(user, 1000) and any(
+                CANARY in data for data in tree.values() if data
+            ):
+                return f"{user[:9]}: what was forgotten is still there"
+        return None
+
+    def open(self, user, tree, *, is_power_cut):
+        """Return what a new process reads, or what is wrong with what it finds."""
+        folder = Path(tempfile.mkdtemp(dir=self.disk))
+        materialise(tree, folder, 1e9)
+        self.patch.setattr(local_module, "is_older_than_the_system", lambda _: is_power_cut)
+        root = folder / self.place
+        diary = Diary(root, agent="rules")
+        backend = diary.engine.backend
+        try:
+            found = seen(diary, user)
+            damage = verification.verify(backend, user)
+            if damage is not None and not is_never_written(damage):
+                return f"{damage.place} {damage.message}"
+            if diary.users() != ([user] if backend.kinds(user) else []):
+                return f"the users are {diary.users()}"
+            diary.user(user).upsert_preference("dislikes", "after the crash")
+            after = seen(diary, user)
+            mine = after["preferences"]["preferences"].pop("dislikes")
+            if not after["preferences"]["preferences"]:
+                del after["preferences"]
+            if after != found or len(mine) != 1:
+                return f"the next write changed {found} to {after}"
+            damage = verification.verify(backend, user)
+            if damage is not None and not is_never_written(damage):
+                return f"after a write: {damage.place} {damage.message}"
+            left = [path.name for path in backend.folder(user).glob(".*")]
+            if left:
+                return f"left over: {left}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            return f"{type(error).__name__}: {error}"
+        else:
+            return found
+        finally:
+            close(diary)
+            shutil.rmtree(folder)
+
+
+def record(disk, monkeypatch, durability="full"):
+    recorder = Recorder(disk / "recorded")
+    recorder.top.mkdir()
+    with recorder.watching(monkeypatch):
+        workload = Workload(recorder, durability)
+        workload.run()
+    return workload
+
+
+def examine(workload, disk, monkeypatch, states, *, until_the_first=False):
+    """Return how many different states there are, and what is wrong with those that are wrong."""
+    examiner = Examiner(workload, disk, monkeypatch)
+    different = set()
+    problems = []
+    for state in states:
+        tree = hash(frozenset(state.tree.items()))
+        different.add((state.is_power_cut, tree, *state.acknowledged.items()))
+        problem = examiner.problem(state)
+        if problem is not None:
+            problems.append(f"step {state.step}, {state.how}: {problem[:500]}")
+            if until_the_first:
+                break
+    return len(different), problems
+
+
+def test_the_recorder_misses_no_operation(disk, monkeypatch):
+    recorder = record(disk, monkeypatch).recorder
+    *_, last = (state for state in crash_states(recorder, subsets=0) if not state.is_power_cut)
+    found = {path: data for path, data in tree_of(recorder.top).items() if "/locks/" not in path}
+    assert last.tree == found
+
+
+def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transaction(
+    disk, monkeypatch
+):
+    workload = record(disk, monkeypatch)
+    states = list(crash_states(workload.recorder, subsets=2))
+    different, problems = examine(workload, disk, monkeypatch, states)
+    assert problems == []
+    assert len(states) > 5000
+    assert different > 1200
+
+
+def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
+    workload = record(disk, monkeypatch, durability="process")
+    states = [
+        state for state in crash_states(workload.recorder, subsets=0) if not state.is_power_cut
+    ]
+    different, problems = examine(workload, disk, monkeypatch, states)
+    assert problems == []
+    assert different > 150
+
+
+@pytest.mark.torture
+def test_5000_different_states_after_power_cuts(disk, monkeypatch, request):
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+    workload = record(disk, monkeypatch)
+    states = crash_states(workload.recorder, seed=1, subsets=100, cuts=range(1, 400, 5))
+    different, problems = examine(workload, disk, monkeypatch, states)
+    assert problems == []
+    assert different >= 5000
+
+
+def no_sync(*_args, **_kwargs):
+    pass
+
+
+def unsynced_folder(path, *, sync):
+    files.make_folder(path, sync=False)
+
+
+def unsynced(write_new):
+    return lambda path, data, *, sync: write_new(path, data, sync=False)
+
+
+@pytest.mark.parametrize("guard", ["history", "staged files", "folders", "known names", "root"])
+def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guard):
+    with monkeypatch.context() as patch:
+        if guard == "history":
+            patch.setattr(segments, "_sync_data", no_sync)
+        elif guard == "staged files":
+            patch.setattr(local_module, "write_new", unsynced(local_module.write_new))
+        elif guard == "folders":
+            for module in (files, local_module, segments):
+                patch.setattr(module, "sync_folder", no_sync)
+        elif guard == "known names":  # the files' own folder, behind the first rename of each
+            patch.setattr(local_module, "_folders_of", lambda folder, kind: [])
+        else:
+            patch.setattr(local_module.LocalBackend, "_is_root_on_disk", True, raising=False)
+            patch.setattr(locks, "make_folder", unsynced_folder)
+        workload = record(disk, monkeypatch)
+    states = crash_states(workload.recorder, subsets=0)
+    assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

@@ -1,0 +1,193 @@
+"""What a transaction becomes: the new texts of its documents, and the records that history gets.
+
+What people (or another program) saved since history's end is stored first, as a transaction of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.base import Commit, digest, encoded_digest
+from tomldiary.history import Change, Record, block_changes, next_sequence, render_record
+from tomldiary.models import FORMAT_VERSION
+from tomldiary.outside import NOTHING, Known
+from tomldiary.preferences import reserve_ids
+from tomldiary.timeline import EMPTY, Timeline
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tomldiary.backends.base import Backend, Token
+    from tomldiary.toml.document import Document
+    from tomldiary.toml.edit import Edit
+    from tomldiary.transaction import Source
+
+__all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_saves"]
+
+Changed = dict[str, "tuple[Known | None, Edit]"]
+"""Documents with changes, by kind: what was known before, and the edit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A transaction that is ready to be stored."""
+
+    seq: int
+    commit: Commit
+    documents: dict[str, Document]
+    results: dict[str, str]
+    broken: dict[str, Known]
+    """Documents whose files do not parse: they are never overwritten, and catch up once they do."""
+
+    def known(self, tokens: Mapping[str, Token]) -> Iterator[tuple[str, Known | None]]:
+        """Yield what is known of each document now that it is stored; None where a save came in between."""
+        for kind, document in self.documents.items():
+            base = self.broken.get(kind)
+            if base is not None:
+                token, problem = base.token, base.problem
+            elif kind in tokens:
+                token, problem = tokens[kind], None
+            else:
+                yield kind, None
+                continue
+            yield (
+                kind,
+                Known(token, document, self.results[kind], is_logged=True, problem=problem),
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Saves:
+    """What people saved, as a transaction that is ready to be stored.
+
+    It is one of its own because a crash has to leave all of a transaction or nothing: ours is redone on the
+    text it is based on, so where a save was merged that text must be in the file first.
+    """
+
+    commit: Commit
+    saves: dict[str, Known]
+    """The saved documents that there still are."""
+    changed: Changed
+
+    def rebased(self, tokens: Mapping[str, Token]) -> Changed:
+        """Return the changes on what is stored now; on None where somebody has saved once more."""
+        fresh = dict(self.changed)
+        for kind, known in self.saves.items():
+            token = tokens.get(kind) if known.is_merged else known.token
+            base = None if token is None else replace(known, token=token, is_merged=False)
+            fresh[kind] = (base, self.changed[kind][1])
+        return fresh
+
+
+def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
+    """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
+    record = _outside_changes(backend, user, changed, next_sequence(backend.last_record(user)))
+    if record is None:
+        return None
+    saves = {
+        kind: base
+        for kind, (base, _) in changed.items()
+        if base is not None and kind in record.results
+    }
+    commit = Commit(
+        {kind: base.document.encoded for kind, base in saves.items() if base.is_merged},
+        {kind: base.token if base is not None else None for kind, (base, _) in changed.items()},
+        [render_record(record)],
+        replaces_save=True,
+    )
+    return Saves(commit, saves, changed)
+
+
+def prepare(
+    backend: Backend,
+    user: str,
+    changed: Changed,
+    source: Source,
+    schema_name: str,
+    *,
+    replaces_save: bool = False,
+) -> Prepared:
+    """Work out what is to be stored; the caller holds the user's lock.
+
+    Args:
+        backend: Where.
+        user: Whose memory.
+        changed: The documents.
+        source: What history will say.
+        schema_name: For new documents.
+        replaces_save: Whether a save was stored just before.
+
+    Raises:
+        DiaryError: A result is larger than a reader would accept, or history cannot be read.
+    """
+    seq = next_sequence(backend.last_record(user))
+    record = Record(
+        seq=seq,
+        type=source.type,
+        changes=[],
+        bases={},
+        results={},
+        session=source.session,
+        actor=source.actor,
+        reason=source.reason,
+        operation=source.operation,
+        content=source.content if source.operation else "",
+    )
+    documents: dict[str, Document] = {}
+    contents: dict[str, bytes] = {}
+    for kind, (base, edit) in changed.items():
+        if kind == "preferences" and base is not None and base.logged is not None:
+            reserve_ids(edit, base.logged)
+        _stamp(edit, seq, schema_name)
+        documents[kind] = document = edit.done()
+        old = base.document if base is not None else NOTHING
+        if edit.base is old:
+            record.changes.extend([Change(kind, *span) for span in edit.spans])
+        else:
+            record.changes.extend(block_changes(kind, old.blocks, document.blocks))
+        record.bases[kind] = base.digest if base is not None else EMPTY
+        record.results[kind] = encoded_digest(document.encoded)
+        if base is None or not base.problem:
+            contents[kind] = document.encoded
+    broken = {
+        kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
+    }
+    commit = Commit(
+        contents,
+        {kind: base.token if base else None for kind, (base, _) in changed.items()},
+        [render_record(record)],
+        replaces_save=replaces_save,
+    )
+    return Prepared(seq, commit, documents, record.results, broken)
+
+
+def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
+    meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
+    meta["version"] = FORMAT_VERSION
+    meta.setdefault("schema_name", schema_name)
+    meta["seq"] = seq
+    edit.put(("_meta",), meta, at_head=True)
+
+
+def _outside_changes(backend: Backend, user: str, changed: Changed, seq: int) -> Record | None:
+    """Return a record of what people (or another program) saved since history's end, if anything."""
+    saved = Record(seq, "hand", [], {}, {}, actor="hand")
+    for kind, (base, _) in changed.items():
+        if base is None:
+            last = Timeline(backend, user).last(kind) if seq > 1 else None
+            if last is None or last.results[kind] == EMPTY:
+                continue
+            # Somebody removed the file.
+            text = Timeline(backend, user).text(kind)
+            saved.changes.append(Change(kind, 0, text, ""))
+            saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
+        elif base.logged is not None:
+            saved.changes.extend(block_changes(kind, base.logged.blocks, base.document.blocks))
+            saved.bases[kind], saved.results[kind] = digest(base.logged.text), base.digest
+            saved.conflicts.extend(base.conflicts)
+        elif not base.is_logged:
+            # The whole text: history does not know what it was before.
+            saved.changes.append(Change(kind, 0, "", base.document.text))
+            saved.bases[kind], saved.results[kind] = EMPTY, base.digest
+    return saved if saved.results else None
