@@ -40,6 +40,7 @@ from tomldiary.writing.telemetry import Telemetry
 from tomldiary.writing.workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
     from types import TracebackType
@@ -129,7 +130,7 @@ class MemoryWriter:
         self._kept = 0
         self._workers = Workers(
             self.diary, self._options, self._state, self._figures, self._context,
-            Breaker(*self._breaker), Telemetry(repr(getattr(self.diary, "backend", self.diary))),
+            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _figures_of(_weak(self))),
         )  # fmt: skip
         self._workers.made_room = self._make_room
         self._workers.settled = self._forget_operation
@@ -570,6 +571,19 @@ def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -
 
 def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
     return weakref.ref(writer)
+
+
+def _store_of(diary: Any) -> str:
+    backend = getattr(getattr(diary, "engine", None), "backend", None)
+    return repr(backend) if backend is not None else type(diary).__name__
+
+
+def _figures_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
+    def figures() -> dict[str, Any] | None:
+        writer = ref()
+        return writer.stats() if writer is not None else None
+
+    return figures
 
 
 def _look_again(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
