@@ -63,6 +63,11 @@ SHOWN = {
         "pydantic-ai: ✅ Noted as likes/pref001. - allergies/pref001: I'm allergic to walnuts.",
         "LangChain: I know: likes: night trains; allergies: I'm allergic to walnuts.",
     ],
+    "health_endpoint.py": [
+        "GET /health/memory: 200 healthy",
+        "tomldiary_writer_completed_total 3",
+        "GET /health/memory: 503 ['the writer is closed']",
+    ],
     "edit_while_running.py": [
         "the agent reads: eats at seven sharp",
         "and remembers: plans a surprise party",
