@@ -180,9 +180,10 @@ class NotSupported(DiaryError, NotImplementedError):
 class MissingExtra(DiaryError, ImportError):
     """An optional dependency is missing; the message holds the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str = "", *, package: str = "") -> None:
+        install = package or f'"tomldiary-kit[{extra}]"'
         super().__init__(
-            f'{what} needs an optional dependency. Run: python -m pip install "tomldiary-kit[{extra}]"'
+            f"{what} needs an optional dependency. Run: python -m pip install {install}"
         )
         self.extra = extra
 

@@ -11,11 +11,16 @@ from tomldiary.episodes import episode_entries, episode_kinds
 from tomldiary.fact_verbs import FactVerbs
 from tomldiary.facts import Facts, fact_data, stored_facts
 from tomldiary.intervals import in_utc, interval, moment
-from tomldiary.preferences import Preferences, entry_count, entry_text
+from tomldiary.preferences import Preferences, entry_text
+from tomldiary.ranking import (
+    MemoryLines,
+    ShownFact,
+    ranked_conversations,
+    ranked_preferences,
+)
 from tomldiary.recall import Hit, Source
 from tomldiary.render import (
     block_fact,
-    conversation_fact,
     escape_for_model,
     render_memory,
 )
@@ -97,7 +102,8 @@ class RecallVerbs(FactVerbs):
     ) -> str:
         """Return what is remembered as text for a model: framed, escaped, within a budget.
 
-        Pinned blocks come first, then facts and preferences, other blocks, and the last conversations.
+        Pinned blocks come first, then facts and preferences (those with `pinned = true` before the others),
+        other blocks, and the last conversations.
 
         Args:
             query: Facts and preferences that match it come before the others; None orders preferences
@@ -105,22 +111,40 @@ class RecallVerbs(FactVerbs):
             max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many.
             token_counter: Counts tokens; None takes four characters for one token.
         """
-        documents = self._recalled_documents()
-        blocks = list(Blocks(documents[3]).entries())
-        facts = [block_fact(name, entry_text(entry)) for name, entry in blocks if is_pinned(entry)]
-        ranked = [*self._ranked_facts(documents[2]), *self._ranked_preferences(documents[0])]
+        lines = self.memory_lines(query).shown
+        return render_memory(lines, max_tokens=max_tokens, token_counter=token_counter)
+
+    arender = async_twin(render)
+
+    def memory_lines(self, query: str | None = None, *, but_session: str = "") -> MemoryLines:
+        """Return what `render` shows as escaped lines, the most important first.
+
+        Args:
+            query: As for `render`.
+            but_session: Leave out the summary of this session, which its model has before it.
+        """
+        preferences, conversations, facts, blocks, *_ = self._recalled_documents()
+        texts = list(Blocks(blocks).entries())
+        shown = [block_fact(name, entry_text(entry)) for name, entry in texts if is_pinned(entry)]
+        book = Preferences(preferences, self.diary.turn_rules.preferences)
+        ranked = [*self._ranked_facts(facts), *ranked_preferences(book, self.diary.allowed)]
         if query and ranked:
             hits = self.recall(query, _MANY, kinds=("preferences", "facts"))
             order = {hit.key: number for number, hit in enumerate(hits)}
-            ranked.sort(key=lambda item: order.get(item[0], len(order)))
-        facts += [text for _, text in ranked]
-        facts += [
-            block_fact(name, entry_text(entry)) for name, entry in blocks if not is_pinned(entry)
+            ranked.sort(key=lambda fact: order.get(fact.key, len(order)))
+        ranked.sort(key=lambda fact: not fact.is_pinned)
+        shown += [fact.line for fact in ranked]
+        shown += [
+            block_fact(name, entry_text(entry)) for name, entry in texts if not is_pinned(entry)
         ]
-        facts += self._last_summaries(documents[1])
-        return render_memory(facts, max_tokens=max_tokens, token_counter=token_counter)
+        talks = [
+            talk.line
+            for talk in ranked_conversations(Conversations(conversations))
+            if talk.key != but_session
+        ]
+        return MemoryLines(shown + talks[:_SUMMARIES_SHOWN], talks[_SUMMARIES_SHOWN:])
 
-    arender = async_twin(render)
+    amemory_lines = async_twin(memory_lines)
 
     def _recalled_documents(self) -> tuple[Document, ...]:
         usual = ("preferences", "conversations", "facts", "blocks")
@@ -148,41 +172,15 @@ class RecallVerbs(FactVerbs):
             for key, entry in episode_entries(document):
                 yield Source("episodes", key, _episode_text(entry), entry)
 
-    def _ranked_facts(self, document: Document) -> list[tuple[str, str]]:
+    def _ranked_facts(self, document: Document) -> list[ShownFact]:
         counts = _Counting(Facts(document, self.diary.fact_schemas), datetime.now(UTC))
         found = [
-            (str(entry.get("_updated", "")), f"{name}/{key}", f"{name}: {_fact_text(entry)}")
+            ShownFact(f"{name}/{key}", entry, escape_for_model(f"{name}: {_fact_text(entry)}"))
             for name, key, entry in stored_facts(document)
             if counts.fact(f"{name}/{key}", entry)
         ]
-        found.sort(key=lambda item: item[0], reverse=True)
-        return [(key, escape_for_model(text)) for _, key, text in found]
-
-    def _ranked_preferences(self, document: Document) -> list[tuple[str, str]]:
-        book = Preferences(document, self.diary.turn_rules.preferences)
-        ranked = [
-            ((entry_count(entry), str(entry.get("_updated", ""))), f"{category}/{key}", entry)
-            for category in self.diary.allowed
-            for key, entry in book.entries(category)
-        ]
-        ranked.sort(key=lambda item: item[0], reverse=True)
-        return [(key, _preference_fact(key.partition("/")[0], entry)) for _, key, entry in ranked]
-
-    @staticmethod
-    def _last_summaries(document: Document) -> list[str]:
-        shown = sorted(
-            (
-                (_used(entry), str(entry.get("summary", "")))
-                for _, entry in Conversations(document).entries()
-            ),
-            key=lambda item: item[0],
-            reverse=True,
-        )
-        return [
-            conversation_fact(updated, summary)
-            for updated, summary in shown[:_SUMMARIES_SHOWN]
-            if summary
-        ]
+        found.sort(key=lambda fact: str(fact.entry.get("_updated", "")), reverse=True)
+        return found
 
 
 class _Counting:
@@ -256,16 +254,3 @@ def _episode_text(entry: Mapping[str, Any]) -> str:
 
 def _joined(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else ""  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _used(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("_updated") or entry.get("_created") or "")
-
-
-def _preference_fact(category: str, entry: Mapping[str, Any]) -> str:
-    contexts = _joined(entry.get("contexts"))
-    count = entry_count(entry)
-    text = f"{escape_for_model(category)}: {escape_for_model(entry_text(entry))}"
-    if contexts:
-        text += f" [{escape_for_model(contexts)}]"
-    return f"{text} ({count}×)" if count > 1 else text

@@ -113,6 +113,10 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
         async with self._engine.atransaction(self.user_id, source, expected=expected):
             yield self
 
+    def has_done(self, operation_id: str) -> bool:
+        """Tell whether a transaction with this operation id is in history; forgetting forgets the id too."""
+        return self._engine.done_with(self.user_id, operation_id) is not None
+
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
         return next((record.seq for record in self._timeline().records()), 0)
