@@ -12,7 +12,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.items.catalog import Snapshot
 from tomldiary.items.entry import Entry
 from tomldiary.transaction import OPEN
-from tomldiary.typed_entries import TypedEntries
+from tomldiary.typed_entries import TypedEntries, collections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +42,7 @@ class TypedNamespaces:
 
     def collections(self) -> list[Collection]:
         """Return what a namespace may name behind the user and the mark."""
-        return [*(("preferences", each) for each in self._diary.allowed), ("conversations",)]
+        return collections(self._diary)
 
     def collection(self, namespace: Namespace) -> Collection:
         """Return the collection that a typed namespace shows.
