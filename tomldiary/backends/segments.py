@@ -88,9 +88,8 @@ def append_records(
     if path is not None and os.stat(path).st_size + len(data) > SEGMENT_BYTES:  # noqa: PTH116 - hot
         path = None
         if sync:
-            _sync_file(
-                newest
-            )  # its last record may be of a process that was killed before it could
+            # Its last record may be of a process that was killed before it could.
+            _sync_file(newest)
     if path is None:
         make_folder(Path(folder), sync=sync)
         path = str(new_segment(Path(folder), Path(newest) if newest else None))
