@@ -79,6 +79,7 @@ class Histories(RuleBasedStateMachine):
         self.numbers = 0
         self.highest = dict.fromkeys(CATEGORIES, 0)
         self.operations = {}
+        self.forgotten = 0
         self.buffers = []
         self.notes = {kind: set() for kind in KINDS}
         self.open()
@@ -212,6 +213,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(text=st.sampled_from(["op one", "op two"]), operation=st.sampled_from(["a", "b"]))
     def operation(self, text, operation):
+        operation = f"{operation}{self.forgotten}"  # forgetting may have forgotten the old ones
         known = self.operations.get(operation)
         place = ("preferences", "goals", f"op{text[3:]}")
         before = self.alice.last_transaction()
@@ -387,7 +389,7 @@ class Histories(RuleBasedStateMachine):
             assert self.alice.last_transaction() == before
             return
         self.model.forget(session, [kind for kind in KINDS if self.file(kind).exists()])
-        self.operations = {}
+        self.forgotten += 1
 
     # Crashes
 
