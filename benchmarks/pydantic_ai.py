@@ -46,7 +46,7 @@ def fact(number: int) -> str:
     return f"fact {number:04} is something the user once told the agent"
 
 
-def read_nothing(_message: str, *, deps: Any) -> None:  # noqa: ARG001 - an extractor's signature
+def read_nothing(_message: str, *, deps: Any) -> None:
     """Extract nothing."""
 
 
