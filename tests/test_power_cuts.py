@@ -279,7 +279,7 @@ def test_5000_different_states_after_power_cuts(disk, monkeypatch, request):
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
     workload = record(disk, monkeypatch)
-    states = crash_states(workload.recorder, seed=1, subsets=60, cuts=range(1, 200, 7))
+    states = crash_states(workload.recorder, seed=1, subsets=100, cuts=range(1, 400, 5))
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
     assert different >= 5000

@@ -91,7 +91,7 @@ def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None
         if base is not None and kind in record.results
     }
     commit = Commit(
-        {kind: base.document.text for kind, base in saves.items() if base.is_merged},
+        {kind: base.document.encoded for kind, base in saves.items() if base.is_merged},
         {kind: base.token if base is not None else None for kind, (base, _) in changed.items()},
         [render_record(record)],
         replaces_save=True,
@@ -135,7 +135,7 @@ def prepare(
         content=source.content if source.operation else "",
     )
     documents: dict[str, Document] = {}
-    encoded: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for kind, (base, edit) in changed.items():
         if kind == "preferences" and base is not None and base.logged is not None:
             reserve_ids(edit, base.logged)
@@ -146,18 +146,18 @@ def prepare(
             record.changes.extend([Change(kind, *span) for span in edit.spans])
         else:
             record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        encoded[kind] = document.text.encode()
         record.bases[kind] = base.digest if base is not None else EMPTY
-        record.results[kind] = encoded_digest(encoded[kind])
+        record.results[kind] = encoded_digest(document.encoded)
+        if base is None or not base.problem:
+            contents[kind] = document.encoded
     broken = {
         kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
     }
     commit = Commit(
-        {kind: document.text for kind, document in documents.items() if kind not in broken},
+        contents,
         {kind: base.token if base else None for kind, (base, _) in changed.items()},
         [render_record(record)],
         replaces_save=replaces_save,
-        encoded=encoded,
     )
     return Prepared(seq, commit, documents, record.results, broken)
 

@@ -8,6 +8,7 @@ DiaryError
 ├── UnknownCategory (ValueError)       a category the schema does not have
 ├── UnknownEntry (KeyError)            an id that is not in the diary
 ├── LimitReached                       a collection that is full
+├── ImmutableEntry                     an entry whose rule forbids changing or removing it
 ├── DocumentError                      a document that cannot be used; has path, line, column
 │   ├── InvalidTOML (ValueError)       does not parse
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
@@ -37,6 +38,7 @@ __all__ = [
     "ExtractionError",
     "Forgotten",
     "IdentifierError",
+    "ImmutableEntry",
     "InvalidTOML",
     "InvalidValue",
     "LimitReached",
@@ -107,6 +109,17 @@ class LimitReached(DiaryError):
         self.limit = limit
 
 
+class ImmutableEntry(DiaryError):
+    """An entry whose rule forbids changing or removing it; `where` names it."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} is never changed: its type is immutable. Commit a fact of another key, or forget"
+            " the session it came from."
+        )
+        self.where = where
+
+
 class DocumentError(DiaryError):
     """A document that cannot be used as it is. The file is left untouched."""
 
@@ -167,9 +180,10 @@ class NotSupported(DiaryError, NotImplementedError):
 class MissingExtra(DiaryError, ImportError):
     """An optional dependency is missing; the message holds the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str = "", *, package: str = "") -> None:
+        install = package or f'"tomldiary-kit[{extra}]"'
         super().__init__(
-            f'{what} needs an optional dependency. Run: python -m pip install "tomldiary-kit[{extra}]"'
+            f"{what} needs an optional dependency. Run: python -m pip install {install}"
         )
         self.extra = extra
 

@@ -16,8 +16,12 @@ import itertools
 import os
 import secrets
 import shutil
+<<<<<<< HEAD
 import time
 from contextlib import contextmanager, suppress
+=======
+from contextlib import suppress
+>>>>>>> speed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -66,7 +70,12 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
+<<<<<<< HEAD
     from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+=======
+    from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
+>>>>>>> speed
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -133,6 +142,8 @@ class LocalBackend(AsyncVerbs):
         self._sync = durability == "full"
         self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
         self.epochs = Epochs(self.base_path / _SYSTEM)
+        self.journal_root = self.base_path / _SYSTEM / "journal"
+        """Where journals are, also those of writers with another durability."""
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
@@ -148,7 +159,7 @@ class LocalBackend(AsyncVerbs):
     @property
     def journal_folder(self) -> Path | None:
         """Where a background writer keeps turns until they are applied; None keeps them in memory."""
-        return self.base_path / _SYSTEM / "journal" if self.durability != "none" else None
+        return self.journal_root if self.durability != "none" else None
 
     # Reading
 
@@ -282,12 +293,9 @@ class LocalBackend(AsyncVerbs):
 
     # Writing
 
-    @contextmanager
-    def lock(self, user: str, timeout: float) -> Generator[None]:
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, after finishing what a crash left."""
-        with self._locks.hold(user, timeout):
-            self._recover(user)
-            yield
+        return self._locks.hold(user, timeout, self._recover)
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
@@ -299,11 +307,9 @@ class LocalBackend(AsyncVerbs):
         seq = next_sequence(commit.records[-1]) - 1
         try:
             on_disk = self._prepare(user, folder)
-            for kind, text in commit.texts.items():
+            for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
-                data = commit.encoded.get(kind)
-                data = text.encode() if data is None else data
                 temp = self._temp_name(folder, kind, data, seq)
                 write_new(temp, data, sync=self._sync)
                 staged[kind] = temp
@@ -332,7 +338,7 @@ class LocalBackend(AsyncVerbs):
         )
         new = {
             kind
-            for kind in commit.texts
+            for kind in commit.contents
             if commit.replaces_save
             or kind not in on_disk.kinds
             or commit.expected.get(kind) is None
