@@ -16,12 +16,8 @@ import itertools
 import os
 import secrets
 import shutil
-<<<<<<< HEAD
 import time
-from contextlib import contextmanager, suppress
-=======
 from contextlib import suppress
->>>>>>> speed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -70,12 +66,8 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-<<<<<<< HEAD
-    from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-=======
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
->>>>>>> speed
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
