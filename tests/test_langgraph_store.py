@@ -571,7 +571,9 @@ def test_filters_that_mean_nothing_are_refused_before_anything_is_written(varied
         "alice",
     ],
 )
-def test_a_typed_namespace_that_does_not_exist_is_refused_in_sync_and_async(diary, store, namespace):
+def test_a_typed_namespace_that_does_not_exist_is_refused_in_sync_and_async(
+    diary, store, namespace
+):
     for op in (
         GetOp(namespace, "k"),
         PutOp(namespace, "k", {"text": "x"}),

@@ -81,7 +81,9 @@ class Epochs:
             make_folder(self._folder, sync=True)
             _sweep(self._key_file.parent)
             _sweep(self._folder)
-            sync_folder(self._key_file.parent)  # whoever made the key may have been killed before this
+            sync_folder(
+                self._key_file.parent
+            )  # whoever made the key may have been killed before this
             _replace(path, f"{epoch}\n".encode())
         except OSError as error:
             raise BackendError(

@@ -107,7 +107,9 @@ def checked(op: Operation) -> Operation:
     """
     if isinstance(op, Get):
         if not isinstance(op.key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected text as a key, found {type(op.key).__name__}.", where="key")
+            raise InvalidValue(
+                f"expected text as a key, found {type(op.key).__name__}.", where="key"
+            )
         return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
     if isinstance(op, Put):
         return _checked_put(op)
