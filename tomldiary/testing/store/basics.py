@@ -220,7 +220,7 @@ class Basics(StoreFixtures):
         def spy(_: object, ops: object) -> None:
             ran.append(ops)
 
-        kind: Any = type(store.store)
+        kind: Any = store.store.__class__
         for name in ("batch", "abatch"):
             monkeypatch.setattr(kind, name, spy)
         calls: list[Callable[[], Any]] = [
