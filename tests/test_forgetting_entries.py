@@ -66,7 +66,9 @@ def replays(user):
 
 def told(user):
     user.commit(
-        Diet(role="canary-key", food="canary-food"), session_id="session-one", reason="canary-reason"
+        Diet(role="canary-key", food="canary-food"),
+        session_id="session-one",
+        reason="canary-reason",
     )
     user.commit(Birth(who="canary-who", place="canary-place"), session_id="session-one")
     user.commit(Home(who="user", city="canary-city"), session_id="session-one")
@@ -121,7 +123,9 @@ def test_what_was_last_written_before_a_time_is_forgotten(alice, tmp_path):
 
 
 def test_what_was_taken_from_a_turn_is_forgotten_whoever_confirmed_it_since(alice, tmp_path):
-    alice.commit(Diet(role="a", food="canary-one"), session_id="session-one", source="session-one#1")
+    alice.commit(
+        Diet(role="a", food="canary-one"), session_id="session-one", source="session-one#1"
+    )
     alice.commit(Diet(role="b", food="kept-two"), session_id="session-one", source="session-one#2")
     alice.commit(Diet(role="a", food="canary-one"), session_id="s2")
     alice.forget(source="session-one#1")

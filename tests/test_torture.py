@@ -181,7 +181,9 @@ async def _mixed_crowd(folder, *, processes, updates):
     user = diary.user("u")
     user.upsert_preference("likes", "0", id="sum")
     children = [
-        subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         for _ in range(processes)
     ]
     for child in children:

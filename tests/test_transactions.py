@@ -229,7 +229,9 @@ def test_a_block_without_a_change_writes_nothing(diary, tmp_path):
     assert not (tmp_path / "alice").exists()
 
 
-def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder_from_finishing(tmp_path):
+def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder_from_finishing(
+    tmp_path,
+):
     diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=20)
     alice = diary.user("alice")
 
@@ -250,7 +252,9 @@ def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder
     assert len(alice.preferences("likes")) == 40
 
 
-def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(tmp_path, monkeypatch):
+def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(
+    tmp_path, monkeypatch
+):
     diary = Diary(tmp_path, agent="rules", durability="process")
     alice = diary.user("alice")
     at_it, go_on = threading.Event(), threading.Event()
