@@ -28,6 +28,7 @@ WRITES = [
 ]  # fmt: skip
 CODES = {"write": (errno.ENOSPC, errno.EIO), "fsync": (errno.EIO,), "fdatasync": (errno.EIO,)}
 OTHERS = (errno.EIO, errno.EACCES)
+CODES.update(dict.fromkeys(("read", "fstat", "lstat", "listdir", "Path.open"), (errno.EIO,)))
 SHORT = "short"
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from power_cuts import Names, Recorder, crash_states, materialise, tree_of
 from tomldiary import Diary, history, locks, timeline, verification
-from tomldiary.backends import LocalBackend, files, forget_job, recovery, segments
+from tomldiary.backends import LocalBackend, files, forget_job, names, recovery, segments
 from tomldiary.backends import local as local_module
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
@@ -358,12 +358,12 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
         elif guard == "staged files":
             patch.setattr(local_module, "write_new", unsynced(local_module.write_new))
         elif guard == "folders":
-            for module in (files, local_module, segments):
+            for module in (files, names, segments):
                 patch.setattr(module, "sync_folder", no_sync)
         elif guard == "known names":  # the files' own folder, behind the first rename of each
-            patch.setattr(local_module, "_folders_of", lambda folder, kind: [])
+            patch.setattr(names, "_folders_of", lambda folder, kind: [])
         else:
-            patch.setattr(local_module.LocalBackend, "_is_root_on_disk", True, raising=False)
+            patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
             patch.setattr(locks, "make_folder", unsynced_folder)
         workload = record(disk, monkeypatch)
     states = crash_states(workload.recorder, subsets=0)
