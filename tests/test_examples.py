@@ -64,6 +64,11 @@ SHOWN = {
         "pydantic-ai: ✅ Noted as likes/pref001. - allergies/pref001: I'm allergic to walnuts.",
         "LangChain: I know: likes: night trains; allergies: I'm allergic to walnuts.",
     ],
+    "health_endpoint.py": [
+        "GET /health/memory: 200 healthy",
+        "tomldiary_writer_completed_total 3",
+        "GET /health/memory: 503 ['the writer is closed']",
+    ],
     "pydantic_ai_support.py": [
         "  Noted. Have you tried turning it off and on?",
         "  Let us look at your R200 by mail.",

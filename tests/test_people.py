@@ -369,3 +369,40 @@ def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, mo
     alice.upsert_preference("likes", "coffee")
     age(file)
     assert texts(alice) == ["green tea", "coffee"]
+
+
+def test_an_editor_that_goes_on_after_a_save_reverts_nothing_it_saved_before(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text().replace('"tea"', '"green tea"')
+    file.write_text(buffer)
+    age(file)
+    alice.upsert_preference("likes", "black tea", id="pref001")  # it has seen the green one
+    buffer = buffer.replace('"coffee"', '"decaf"')
+    file.write_text(buffer)
+    age(file)
+    assert texts(alice) == ["black tea", "decaf"]
+    alice.upsert_preference("goals", "rest")
+    file.write_text(buffer)  # once more, as it was
+    age(file)
+    assert texts(alice) == ["black tea", "decaf"]
+    assert not any(entry.is_conflict for entry in alice.history(limit=99))
+
+
+def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    now = buffer.replace('"tea"', '"tea"  # hot').replace("[preferences.likes.pref002]", "# strong\n[preferences.likes.pref002]")  # fmt: skip
+    file.write_text(f"{now}\n# to be sorted\n# one day\n\n# the end\n")
+    age(file)
+    alice.upsert_preference("goals", "rest")
+    file.write_text(buffer.replace('"coffee"', '"decaf"'))
+    age(file)
+    assert texts(alice) == ["tea", "decaf"]
+    alice.upsert_preference("likes", "water")
+    found = file.read_text()
+    assert '"tea"  # hot\n' in found
+    assert found.endswith("\n\n# to be sorted\n# one day\n\n# the end\n")
+    assert texts(alice) == ["tea", "decaf", "water"]
+    assert texts(alice, "goals") == ["rest"]

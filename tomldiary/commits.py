@@ -82,7 +82,9 @@ class Saves:
 
 def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
     """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
-    record = _outside_changes(backend, user, changed, next_sequence(backend.last_record(user)))
+    seq = next_sequence(backend.last_record(user))
+    changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
+    record = _outside_changes(backend, user, changed, seq)
     if record is None:
         return None
     saves = {
@@ -91,12 +93,23 @@ def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None
         if base is not None and kind in record.results
     }
     commit = Commit(
-        {kind: base.document.text for kind, base in saves.items() if base.is_merged},
+        {kind: base.document.encoded for kind, base in saves.items() if base.is_merged},
         {kind: base.token if base is not None else None for kind, (base, _) in changed.items()},
         [render_record(record)],
         replaces_save=True,
     )
     return Saves(commit, saves, changed)
+
+
+def _numbered(known: Known | None, seq: int) -> Known | None:
+    """Give a merged text a number of its own: an editor may open it before the next one is there."""
+    if known is None or not known.is_merged:
+        return known
+    edit = known.document.edit()
+    meta = known.document.table(("_meta",)) or {}
+    edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
+    document = edit.done()
+    return replace(known, document=document, digest=digest(document.text))
 
 
 def prepare(
@@ -135,7 +148,7 @@ def prepare(
         content=source.content if source.operation else "",
     )
     documents: dict[str, Document] = {}
-    encoded: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     for kind, (base, edit) in changed.items():
         if kind == "preferences" and base is not None and base.logged is not None:
             reserve_ids(edit, base.logged)
@@ -146,18 +159,19 @@ def prepare(
             record.changes.extend([Change(kind, *span) for span in edit.spans])
         else:
             record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        encoded[kind] = document.text.encode()
         record.bases[kind] = base.digest if base is not None else EMPTY
-        record.results[kind] = encoded_digest(encoded[kind])
+        record.results[kind] = encoded_digest(document.encoded)
+        if base is None or not base.problem:
+            contents[kind] = document.encoded
     broken = {
         kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
     }
     commit = Commit(
-        {kind: document.text for kind, document in documents.items() if kind not in broken},
+        contents,
         {kind: base.token if base else None for kind, (base, _) in changed.items()},
         [render_record(record)],
-        replaces_save=replaces_save,
-        encoded=encoded,
+        replaces_save=replaces_save
+        or any(base is not None and base.is_merged for base, _ in changed.values()),
     )
     return Prepared(seq, commit, documents, record.results, broken)
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.commits import Changed, prepare, prepare_saves
-from tomldiary.errors import Conflict, Forgotten, NestedTransaction
+from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, Forgotten, NestedTransaction
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
@@ -22,11 +22,10 @@ from tomldiary.outside import NOTHING, Known, look
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
-from tomldiary.twins import in_thread
+from tomldiary.twins import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
-    from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Backend
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -71,9 +70,9 @@ class Engine:
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
-        self._operations: OrderedDict[str, _Operations] = OrderedDict()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
+        self._operations: OrderedDict[str, _Operations] = OrderedDict()
         self.renew()
         renew_after_fork(self)
 
@@ -277,11 +276,12 @@ class Engine:
         if joined is not None and joined.is_joined_by(self, user):
             yield joined
             return
-        lock = self.backend.lock(user, self.lock_timeout)
-        await _enter(lock)
+        lock, worker = ExitStack(), OwnThread()
         try:
-            transaction = await in_thread(self._begin, user, expected)
+            await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
+            transaction = await worker.run(lambda: self._begin(user, expected))
             transaction.task = current_task()
+            transaction.worker = worker
             transaction.is_open = True
             outer = OPEN.set(transaction)
             try:
@@ -289,10 +289,10 @@ class Engine:
             finally:
                 transaction.is_open = False
                 OPEN.reset(outer)
-            await in_thread(self._finish, user, transaction, source)
+            await worker.run(lambda: self._finish(user, transaction, source))
         finally:
-            # Letting go never waits.
-            lock.__exit__(None, None, None)
+            # Not before what was under way when the task was cancelled.
+            worker.close(lock.close)
 
     def _begin(self, user: str, expected: int | None) -> Transaction:
         last = next_sequence(self.backend.last_record(user)) - 1
@@ -334,13 +334,13 @@ class Engine:
         before = base.document if base is not None else NOTHING
         merged = merge(before, edit.peek(), now.document)
         fresh = now.document.edit()
-        self.undo_edits(kind, fresh, now)
         for path in {**merged.document.index, **now.document.index}:
             block = merged.document.index.get(path)
             if block is None:
                 fresh.delete(path)
             elif block is not now.document.index.get(path):
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
+        self.undo_edits(kind, fresh, now)
         return now, fresh
 
     def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
@@ -401,9 +401,25 @@ class Engine:
         return known.done
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
+        try:
+            return self._store(user, changed, source)
+        except BackendError:
+            # What stands in the files and in history now is for the next look to find out.
+            for kind in changed:
+                self._cache.pop((user, kind), None)
+            raise
+
+    def _store(self, user: str, changed: Changed, source: Source) -> int:
         saved = prepare_saves(self.backend, user, changed)
         if saved is not None:
-            changed = saved.rebased(self.backend.commit(user, saved.commit))
+            try:
+                tokens = self.backend.commit(user, saved.commit)
+            except CommittedUnpublished as error:
+                raise BackendError(
+                    f"{self.backend.place(user, next(iter(saved.saves), ''))}: somebody's save is in history, but"
+                    " could not be merged into the file. Nothing else was changed."
+                ) from error
+            changed = saved.rebased(tokens)
             for kind in saved.saves:
                 known = changed[kind][0]
                 if known is None:
@@ -424,19 +440,3 @@ class Engine:
             else:
                 self._remember((user, kind), known)
         return prepared.seq
-
-
-async def _enter(lock: AbstractContextManager[None]) -> None:
-    """Take a lock in a worker thread; if the task is cancelled meanwhile, the lock is let go again."""
-    import asyncio  # noqa: PLC0415 - see in_thread
-
-    entering = asyncio.ensure_future(in_thread(lock.__enter__))
-    try:
-        await asyncio.shield(entering)
-    except asyncio.CancelledError:
-        entering.add_done_callback(
-            lambda done: (
-                None if done.cancelled() or done.exception() else lock.__exit__(None, None, None)
-            )
-        )
-        raise

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
 from tomldiary.facts import Facts, fact_data, same_data
 from tomldiary.forgetting import author
-from tomldiary.intervals import ALWAYS, group_of, in_utc, short
+from tomldiary.intervals import ALWAYS, Held, group_of, in_utc, interval, short
 from tomldiary.models import timestamp
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.constraints import FactSchema
-    from tomldiary.intervals import Held
-    from tomldiary.toml.document import Overlay, Path
+    from tomldiary.toml.document import Document, Overlay, Path
 
 __all__ = ["FactRules", "Provenance", "said_by"]
 
@@ -70,7 +69,7 @@ class FactRules(Facts):
         if key is not None:
             _check_key(schema, key, single)
         if schema.constraint.temporal:
-            return self._commitinterval(schema, data, single, key, by, start, end)
+            return self._commit_interval(schema, data, single, key, by, start, end)
         if start is not None or end is not None:
             raise InvalidValue(
                 "its type is not temporal. Register it with Constraint(temporal=True).",
@@ -129,7 +128,8 @@ class FactRules(Facts):
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
             self._end(schema.name, held, datetime.fromisoformat(by.now), by)
-        return self._commitinterval(schema, data, group, None, by, None, None, said=said)
+        by = replace(by, source=str(held.entry.get("_source", "")))
+        return self._commit_interval(schema, data, group, None, by, None, None, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
         """Remove a fact and return its fields; one that cannot be read can be removed too.
@@ -181,17 +181,18 @@ class FactRules(Facts):
             for name, value in old.items()
             if name.startswith("_") and name not in {NULL_FIELD, "_said_by", "_source"}
         }
+        source = str(old.get("_source", "")) if is_same or is_part else by.source
         kept["_updated"] = by.now
         if by.session or "_updated_by" in kept:
             kept["_updated_by"] = by.session  # empty, it says that it was none of those before
-        if by.source:
-            kept["_source"] = by.source
+        if source or by.source:
+            kept["_source"] = source or by.source
         said = said_by(old, by.session) if is_part else []
         if said:
             kept["_said_by"] = said
         self._put(schema.name, key, {**data, **kept})
 
-    def _commitinterval(
+    def _commit_interval(
         self,
         schema: FactSchema,
         data: dict[str, Any],
@@ -208,34 +209,39 @@ class FactRules(Facts):
         stop = in_utc(end) if end is not None else None
         if stop is not None and stop <= begin:
             raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
-        everything = self.held(schema.name)
-        group = [
-            held
-            for held in everything
-            if (
-                group_of(schema, held.key) == single
-                if single
-                else same_value(fact_data(held.entry), data)
-            )
-        ]
+        group = (
+            self.held(schema.name, single)
+            if single is not None
+            else [
+                Held(other, entry, *interval(entry))
+                for other, entry in self.raw(schema.name)
+                if same_value(fact_data(entry), data)
+            ]
+        )
         current = next((held for held in group if held.holds(begin)), None)
         if start is None and current is not None and same_value(fact_data(current.entry), data):
             self._replace(schema, current.key, current.entry, data, by)
             return current.key
-        if not any(held.holds(now) for held in group) and begin <= now:
-            self._check_limit(schema, sum(held.holds(now) for held in everything))
+        is_another = begin <= now and not any(held.holds(now) for held in group)
+        if schema.constraint.limit is not None and is_another:
+            self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
-        following = min(
-            (h.start for h in group if single and h.start and h.start > begin), default=None
-        )
-        ends = [moment for moment in (stop, following) if moment is not None]
+        old = self.entry(schema.name, chosen)
+        if old is not None:  # what held from this very moment on is corrected
+            self._replace(schema, chosen, old, data, by)
+            if stop is not None:
+                self._end(
+                    schema.name,
+                    Held(chosen, self.entry(schema.name, chosen) or {}, begin, None),
+                    stop,
+                    by,
+                )
+            return chosen
         meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
-        if ends:
-            meta["_valid_to"] = timestamp(min(ends))
+        if stop is not None:
+            meta["_valid_to"] = timestamp(stop)
         if said:
             meta["_said_by"] = said
-        if single and current is not None and (current.start or ALWAYS) < begin:
-            self._end(schema.name, current, begin, by)
         self._put(schema.name, chosen, {**data, **meta})
         return chosen
 
@@ -275,32 +281,34 @@ class FactRules(Facts):
             states: What each entry would hold, by path; None removes it.
         """
         wrong: list[Path] = []
-        grown: dict[str, list[Path]] = {}
-        counts: dict[str, int] = {}
+        after = cast("Document", self._tables).overlay()
         for path, state in states.items():
-            schema = self._schemas.get(path[1]) if len(path) == 3 else None  # noqa: PLR2004
+            after.delete(path)
+            if state is not None:
+                after.put(path, state)
+            schema = self.registered(path[1])
             if schema is None:
                 continue
             now = self.entry(path[1], path[2])
-            if (schema.constraint.immutable and now is not None and not same_data(now, state)) or (
+            is_changed = now is not None and not same_data(now, state)
+            if (schema.constraint.immutable and is_changed) or (
                 state is not None and self.wrong(schema, path[2], state) is not None
             ):
                 wrong.append(path)
-            change = _counts(state) - _counts(now)
-            counts[path[1]] = counts.get(path[1], 0) + change
-            if change > 0:
-                grown.setdefault(path[1], []).append(path)
-        for name, change in counts.items():
-            limit = self._schemas[name].constraint.limit
-            known = sum(_counts(entry) for _, entry in self.raw(name))
-            if limit is not None and change > 0 and known + change > limit:
-                wrong += grown[name]
+        book = Facts(after, self._schemas)
+        moment = datetime.now(UTC)
+        for name in {path[1] for path in states}:
+            schema = self.registered(name)
+            if schema is None or schema.constraint.limit is None:
+                continue
+            counts = [sum(held.holds(moment) for held in each.held(name)) for each in (self, book)]
+            if counts[1] > max(schema.constraint.limit, counts[0]):
+                wrong += [
+                    path
+                    for path, state in states.items()
+                    if path[1] == name and state is not None and self.entry(*path[1:]) is None
+                ]
         return list(dict.fromkeys(wrong))
-
-
-def _counts(entry: Mapping[str, Any] | None) -> int:
-    """Return 1 for an entry that is there and has not ended."""
-    return int(entry is not None and "_valid_to" not in entry)
 
 
 def _new_meta(by: Provenance) -> dict[str, Any]:

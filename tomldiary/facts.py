@@ -5,8 +5,9 @@
     food = "vegan"
     _created = "…"
 
-A fact of a temporal type has its first moment in the key, and holds from `_valid_from` to `_valid_to`:
-the one that follows it with the same singleton key ends it in any case.
+A fact of a temporal type has its first moment in the key. It holds from `_valid_from` until the next one
+with the same singleton key begins, or until `_valid_to` if somebody said so: the end of an interval is
+not written twice, so that facts may arrive in any order, and one that is removed leaves no gap.
 """
 
 from __future__ import annotations
@@ -22,12 +23,21 @@ from tomldiary.logging import get_logger
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tomldiary.constraints import FactSchema
+    from tomldiary.engine import Engine
     from tomldiary.toml.document import Document, Overlay
 
-__all__ = ["Fact", "Facts", "fact_data", "same_data", "stored_facts", "undo_edits"]
+__all__ = [
+    "Fact",
+    "Facts",
+    "fact_data",
+    "facts_document",
+    "same_data",
+    "stored_facts",
+    "undo_edits",
+]
 
 _ROOT = "facts"
 _logger = get_logger(__name__)
@@ -100,29 +110,48 @@ class Facts:
         """
         name, _, key = fact_id.partition("/")
         schema = self.schema(name)
+        moment = at or datetime.now(UTC)
         entry = self.entry(name, key)
         if not schema.constraint.temporal:
             if entry is None or self.wrong(schema, key, entry) is not None:
                 return None
             return schema, Held(key, entry, None, None)
-        for held in self.held(name):
-            if held.key == key:
-                return schema, held
-            if group_of(schema, held.key) == key and held.holds(at or datetime.now(UTC)):
-                return schema, held
-        return None
+        group = self.held(name, group_of(schema, key))
+        exact = (held for held in group if held.key == key)
+        now = (held for held in group if group_of(schema, held.key) == key and held.holds(moment))
+        found = next(exact, None) or next(now, None)
+        return None if found is None else (schema, found)
 
-    def held(self, name: str) -> list[Held]:
-        """Return the entries of a type that can be read, in the order of the file."""
+    def held(
+        self,
+        name: str,
+        group: str | None = None,
+        *,
+        matching: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> list[Held]:
+        """Return the entries of a type that can be read, in the order of the file.
+
+        Args:
+            name: The type.
+            group: Only those with this singleton key.
+            matching: Only those for which it is true.
+        """
         schema = self.schema(name)
+        is_temporal = schema.constraint.temporal
         found: list[Held] = []
         for key, entry in self.raw(name):
+            if group is not None and group_of(schema, key) != group:
+                continue
+            if matching is not None and not is_temporal and not matching(entry):
+                continue  # of temporal facts all count: each may end another
             wrong = self.wrong(schema, key, entry)
             if wrong is None:
                 found.append(Held(key, entry, *interval(entry)))
             else:
                 _logger.warning("a fact of type %s is left out; problems() says why", name)
-        return chained(schema, found) if schema.constraint.temporal else found
+        if not is_temporal:
+            return found
+        return [held for held in chained(schema, found) if matching is None or matching(held.entry)]
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:
         """Return an entry as a typed fact."""
@@ -158,21 +187,30 @@ class Facts:
 
     def wrong(self, schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
         """Return why an entry cannot be read, or None if it can."""
-        where = render_path((_ROOT, schema.name, key))
         if not isinstance(entry, Mapping):
-            return InvalidValue("expected a table.", where=where)
+            return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
         values = cast("Mapping[str, Any]", entry)
         try:
-            schema.parse(values, where)
+            schema.parse(values)
             derived = schema.singleton(decode_nulls(values))
-        except InvalidValue as error:
-            return error
+        except InvalidValue:
+            return self._told(schema, key, values)
         if derived is not None and group_of(schema, key) != derived:
             return InvalidValue(
                 f"its fields say that its key is {derived!r}. Rename the table, or mend the fields.",
-                where=where,
+                where=render_path((_ROOT, schema.name, key)),
             )
         return None
+
+    @staticmethod
+    def _told(schema: FactSchema, key: str, values: Mapping[str, Any]) -> InvalidValue:
+        """Return why an entry does not fit its model, with its place in the file: made only if needed."""
+        try:
+            schema.parse(values, render_path((_ROOT, schema.name, key)))
+            schema.singleton(decode_nulls(values))
+        except InvalidValue as error:
+            return error
+        raise AssertionError  # it was wrong a moment ago
 
 
 def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema]) -> None:
@@ -195,6 +233,17 @@ def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema
                     edit.put(path, held.entry)
             except InvalidValue:
                 continue  # something that is no table stands in its way: it is told as a problem
+
+
+def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema]) -> Document:
+    """Return a user's facts as they are now; what a person did to immutable ones does not count."""
+    document = engine.document(user, _ROOT)
+    known = engine.load(user, _ROOT)
+    if known is None or known.logged is None:
+        return document
+    edit = document.edit()
+    undo_edits(edit, known.logged, schemas)
+    return edit.done()
 
 
 def stored_facts(tables: Document | Overlay) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

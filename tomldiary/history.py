@@ -16,6 +16,7 @@ document the exact text that was taken out and put in, so that a commit can be r
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -109,12 +110,14 @@ def parse_record(text: str) -> Record:
     Raises:
         InvalidTOML: The record is torn or was altered.
     """
-    import tomllib  # noqa: PLC0415 - only needed after a restart or for a look back
-
     head = _CHECK.match(text)
     if head is None or f"{crc32(text[head.end() :].encode()):08x}" != head.group(1):
         raise InvalidTOML("a history record does not match its checksum.")
-    data = tomllib.loads(text)["tx"][0]
+    data = _read_own(text, head.end())
+    if data is None:
+        import tomllib  # noqa: PLC0415 - hardly ever needed, see _read_own
+
+        data = tomllib.loads(text)["tx"][0]
     return Record(
         seq=data["seq"],
         time=data["time"],
@@ -129,6 +132,60 @@ def parse_record(text: str) -> Record:
         results=data["result"],
         changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],
     )
+
+
+_STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\btnfr]|u[0-9a-f]{4}))*+"'
+_PAIR = rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})"
+_LINE = re.compile(
+    rf"(seq) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
+    rf"|(conflicts) = (\[(?:{_STRING}(?:, {_STRING})*)?\])\n|(changes) = \[\n"
+)
+_CHANGE = re.compile(
+    rf"    \{{ doc = ({_STRING}), at = (\d{{1,18}}), old = ({_STRING}), new = ({_STRING}) \}},\n"
+)
+_PAIRS = re.compile(_PAIR)
+
+
+def _read_own(text: str, at: int) -> dict[str, Any] | None:
+    """Read a record that stands exactly as `render_record` writes it, several times quicker than a parser.
+
+    One-line strings as we render them mean the same in JSON as in TOML. None for anything else.
+    """
+    data: dict[str, Any] = {}
+    changes: list[dict[str, Any]] = []
+    while "changes" not in data:
+        line = _LINE.match(text, at)
+        if line is None:
+            return None
+        at = line.end()
+        if line[1]:
+            data["seq"] = int(line[2])
+        elif line[3]:
+            data[line[3]] = _text(line[4])
+        elif line[5]:
+            data[line[5]] = {
+                _text(key) if key[0] == '"' else key: _text(value)
+                for key, value in _PAIRS.findall(line[6])
+            }
+        elif line[11]:
+            data["conflicts"] = json.loads(line[12])
+        else:
+            data["changes"] = changes
+    while (change := _CHANGE.match(text, at)) is not None:
+        at = change.end()
+        changes.append(
+            {
+                "doc": _text(change[1]),
+                "at": int(change[2]),
+                "old": _text(change[3]),
+                "new": _text(change[4]),
+            }
+        )
+    return data if text[at:] == "]\n" else None
+
+
+def _text(literal: str) -> str:
+    return str(json.loads(literal)) if "\\" in literal else literal[1:-1]
 
 
 def next_sequence(last: str | None) -> int:

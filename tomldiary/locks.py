@@ -10,7 +10,7 @@ import os
 import random
 import threading
 import time
-from contextlib import contextmanager
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -18,7 +18,8 @@ from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, LockTimeout
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["UserLocks"]
@@ -31,57 +32,51 @@ class UserLocks:
     """Exclusive locks by user; `folder` holds the stripe files (None: this process only)."""
 
     def __init__(self, folder: Path | None) -> None:
-        self._folder = folder
+        self.folder = folder
         self._reset()
 
     def _reset(self) -> None:
-        self._pid = os.getpid()
+        self.pid = os.getpid()
         self._guard = threading.Lock()
         self._stripes: dict[int, threading.Lock] = {}
         self._descriptors: dict[int, int] = {}
 
-    @contextmanager
-    def hold(self, user: str, timeout: float) -> Generator[None]:
-        """Hold the user's lock for the `with` block.
+    def hold(
+        self, user: str, timeout: float, then: Callable[[str], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold the user's lock for a `with` block.
 
         Args:
             user: The user id.
             timeout: Seconds to wait at most.
+            then: Called with the user id once the lock is held, before the block.
 
         Raises:
             LockTimeout: Somebody else kept the lock all that time.
         """
-        if self._pid != os.getpid():
+        return _Hold(self, user, timeout, then)
+
+    def stripe(self, number: int) -> threading.Lock:
+        """Return the lock among threads."""
+        if self.pid != os.getpid():
             # A forked child must not lock through its parent's descriptors: both would hold the lock.
             for inherited in self._descriptors.values():
                 os.close(inherited)
             self._reset()
-        number = crc32(user.encode("utf-8", "surrogatepass")) % _STRIPES
-        deadline = time.monotonic() + timeout
-        with self._guard:
-            stripe = self._stripes.setdefault(number, threading.Lock())
-        if not stripe.acquire(timeout=timeout):
-            raise _timed_out(timeout)
-        try:
-            if self._folder is None:
-                yield
-                return
-            descriptor = self._descriptor(number)
-            self._lock_descriptor(descriptor, deadline, timeout)
-            try:
-                yield
-            finally:
-                self._unlock(descriptor)
-        finally:
-            stripe.release()
+        stripe = self._stripes.get(number)
+        if stripe is None:
+            with self._guard:
+                stripe = self._stripes.setdefault(number, threading.Lock())
+        return stripe
 
-    def _descriptor(self, number: int) -> int:
-        assert self._folder is not None  # noqa: S101 - the caller looked
+    def descriptor(self, number: int) -> int:
+        """Return the open lock file; the caller holds the lock among threads."""
+        assert self.folder is not None  # noqa: S101 - the caller looked
         descriptor = self._descriptors.get(number)
         if descriptor is None:
-            path = self._folder / f"{number:02x}"
+            path = self.folder / f"{number:02x}"
             try:
-                make_folder(self._folder, sync=True)  # the memories' folder may be made here
+                make_folder(self.folder, sync=True)  # the memories' folder may be made here
                 flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
                 descriptor = os.open(path, flags, 0o600)
             except OSError as error:
@@ -92,23 +87,76 @@ class UserLocks:
             self._descriptors[number] = descriptor
         return descriptor
 
-    @staticmethod
-    def _lock_descriptor(descriptor: int, deadline: float, timeout: float) -> None:
-        from filelock import lock_descriptor  # noqa: PLC0415 - slow to import, only writers need it
 
-        wait = _FIRST_WAIT
-        while not lock_descriptor(descriptor, blocking=False):
-            if time.monotonic() >= deadline:
-                raise _timed_out(timeout)
-            # Jitter keeps processes that started together from meeting again and again.
-            time.sleep(wait * (0.5 + random.random()))  # noqa: S311 - not for secrets
-            wait = min(wait * 2, _LONGEST_WAIT)
+class _Hold:
+    """One holding of a user's lock; entered and left once, not always in the same thread."""
 
-    @staticmethod
-    def _unlock(descriptor: int) -> None:
-        from filelock import unlock_descriptor  # noqa: PLC0415 - see above
+    __slots__ = ("_descriptor", "_locks", "_pid", "_stripe", "_then", "_timeout", "_user")
 
-        unlock_descriptor(descriptor)
+    def __init__(
+        self, locks: UserLocks, user: str, timeout: float, then: Callable[[str], None] | None
+    ) -> None:
+        self._locks = locks
+        self._user = user
+        self._timeout = timeout
+        self._then = then
+
+    def __enter__(self) -> None:
+        locks = self._locks
+        number = crc32(self._user.encode("utf-8", "surrogatepass")) % _STRIPES
+        stripe = self._stripe = locks.stripe(number)
+        self._pid = locks.pid
+        self._descriptor: int | None = None
+        start = time.monotonic()
+        # Most often nobody holds it, and asking without a timeout is quicker.
+        if not stripe.acquire(blocking=False) and not stripe.acquire(timeout=self._timeout):
+            raise _timed_out(self._timeout)
+        try:
+            if locks.folder is not None:
+                descriptor = locks.descriptor(number)
+                if not _system_lock()[0](descriptor, blocking=False):
+                    _wait(descriptor, start + self._timeout, self._timeout)
+                self._descriptor = descriptor
+            if self._then is not None:
+                self._then(self._user)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._pid != os.getpid():
+            return  # forked inside the block: the lock is the parent's
+        try:
+            if self._descriptor is not None:
+                _system_lock()[1](self._descriptor)
+        finally:
+            self._stripe.release()
+
+
+@lru_cache(maxsize=1)
+def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
+    """Return what locks and unlocks a file."""
+    from filelock import (  # noqa: PLC0415 - slow to import, only writers need it
+        lock_descriptor,
+        unlock_descriptor,
+    )
+
+    return lock_descriptor, unlock_descriptor
+
+
+def _wait(descriptor: int, deadline: float, timeout: float) -> None:
+    wait = _FIRST_WAIT
+    while True:
+        if time.monotonic() >= deadline:
+            raise _timed_out(timeout)
+        # Jitter keeps processes that started together from meeting again and again.
+        time.sleep(wait * (0.5 + random.random()))  # noqa: S311 - not for secrets
+        wait = min(wait * 2, _LONGEST_WAIT)
+        if _system_lock()[0](descriptor, blocking=False):
+            return
 
 
 def _timed_out(timeout: float) -> LockTimeout:

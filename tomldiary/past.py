@@ -376,7 +376,7 @@ class _Frozen:
         self._timeline = timeline
         self._kinds = kinds
         self._documents: dict[str, Document] = {}
-        self._seq = seq
+        self.seq = seq
         self.is_frozen = True
 
     def document(self, _user: str, kind: str) -> Document:
@@ -384,7 +384,7 @@ class _Frozen:
         if kind not in self._kinds:
             return NOTHING
         if kind not in self._documents:
-            self._documents[kind] = Document.parse(self._timeline.text(kind, self._seq))
+            self._documents[kind] = Document.parse(self._timeline.text(kind, self.seq))
         return self._documents[kind]
 
     def kinds(self, _user: str) -> list[str]:
@@ -396,7 +396,7 @@ class _Frozen:
 
     def __getattr__(self, name: str) -> Any:
         raise DiaryError(
-            f"this is the memory as it was after transaction {self._seq}; it cannot be changed ({name})."
+            f"this is the memory as it was after transaction {self.seq}; it cannot be changed ({name})."
         )
 
 
@@ -405,15 +405,18 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
     before: _States = {}
     expected: _States = {}
     for record in records:  # newest first
+        old: _States = {}
+        new: _States = {}
+        # A table that was moved is taken out by one change and put in by another.
         for change in record.changes:
-            old, new = Document.parse(change.old), Document.parse(change.new)
-            for path in dict.fromkeys([*old.index, *new.index]):
-                if path[0] == "_meta":
-                    continue
-                was, became = _state(old, path), _state(new, path)
-                if _same(was and was[1], became and became[1]):
-                    continue
-                place = (change.doc, path)
+            for text, states in ((change.old, old), (change.new, new)):
+                document = Document.parse(text)
+                for path in document.index:
+                    if path[0] != "_meta":
+                        states[change.doc, path] = _state(document, path)
+        for place in dict.fromkeys([*old, *new]):
+            was, became = old.get(place), new.get(place)
+            if not _same(was and was[1], became and became[1]):
                 expected.setdefault(place, became)
                 before[place] = was
     return before, expected
@@ -426,9 +429,14 @@ def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | Non
 
 def _entries(record: Record) -> Iterator[HistoryEntry]:
     """Yield what a record did to each entry."""
-    for change in record.changes:
-        old = _entries_of(Document.parse(change.old), change.doc)
-        new = _entries_of(Document.parse(change.new), change.doc)
+    for kind in dict.fromkeys(change.doc for change in record.changes):
+        old: dict[Path, dict[str, Any]] = {}
+        new: dict[Path, dict[str, Any]] = {}
+        for change in record.changes:
+            if change.doc == kind:  # see `_inverse`
+                for text, found in ((change.old, old), (change.new, new)):
+                    for path, entry in _entries_of(Document.parse(text), kind).items():
+                        found[path] = {**found.get(path, {}), **entry}
         for path in dict.fromkeys([*old, *new]):
             if not _same(old.get(path), new.get(path)):
                 yield HistoryEntry(

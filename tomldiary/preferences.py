@@ -7,15 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
+from tomldiary.catalog import Catalog, entry_text, number_of
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
+from tomldiary.following import Following
 from tomldiary.models import PreferenceItem
-from tomldiary.similarity import normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from tomldiary.following import Memo
     from tomldiary.toml.document import Document, Overlay
 
 __all__ = [
@@ -28,6 +30,8 @@ __all__ = [
     "reserve_ids",
 ]
 
+F = TypeVar("F", bound=Following)
+T = TypeVar("T")
 MAX_TEXT = 10_000
 """Longest text of one preference, in characters."""
 _MAX_ID = 200
@@ -38,6 +42,10 @@ _NEXT = "next_ids"
 class _Tables(Protocol):
     """What reading needs: a document, or an edit of one."""
 
+    @property
+    def memo(self) -> Memo: ...
+    @property
+    def stamp(self) -> object: ...
     def table(self, path: tuple[str, ...]) -> Mapping[str, Any] | None: ...
 
 
@@ -112,15 +120,33 @@ class Preferences:
 
     def count(self, category: str) -> int:
         """Return how many entries a category holds."""
-        return sum(1 for _ in self.entries(category))
+        return self.following(category, Catalog, lambda catalog: catalog.count)
 
     def same(self, category: str, text: str) -> str | None:
         """Return the id of the entry with the same normalised text, or None."""
-        wanted = normalise(text)
-        for key, entry in self.entries(category):
-            if normalise(entry_text(entry)) == wanted:
-                return key
-        return None
+        return self.following(category, Catalog, lambda catalog: catalog.same(text))
+
+    def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
+        """Ask what is worked out from the entries of a category, as they are now."""
+        tables = self._tables
+        found = tables.memo.get((kind, category))
+        if found is None:
+            found = tables.memo.setdefault((kind, category), kind(category))
+        with found.lock:
+            if not found.is_at(tables.stamp):
+                found.follow(tables.stamp, *self._columns(category))
+            return question(cast("F", found))
+
+    def _columns(self, category: str) -> tuple[list[str], list[Any]]:
+        """Return the ids of a category and what stands there, which may be no entry."""
+        main = self._tables.table((_ROOT, category)) or {}
+        keys, entries = list(main), list(main.values())
+        short = self._tables.table((category,)) if category != _ROOT else None
+        for key, entry in (short or {}).items():
+            if key not in main:
+                keys.append(key)
+                entries.append(entry)
+        return keys, entries
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
         """Return category and id of an entry with the same normalised text in another category."""
@@ -191,7 +217,7 @@ class Preferences:
             "_updated_by": session,
             **(fields or {}),
         }
-        self._edit.put((_ROOT, category, chosen), entry)
+        self._put((_ROOT, category, chosen), entry)
         return Outcome("created", category, chosen, 1)
 
     def forget(self, category: str, key: str) -> Mapping[str, Any]:
@@ -206,7 +232,7 @@ class Preferences:
         if found is None:
             raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
         path, entry = found
-        number = _number(key)
+        number = number_of(key)
         if number and number + 1 >= self.next_number(category):
             self.reserve(category, number + 1)
         self._edit.delete(path)
@@ -237,7 +263,7 @@ class Preferences:
         if changed != entry:
             changed["_updated"] = max(now, str(entry.get("_updated", "")))
             changed["_updated_by"] = session
-        self._edit.put(path, changed)
+        self._put(path, changed)
         return count
 
     def _new_id(self, category: str, wanted: str | None) -> str:
@@ -246,14 +272,23 @@ class Preferences:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
             # An id of our own pattern may have belonged to something that was forgotten.
-            number = _number(wanted)
+            number = number_of(wanted)
             if number is None or number >= following:
                 return wanted
         return f"pref{following:03d}"
 
     def _highest(self, category: str) -> int:
-        numbers = (_number(key) for key, _ in self.entries(category))
-        return max((number for number in numbers if number is not None), default=0)
+        return self.following(category, Catalog, lambda catalog: catalog.highest)
+
+    def _put(self, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
+        """Store an entry, and tell the catalog, which then has not to look for what changed."""
+        edit = self._edit
+        before = edit.stamp
+        edit.put(path, entry)
+        catalog = edit.memo.get((Catalog, path[-2]))
+        if catalog is not None and edit.stamp is not before:
+            with catalog.lock:
+                catalog.note(before, edit.stamp, path[-1], edit.table(path))
 
     def next_number(self, category: str) -> int:
         """Return the number of the next id of our own pattern."""
@@ -282,17 +317,11 @@ def reserve_ids(edit: Overlay, before: Document) -> None:
         if not isinstance(entries, Mapping):
             continue
         kept = edit.table((_ROOT, category)) or {}
-        gone = [_number(key) for key in cast("Mapping[str, Any]", entries) if key not in kept]
+        gone = [number_of(key) for key in cast("Mapping[str, Any]", entries) if key not in kept]
         highest = max((number for number in gone if number is not None), default=0)
         book = Preferences(edit, PreferenceRules((category,)))
         if highest >= book.next_number(category):
             book.reserve(category, highest + 1)
-
-
-def entry_text(entry: Mapping[str, Any]) -> str:
-    """Return an entry's text, also one a person wrote as a number; empty if it has none."""
-    text = entry.get("text", "")
-    return text if isinstance(text, str) else str(text)
 
 
 def entry_count(entry: Mapping[str, Any]) -> int:
@@ -339,11 +368,3 @@ def _checked_text(text: str, where: str) -> str:
             f"the text has {len(text)} characters, {MAX_TEXT} are allowed. Shorten it.", where=where
         )
     return text
-
-
-def _number(key: str) -> int | None:
-    """Return N of an id of the form prefN, else None."""
-    digits = key[4:]
-    if key.startswith("pref") and digits.isdecimal() and digits.isascii() and len(digits) <= 9:  # noqa: PLR2004
-        return int(digits)
-    return None

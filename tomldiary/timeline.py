@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.base import digest
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.history import parse_record, redo
+from tomldiary.toml.values import render_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -38,8 +39,24 @@ class Timeline:
                     raise
 
     def last(self, kind: str) -> Record | None:
-        """Return the newest record that changed document `kind`, or None."""
-        return next((record for record in self.records() if kind in record.results), None)
+        """Return the newest record that changed document `kind`, or None.
+
+        A record that does not name the document is not parsed: a user may have thousands of documents,
+        and most of history is about others.
+        """
+        name = f"{render_key(kind)} = "
+        for number, text in enumerate(self._backend.records(self._user)):
+            if name not in text:
+                continue
+            try:
+                record = parse_record(text)
+            except InvalidTOML:
+                if number:
+                    raise
+                continue
+            if kind in record.results:
+                return record
+        return None
 
     def text(self, kind: str, seq: int | None = None) -> str:
         """Return a document's text right after transaction `seq` (None: the newest); "" if it had none.

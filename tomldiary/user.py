@@ -20,6 +20,7 @@ from tomldiary.forgetting import Selection
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
+from tomldiary.portability import Portability
 from tomldiary.preferences import Preferences, entry_to_item
 from tomldiary.recall import Indexes
 from tomldiary.recall_verbs import RecallVerbs
@@ -52,7 +53,7 @@ _logger = get_logger(__name__)
 KINDS = ("preferences", "conversations")
 
 
-class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Past):
+class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
     """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
 
     diary: Diary
@@ -407,6 +408,10 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Past):
         found = [self._engine.load(self.user_id, kind) for kind in kinds]
         broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
         return [*broken, *self._fact_problems()]
+
+    def documents(self) -> list[str]:
+        """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""
+        return self._engine.kinds(self.user_id)
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""

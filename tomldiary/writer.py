@@ -25,6 +25,7 @@ from tomldiary.errors import Conflict, WriterBusy
 from tomldiary.logging import get_logger
 from tomldiary.models import timestamp
 from tomldiary.receipts import Receipt, Turn
+from tomldiary.writing.cleaning import Cleaner
 from tomldiary.writing.exit import (
     background_tasks,
     fire_and_forget,
@@ -39,11 +40,13 @@ from tomldiary.writing.telemetry import Telemetry
 from tomldiary.writing.workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
     from types import TracebackType
     from typing import Self
 
+    from tomldiary.backends.base import Backend
     from tomldiary.diary import Diary
     from tomldiary.receipts import TurnStatus
     from tomldiary.writing.intake import Intake
@@ -104,6 +107,8 @@ class MemoryWriter:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
             raise ValueError("workers, qsize, coalesce and breaker are at least 1.")
         self.diary = diary
+        # Anything with `update_memory` will do for a diary; only a real one has a backend that we know.
+        self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self._context = contextvars.copy_context()
@@ -125,14 +130,16 @@ class MemoryWriter:
         self._kept = 0
         self._workers = Workers(
             self.diary, self._options, self._state, self._figures, self._context,
-            Breaker(*self._breaker), Telemetry(repr(getattr(self.diary, "backend", self.diary))),
+            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _figures_of(_weak(self))),
         )  # fmt: skip
         self._workers.made_room = self._make_room
         self._workers.settled = self._forget_operation
+        self._cleaner = Cleaner(self.diary, self._options, self._state, self._figures)
+        self._workers.applied = self._cleaner.after_turn
         self._intake = self._new_intake()
 
     def _new_intake(self) -> Intake | None:
-        backend = getattr(getattr(self.diary, "engine", None), "backend", None)
+        backend = self._backend
         root: Path | None = getattr(backend, "journal_folder", None)
         if backend is None or root is None:
             return None
@@ -235,7 +242,7 @@ class MemoryWriter:
             self._take_back(job, room)
             raise
         if is_here:
-            job.receipt.wait_stored()  # raises what went wrong
+            job.receipt.check_stored()
         return job.receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
@@ -270,6 +277,8 @@ class MemoryWriter:
 
             job.time = timestamp()
             job.rendered = render_turn(turn, operation, job.time)
+        elif self._backend is not None:
+            job.epoch = self._backend.epoch(turn.user_id)
         return job
 
     def _same(self, job: Job) -> Job | None:
@@ -295,7 +304,7 @@ class MemoryWriter:
         if not job.is_new:
             self._by_operation[job.turn.user_id, job.operation] = job
         if self._intake is None:
-            job.receipt.settle_stored(is_stored=False)
+            job.receipt.settle_stored(False)  # noqa: FBT003 - the answer itself
             self._workers.add([job])
         elif not is_here:
             self._intake.put(job)
@@ -321,7 +330,7 @@ class MemoryWriter:
                 self._figures.submitted += 1 + len(job.group)
                 self._figures.recovered += 1 + len(job.group)
             else:
-                job.receipt.settle_stored(is_stored=True)
+                job.receipt.settle_stored(True)  # noqa: FBT003 - the answer itself
         self._workers.add(jobs)
         _wake(jobs, None)
 
@@ -329,7 +338,7 @@ class MemoryWriter:
         """Answer for turns that could not be stored; called with the state held."""
         self._figures.failed += len(jobs)
         for job in jobs:
-            job.receipt.settle_stored(is_stored=False, error=error)
+            job.receipt.settle_stored(error)
             job.receipt.settle(None, error)
             self._forget_operation(job)
         _wake(jobs, error)
@@ -430,7 +439,7 @@ class MemoryWriter:
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
 
-        Turns that a dead writer left are waited for too.
+        Turns that a dead writer left are waited for too, and clean-ups.
         """
         with self._state:
             return self._state.wait_for(self._is_idle, timeout)
@@ -439,6 +448,7 @@ class MemoryWriter:
         return (
             not self._queued
             and not self._workers.working
+            and not self._cleaner.running
             and (self._intake is None or self._intake.is_idle)
         )
 
@@ -465,6 +475,7 @@ class MemoryWriter:
         is_done = self.flush(max(0.0, wait)) if drain else self.flush(0)
         if self._intake is not None:
             self._intake.stop()
+        self._cleaner.stop()
         if not is_done or not self.flush(0):
             left = self._workers.abandon(_GRACE)
             self._kept = left if self._intake is not None else 0
@@ -488,9 +499,15 @@ class MemoryWriter:
         if thread is not None:
             thread.stop()
             thread.join(_GRACE)
-        # What does not let itself be ended may still write to the journal: it stays locked.
-        if self._intake is not None and (thread is None or not thread.thread.is_alive()):
+        if self._intake is None:
+            return
+        if thread is None or not thread.thread.is_alive():
             self._intake.close()
+        else:
+            # What does not let itself be ended may still write to the journal: it stays locked so long.
+            threading.Thread(
+                target=_close_behind, args=(thread.thread, self._intake), daemon=True
+            ).start()
 
     def __enter__(self) -> Self:
         return self
@@ -515,6 +532,11 @@ class MemoryWriter:
     ) -> None:
         """Close, and wait for what is queued."""
         await self.close()
+
+
+def _close_behind(thread: threading.Thread, intake: Intake) -> None:
+    thread.join()
+    intake.close()
 
 
 def _one_of(name: str, first: str | None, second: str | None) -> str:
@@ -549,6 +571,19 @@ def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -
 
 def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
     return weakref.ref(writer)
+
+
+def _store_of(diary: Any) -> str:
+    backend = getattr(getattr(diary, "engine", None), "backend", None)
+    return repr(backend) if backend is not None else type(diary).__name__
+
+
+def _figures_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
+    def figures() -> dict[str, Any] | None:
+        writer = ref()
+        return writer.stats() if writer is not None else None
+
+    return figures
 
 
 def _look_again(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:

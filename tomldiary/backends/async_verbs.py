@@ -70,7 +70,7 @@ def _save(backend: Backend, user: str, kind: str, content: str) -> None:
             results={kind: digest(content)},
         )
         expected = {kind: old.token if old is not None else None}
-        backend.commit(user, Commit({kind: content}, expected, [render_record(record)]))
+        backend.commit(user, Commit({kind: content.encode()}, expected, [render_record(record)]))
 
 
 def _erase(backend: Backend, user: str, kind: str) -> None:

@@ -60,16 +60,19 @@ class Stored:
 class Commit:
     """All that one transaction changes; it is stored as a whole or not at all."""
 
-    texts: Mapping[str, str]
-    """New text of each changed document, by kind."""
+    contents: Mapping[str, bytes]
+    """New text of each changed document in UTF-8, by kind."""
     expected: Mapping[str, Token | None]
     """Version each changed document was read at; None: it did not exist."""
     records: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
     replaces_save: bool = False
     """Whether a person's save gives way: should a power cut bring its file back, it would be merged again."""
-    encoded: Mapping[str, bytes] = field(default_factory=dict[str, bytes])
-    """The texts in UTF-8, as far as that was worked out already."""
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """The contents as text."""
+        return {kind: content.decode() for kind, content in self.contents.items()}
 
 
 class Backend(Protocol):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
-from tomldiary.backends.segments import new_segment, segments, split_records
+from tomldiary.backends.segments import damaged, new_segment, segments, split_records
 from tomldiary.erasure import Plan, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection
@@ -64,11 +64,23 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         DocumentError: A document cannot be read just now. Nothing was changed.
         BackendError: The storage failed; the message says whether something was changed.
     """
+    try:
+        return _forget(backend, user, selection)
+    except OSError as error:
+        # Nothing is read before the job begins, and what is written later tells its failures apart.
+        raise BackendError(
+            f"{error.filename or backend.folder(user)}: cannot be read ({error.strerror}). Nothing was"
+            " forgotten."
+        ) from error
+
+
+def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetReceipt:
     folder = backend.folder(user)
     epoch = backend.epoch(user) + 1
     _check_folder(folder)
     if not folder.is_dir():
         backend.epochs.write(user, epoch)  # a first turn may be under way
+        _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch)
     job = _Job(selection, epoch)
     try:
@@ -79,6 +91,7 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         work = None  # what cannot be read or counted can be removed
     if work is not None and work.is_empty and not selection.everything:
         backend.epochs.write(user, epoch)
+        _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch, files=_digests(folder))
     try:
         _write_job(folder, job)
@@ -86,7 +99,9 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         if work is not None and not selection.everything:
             work.stage(job)
     except (OSError, DiaryError) as error:
-        _take_back(folder)
+        if not _take_back(folder):
+            backend.reopen(user)  # whoever opens the user next finishes it
+            raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
         raise BackendError(
@@ -122,19 +137,30 @@ def finish(backend: LocalBackend, user: str) -> None:
 
 def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
     try:
+        _forget_turns(backend, user, job.selection, job.epoch)
         if job.selection.everything:
             _remove(folder)
         else:
             _publish(folder, job)
-    except OSError as error:
+    except (OSError, BackendError) as error:
         raise _unfinished(folder, error) from error
     finally:
         backend.reopen(user)
 
 
-def _unfinished(folder: Path, error: OSError) -> BackendError:
+def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch: int) -> None:
+    """Take what is selected out of the journals of background writers, also of those at work."""
+    root = backend.journal_root
+    if root.is_dir():
+        from tomldiary.writing.erasure import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
+
+        forget_turns(root, user, selection, epoch)
+
+
+def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
     return BackendError(
-        f"{error.filename or folder}: cannot be written ({error.strerror}). Some of what was to be"
+        f"{getattr(error, 'filename', None) or folder}: cannot be written ({reason}). Some of what was to be"
         " forgotten is still there; the rest is forgotten when the user is opened next."
     )
 
@@ -212,8 +238,12 @@ class _Work:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to forget."""
-        return self.plan.is_empty and self._new_ledger == self._ledger
+        """Whether there is nothing to forget; what a damaged record holds cannot be known."""
+        return (
+            self.plan.is_empty
+            and self._new_ledger == self._ledger
+            and not damaged(self._folder / "history")
+        )
 
     def stage(self, job: _Job) -> None:
         """Write all files as they are going to be, and then that they are there."""
@@ -261,6 +291,8 @@ def _publish(folder: Path, job: _Job) -> None:
             (folder / name).replace(folder / target)
     for kind, document in job.documents.items():
         _publish_document(folder, kind, document)
+    for aside in damaged(folder / "history"):
+        aside.unlink()
     for place in {
         (folder / "history"),
         *((folder / f"{kind}.toml").parent for kind in job.documents),
@@ -289,8 +321,11 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
             edit.delete(path)
             if block is not None:
                 edit.restore(path, block.text, made.own_values(path) or {})
-        staged.unlink()
-        write_new(str(staged), edit.done().text.encode(), sync=True)
+        # What is staged stays until there is better: without it the document would count as done.
+        merged = staged.with_name(f"{staged.name}-merged")
+        merged.unlink(missing_ok=True)
+        write_new(str(merged), edit.done().text.encode(), sync=True)
+        merged.replace(staged)
     staged.replace(target)
 
 
@@ -338,11 +373,15 @@ def _sweep(folder: Path) -> None:
             Path(child.path).unlink()
 
 
-def _take_back(folder: Path) -> None:
-    with contextlib.suppress(OSError):
+def _take_back(folder: Path) -> bool:
+    """Remove a job that has changed nothing yet; tell whether that worked."""
+    try:
         (folder / JOB_NAME).unlink(missing_ok=True)
-        _sweep(folder)
         sync_folder(folder)
+        _sweep(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -350,7 +389,9 @@ def _digests(folder: Path) -> dict[str, str]:
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
-            if not path.is_symlink():
-                relative = path.relative_to(folder).as_posix()
-                found[relative] = sha256(_content(path)).hexdigest()
+            # What cannot be read just now has no hash; it is forgotten all the same.
+            with contextlib.suppress(OSError, BackendError):
+                if not path.is_symlink():
+                    relative = path.relative_to(folder).as_posix()
+                    found[relative] = sha256(_content(path)).hexdigest()
     return dict(sorted(found.items()))

@@ -16,7 +16,8 @@ import itertools
 import os
 import secrets
 import shutil
-from contextlib import contextmanager, suppress
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -65,7 +66,8 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -75,6 +77,7 @@ __all__ = ["LocalBackend"]
 _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
 _JOB_PREFIX = ".forgetting"
+_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
 _MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
@@ -131,10 +134,13 @@ class LocalBackend(AsyncVerbs):
         self._sync = durability == "full"
         self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
         self.epochs = Epochs(self.base_path / _SYSTEM)
+        self.journal_root = self.base_path / _SYSTEM / "journal"
+        """Where journals are, also those of writers with another durability."""
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
         self._on_disk: dict[str, _OnDisk] = {}
+        self._everybody: tuple[int, list[str]] | None = None
         self._is_root_on_disk = False
         # Process ids come again, in a container after each restart: a name that a crash left must not.
         self._names = itertools.count(secrets.randbits(16))
@@ -145,7 +151,7 @@ class LocalBackend(AsyncVerbs):
     @property
     def journal_folder(self) -> Path | None:
         """Where a background writer keeps turns until they are applied; None keeps them in memory."""
-        return self.base_path / _SYSTEM / "journal" if self.durability != "none" else None
+        return self.journal_root if self.durability != "none" else None
 
     # Reading
 
@@ -156,7 +162,7 @@ class LocalBackend(AsyncVerbs):
             return known
         name = encode_folder(user)
         folder = self.base_path / name
-        if not folder.exists() and name != user and self._is_plain_folder(user):
+        if file_token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # made by the ancestor, which used the id as it was
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
@@ -184,6 +190,12 @@ class LocalBackend(AsyncVerbs):
         self._open(user)
         return file_token(f"{self.folder(user)}/{kind}.toml")
 
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
+        """Return the versions of several files: one `stat` each."""
+        self._open(user)
+        folder = f"{self.folder(user)}/"
+        return [file_token(f"{folder}{kind}.toml") for kind in kinds]
+
     def read(self, user: str, kind: str) -> Stored | None:
         """Return the document's text, or None."""
         self._open(user)
@@ -197,6 +209,42 @@ class LocalBackend(AsyncVerbs):
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return kinds_in(self.folder(user))
+
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
+        """Return when documents were last added to folders of the user; None: too recently to tell."""
+        place = self.folder(user)
+        times = tuple([_folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < time.time_ns() - _YOUNG else None
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / _SYSTEM / "index" / encode_folder(user)
+
+    def known_users(self) -> list[str]:
+        """Return the ids of all who have a folder, sorted: one `stat` if nobody came or left."""
+        before = self._everybody
+        when = _folder_time(str(self.base_path))
+        if before is not None and before[0] == when:
+            return before[1]
+        try:
+            folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found: list[str] = []
+        is_whole = when < time.time_ns() - _YOUNG
+        for name in folders:
+            if name == _SYSTEM:
+                continue
+            try:
+                user = self._user_of(name)
+            except DiaryError as error:
+                _logger.warning("a user is left out: %s", error)
+                user = None
+            is_whole = is_whole and user is not None
+            found += [user] if user is not None else []
+        if is_whole:
+            self._everybody = (when, sorted(found))
+        return sorted(found)
 
     def users(self) -> list[str]:
         """Return all user ids that have a document; a folder that cannot be read is left out, with a warning."""
@@ -237,12 +285,9 @@ class LocalBackend(AsyncVerbs):
 
     # Writing
 
-    @contextmanager
-    def lock(self, user: str, timeout: float) -> Generator[None]:
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, after finishing what a crash left."""
-        with self._locks.hold(user, timeout):
-            self._recover(user)
-            yield
+        return self._locks.hold(user, timeout, self._recover)
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
@@ -254,11 +299,9 @@ class LocalBackend(AsyncVerbs):
         seq = next_sequence(commit.records[-1]) - 1
         try:
             on_disk = self._prepare(user, folder)
-            for kind, text in commit.texts.items():
+            for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
-                data = commit.encoded.get(kind)
-                data = text.encode() if data is None else data
                 temp = self._temp_name(folder, kind, data, seq)
                 write_new(temp, data, sync=self._sync)
                 staged[kind] = temp
@@ -276,9 +319,8 @@ class LocalBackend(AsyncVerbs):
             self._drop(staged)
             raise _unwritten(error, folder) from error
         except BackendError:
-            self.reopen(
-                user
-            )  # whoever opens it finds out what is in history, and needs what is staged
+            # Whoever opens the user next finds out what is in history, and needs what is staged.
+            self.reopen(user)
             raise
         if self._sync:
             on_disk.segment = segment
@@ -287,7 +329,7 @@ class LocalBackend(AsyncVerbs):
         )
         new = {
             kind
-            for kind in commit.texts
+            for kind in commit.contents
             if commit.replaces_save
             or kind not in on_disk.kinds
             or commit.expected.get(kind) is None
@@ -323,11 +365,12 @@ class LocalBackend(AsyncVerbs):
                 for place in {parent for kind in new for parent in _folders_of(folder, kind)}:
                     sync_folder(place)
                 self._on_disk[user].kinds |= new
-        except OSError as error:
+        except (OSError, BackendError) as error:
             self._recovered.discard(user)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CommittedUnpublished(
-                f"{error.filename or folder}: the change is stored in history, but the file could not be"
-                f" replaced ({error.strerror}). It is replaced when the user is opened next."
+                f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"
+                f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
 
@@ -368,12 +411,19 @@ class LocalBackend(AsyncVerbs):
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
-        return self._tail(user)[1]
+        try:
+            return self._tail(user)[1]
+        except OSError as error:
+            raise _unread(error, self.folder(user)) from error
 
     def records(self, user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
         self._open(user)
-        return read_records(self.folder(user) / "history")
+        folder = self.folder(user)
+        try:
+            yield from read_records(folder / "history")
+        except OSError as error:
+            raise _unread(error, folder) from error
 
     def _tail(self, user: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
@@ -407,7 +457,7 @@ class LocalBackend(AsyncVerbs):
         """Let the first reader of a user finish what a crash left half done."""
         if user in self._recovered:
             return
-        if not self.folder(user).is_dir():
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
             return
         try:
             with self.lock(user, 5.0):
@@ -508,4 +558,10 @@ def _unwritten(error: OSError, folder: str) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
         " free space and permissions."
+    )
+
+
+def _unread(error: OSError, folder: Path) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )

@@ -139,7 +139,8 @@ class SixVerbsBackend:
             }
             record = Record(seq, "forget", [], results, results)
             expected = {kind: found.token for kind, found in stored.items()}
-            self.commit(user, Commit(made.texts, expected, [render_record(record)]))
+            contents = {kind: text.encode() for kind, text in made.texts.items()}
+            self.commit(user, Commit(contents, expected, [render_record(record)]))
         files = {
             kind: sha256(made.texts.get(kind, found.text).encode()).hexdigest()
             for kind, found in stored.items()

@@ -10,15 +10,18 @@ import typer
 from tomldiary.cli.demo import demo
 from tomldiary.cli.diff import diff
 from tomldiary.cli.doctor import doctor
+from tomldiary.cli.forget import forget
 from tomldiary.cli.history import history
 from tomldiary.cli.ingest import ingest
 from tomldiary.cli.output import one_line
+from tomldiary.cli.portability import export_memory, import_memory
 from tomldiary.cli.rollback import rollback
 from tomldiary.cli.schema import schema_commands
 from tomldiary.cli.search import search
 from tomldiary.cli.show import show
 from tomldiary.cli.torture import torture
 from tomldiary.cli.why import why
+from tomldiary.cli.writer import writer_commands
 from tomldiary.errors import DiaryError
 
 __all__ = ["app", "run"]
@@ -38,9 +41,13 @@ app.command()(history)
 app.command()(why)
 app.command()(diff)
 app.command()(rollback)
+app.command("export")(export_memory)
+app.command("import")(import_memory)
+app.command()(forget)
 app.command()(doctor)
 app.command()(torture)
 app.add_typer(schema_commands, name="schema")
+app.add_typer(writer_commands, name="writer")
 
 _EXIT_UNUSABLE = 2
 

@@ -6,15 +6,16 @@ done by comparing slices of references.
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+    from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
 __all__ = ["Span", "changed_spans", "spliced"]
 
+_text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
 
 
@@ -33,10 +34,10 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
     i = j = at = 0
     while i < len(old) or j < len(new):
         same = _common(old, i, new, j)
-        at += sum([len(block.text) for block in old[i : i + same]])
         i, j = i + same, j + same
         if i == len(old) and j == len(new):
             break
+        at += sum(map(len, map(_text_of, old[i - same : i])))
         removed: list[str] = []
         added: list[str] = []
         if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
@@ -70,12 +71,15 @@ def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     return i - start
 
 
-def spliced(text: str, spans: Iterable[Span]) -> str:
-    """Return the new version's text, made from the old one's."""
-    parts: list[str] = []
+def spliced(base: Document, spans: list[Span]) -> bytes | None:
+    """Return the new version in UTF-8, made from the old one's; None if positions are not those of bytes."""
+    if not base.is_ascii or not all(span.new.isascii() for span in spans):
+        return None
+    old = memoryview(base.encoded)
+    parts: list[bytes | memoryview] = []
     end = 0
-    for at, old, new in spans:
-        parts += (text[end:at], new)
-        end = at + len(old)
-    parts.append(text[end:])
-    return "".join(parts)
+    for span in spans:
+        parts += (old[end : span.at], span.new.encode())
+        end = span.at + len(span.old)
+    parts.append(old[end:])
+    return b"".join(parts)

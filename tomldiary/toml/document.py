@@ -24,10 +24,16 @@ Path = tuple[str, ...]
 """The keys that lead to a table, outermost first."""
 
 
+_EMPTY = 2  # blocks of a document without entries: the head and `_meta`
+
+
 class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
-    __slots__ = ("_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data")
+    __slots__ = (
+        "_encoded", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data", "memo",
+        "stamp",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -39,6 +45,8 @@ class Document:
         parents: set[Path] | None = None,
         *,
         has_arrays: bool | None = None,
+        encoded: bytes | None = None,
+        memo: dict[Any, Any] | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -47,6 +55,11 @@ class Document:
         self._last = last
         self._parents = parents
         self._has_arrays = has_arrays
+        self._encoded = encoded
+        self.memo: dict[Any, Any] = {} if memo is None else memo
+        """What others worked out from this version or one before it; they see to it that it fits."""
+        self.stamp = object()
+        """Names this version."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -63,8 +76,25 @@ class Document:
     def text(self) -> str:
         """The document, byte for byte what its blocks hold."""
         if self._text is None:
-            self._text = "".join([block.text for block in self.blocks])
+            if self._encoded is not None:
+                self._text = self._encoded.decode()
+            else:
+                self._text = "".join([block.text for block in self.blocks])
         return self._text
+
+    @property
+    def is_ascii(self) -> bool:
+        """Whether positions in the text are positions in its UTF-8 as well."""
+        if self._text is None and self._encoded is not None:
+            return True  # only what is ASCII is encoded without the text
+        return self.text.isascii()
+
+    @property
+    def encoded(self) -> bytes:
+        """The text in UTF-8."""
+        if self._encoded is None:
+            self._encoded = self.text.encode()
+        return self._encoded
 
     @property
     def index(self) -> dict[Path, Block]:
@@ -135,11 +165,15 @@ class Document:
         """Start changes that only live in memory."""
         return Overlay(self)
 
-    def edit(self) -> Edit:
-        """Start a set of changes; nothing happens to this document."""
+    def edit(self, *, is_changed: bool = False) -> Edit:
+        """Start a set of changes; nothing happens to this document.
+
+        Args:
+            is_changed: Whether this document as a whole is a change already.
+        """
         from tomldiary.toml.edit import Edit  # noqa: PLC0415 - an edit makes documents
 
-        return Edit(self)
+        return Edit(self, is_changed=is_changed)
 
 
 class Overlay:
@@ -147,6 +181,10 @@ class Overlay:
 
     def __init__(self, document: Document) -> None:
         self._data = document.data
+        # The empty documents that memories start from are shared; what is worked out is not.
+        self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
+        self.stamp = document.stamp
+        """Names the version, with the changes so far."""
         self._owned: dict[int, Table] = {}
         self._changed = False
 
@@ -211,6 +249,7 @@ class Overlay:
     # Only the tables on the way are copied.
 
     def _set_data(self, path: Path, value: Table | None) -> None:
+        self.stamp = object()
         if id(self._data) not in self._owned:
             self._data = dict(self._data)
             self._owned[id(self._data)] = self._data

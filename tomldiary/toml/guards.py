@@ -32,14 +32,16 @@ _SKELETON = re.compile(
 )
 
 
-def check_size(text: str, *, path: str = "") -> None:
-    """Let `text` pass only if it has at most `MAX_BYTES` bytes in UTF-8.
+def check_size(text: str | bytes, *, path: str = "") -> None:
+    """Let `text` pass only if it has at most `MAX_BYTES` bytes, in UTF-8 if it is not encoded yet.
 
     Raises:
         UnsafeDocument: It is larger.
     """
     # A character is at most four bytes, so most texts need no encoding to be measured.
-    if len(text) * 4 > MAX_BYTES and len(text.encode("utf-8", "surrogatepass")) > MAX_BYTES:
+    if isinstance(text, str) and len(text) * 4 > MAX_BYTES:
+        text = text.encode("utf-8", "surrogatepass")
+    if len(text) > MAX_BYTES:
         raise UnsafeDocument(
             f"the document is larger than {MAX_BYTES // 1024} KiB. Split it or remove what is not needed.",
             path=path,

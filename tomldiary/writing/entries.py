@@ -32,9 +32,9 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidValue
 from tomldiary.models import timestamp
-from tomldiary.operations import from_dict, to_dict
+from tomldiary.operations import from_dict, to_table
 from tomldiary.receipts import Turn
-from tomldiary.toml.values import render_value
+from tomldiary.toml.values import plain_text, render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,6 +75,19 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     Raises:
         InvalidValue: A text that no file can store.
     """
+    said = plain_text(turn.user_msg), plain_text(turn.assistant_msg)
+    names = plain_text(turn.user_id), plain_text(turn.session_id), plain_text(operation)
+    if (
+        None not in said
+        and None not in names
+        and turn.status == "completed"
+        and not turn.context_now
+    ):
+        # Nothing to escape: nearly every turn, on the hot path of `submit`.
+        return (
+            f'user = {names[0]}\nsession = {names[1]}\noperation = {names[2]}\ntime = "{time}"\n'
+            f"user_msg = {said[0]}\nassistant_msg = {said[1]}\n"
+        )
     lines = [
         _user_line(turn.user_id),
         f"session = {render_value(turn.session_id, where='session_id')}",
@@ -114,10 +127,7 @@ def render_operations(
     Raises:
         InvalidValue: The extractor recorded a value that TOML has no word for.
     """
-    tables = [
-        {key: value for key, value in to_dict(each).items() if value is not None}
-        for each in operations
-    ]
+    tables = [to_table(each) for each in operations]
     body = (
         f"numbers = {render_value(numbers)}\noperation = {render_value(operation)}\n"
         f"operations = {render_value(tables)}\n"
