@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.commits import Changed, prepare, prepare_saves
-from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, Forgotten, NestedTransaction
+from tomldiary.errors import (
+    BackendError,
+    CommittedUnpublished,
+    Conflict,
+    Forgotten,
+    NestedTransaction,
+)
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence, operation_of
 from tomldiary.merge import merge
