@@ -163,7 +163,9 @@ class Workers:
                 job.attempts -= 1  # the model is down for everybody; this turn is not to blame
             if self.breaker.fail():
                 _logger.error("the model does not answer; turns wait until it does")
-        elif cancelled or (isinstance(error, DiaryError) and not isinstance(error, ExtractionError)):
+        elif cancelled or (
+            isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
+        ):
             self.breaker.end()  # it never came to asking the model, or came past it
         else:
             self.breaker.succeed()
