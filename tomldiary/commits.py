@@ -170,7 +170,8 @@ def prepare(
         contents,
         {kind: base.token if base else None for kind, (base, _) in changed.items()},
         [render_record(record)],
-        replaces_save=replaces_save,
+        replaces_save=replaces_save
+        or any(base is not None and base.is_merged for base, _ in changed.values()),
     )
     return Prepared(seq, commit, documents, record.results, broken)
 

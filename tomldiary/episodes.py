@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["Episode", "episode_entries", "episode_kinds", "homes_of", "new_episode", "to_episode"]
 
 _ROOT = "episodes"
-_KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")
+_KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
 _FULL = 256 * 1024  # characters
 _MAX_TEXT = 100_000
 _MAX_KEY = 200

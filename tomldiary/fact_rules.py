@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
 from tomldiary.facts import Facts, fact_data, same_data
 from tomldiary.forgetting import author
-from tomldiary.intervals import ALWAYS, Held, group_of, in_utc, short
+from tomldiary.intervals import ALWAYS, Held, group_of, in_utc, interval, short
 from tomldiary.models import timestamp
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
@@ -209,22 +209,22 @@ class FactRules(Facts):
         stop = in_utc(end) if end is not None else None
         if stop is not None and stop <= begin:
             raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
-        everything = self.held(schema.name)
-        group = [
-            held
-            for held in everything
-            if (
-                group_of(schema, held.key) == single
-                if single
-                else same_value(fact_data(held.entry), data)
-            )
-        ]
+        group = (
+            self.held(schema.name, single)
+            if single is not None
+            else [
+                Held(other, entry, *interval(entry))
+                for other, entry in self.raw(schema.name)
+                if same_value(fact_data(entry), data)
+            ]
+        )
         current = next((held for held in group if held.holds(begin)), None)
         if start is None and current is not None and same_value(fact_data(current.entry), data):
             self._replace(schema, current.key, current.entry, data, by)
             return current.key
-        if not any(held.holds(now) for held in group) and begin <= now:
-            self._check_limit(schema, sum(held.holds(now) for held in everything))
+        is_another = begin <= now and not any(held.holds(now) for held in group)
+        if schema.constraint.limit is not None and is_another:
+            self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if old is not None:  # what held from this very moment on is corrected

@@ -230,15 +230,17 @@ class TypedEntries:
         schema = self._facts.schema(name)
         schema.check_fields(list(value))
         data = schema.checked(value)
-        if schema.constraint.temporal and key != schema.singleton(value):
+        single = schema.singleton(value)
+        if schema.constraint.temporal and key != single:
             known = self._facts.entry(name, key)
             if known is not None and same_data(known, data):
                 return
-            raise InvalidValue(
-                "facts of this type end each other, and what held is not overwritten. Put to the"
-                " singleton key what holds from now on.",
-                where=f"{name}.{key}",
-            )
+            if known is not None or single is not None:
+                raise InvalidValue(
+                    "what held is not overwritten. Put what holds from now on to the singleton key, or"
+                    " if there is none, to a new key.",
+                    where=f"{name}.{key}",
+                )
         self._facts.commit(schema, data, Provenance(now), key=key)
 
     def _put_block(self, key: str, value: Mapping[str, Any], now: str) -> None:

@@ -25,6 +25,7 @@ from tomldiary.errors import Conflict, WriterBusy
 from tomldiary.logging import get_logger
 from tomldiary.models import timestamp
 from tomldiary.receipts import Receipt, Turn
+from tomldiary.writing.cleaning import Cleaner
 from tomldiary.writing.exit import (
     background_tasks,
     fire_and_forget,
@@ -39,6 +40,7 @@ from tomldiary.writing.telemetry import Telemetry
 from tomldiary.writing.workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
     from types import TracebackType
@@ -128,10 +130,12 @@ class MemoryWriter:
         self._kept = 0
         self._workers = Workers(
             self.diary, self._options, self._state, self._figures, self._context,
-            Breaker(*self._breaker), Telemetry(repr(getattr(self.diary, "backend", self.diary))),
+            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _figures_of(_weak(self))),
         )  # fmt: skip
         self._workers.made_room = self._make_room
         self._workers.settled = self._forget_operation
+        self._cleaner = Cleaner(self.diary, self._options, self._state, self._figures)
+        self._workers.applied = self._cleaner.after_turn
         self._intake = self._new_intake()
 
     def _new_intake(self) -> Intake | None:
@@ -435,7 +439,7 @@ class MemoryWriter:
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
 
-        Turns that a dead writer left are waited for too.
+        Turns that a dead writer left are waited for too, and clean-ups.
         """
         with self._state:
             return self._state.wait_for(self._is_idle, timeout)
@@ -444,6 +448,7 @@ class MemoryWriter:
         return (
             not self._queued
             and not self._workers.working
+            and not self._cleaner.running
             and (self._intake is None or self._intake.is_idle)
         )
 
@@ -470,6 +475,7 @@ class MemoryWriter:
         is_done = self.flush(max(0.0, wait)) if drain else self.flush(0)
         if self._intake is not None:
             self._intake.stop()
+        self._cleaner.stop()
         if not is_done or not self.flush(0):
             left = self._workers.abandon(_GRACE)
             self._kept = left if self._intake is not None else 0
@@ -565,6 +571,19 @@ def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -
 
 def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
     return weakref.ref(writer)
+
+
+def _store_of(diary: Any) -> str:
+    backend = getattr(getattr(diary, "engine", None), "backend", None)
+    return repr(backend) if backend is not None else type(diary).__name__
+
+
+def _figures_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
+    def figures() -> dict[str, Any] | None:
+        writer = ref()
+        return writer.stats() if writer is not None else None
+
+    return figures
 
 
 def _look_again(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:

@@ -162,7 +162,7 @@ class LocalBackend(AsyncVerbs):
             return known
         name = encode_folder(user)
         folder = self.base_path / name
-        if not folder.exists() and name != user and self._is_plain_folder(user):
+        if file_token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # made by the ancestor, which used the id as it was
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
@@ -319,9 +319,8 @@ class LocalBackend(AsyncVerbs):
             self._drop(staged)
             raise _unwritten(error, folder) from error
         except BackendError:
-            self.reopen(
-                user
-            )  # whoever opens it finds out what is in history, and needs what is staged
+            # Whoever opens the user next finds out what is in history, and needs what is staged.
+            self.reopen(user)
             raise
         if self._sync:
             on_disk.segment = segment
@@ -366,11 +365,12 @@ class LocalBackend(AsyncVerbs):
                 for place in {parent for kind in new for parent in _folders_of(folder, kind)}:
                     sync_folder(place)
                 self._on_disk[user].kinds |= new
-        except OSError as error:
+        except (OSError, BackendError) as error:
             self._recovered.discard(user)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CommittedUnpublished(
-                f"{error.filename or folder}: the change is stored in history, but the file could not be"
-                f" replaced ({error.strerror}). It is replaced when the user is opened next."
+                f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"
+                f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
 
@@ -411,12 +411,19 @@ class LocalBackend(AsyncVerbs):
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
-        return self._tail(user)[1]
+        try:
+            return self._tail(user)[1]
+        except OSError as error:
+            raise _unread(error, self.folder(user)) from error
 
     def records(self, user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
         self._open(user)
-        return read_records(self.folder(user) / "history")
+        folder = self.folder(user)
+        try:
+            yield from read_records(folder / "history")
+        except OSError as error:
+            raise _unread(error, folder) from error
 
     def _tail(self, user: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
@@ -450,7 +457,7 @@ class LocalBackend(AsyncVerbs):
         """Let the first reader of a user finish what a crash left half done."""
         if user in self._recovered:
             return
-        if not self.folder(user).is_dir():
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
             return
         try:
             with self.lock(user, 5.0):
@@ -551,4 +558,10 @@ def _unwritten(error: OSError, folder: str) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
         " free space and permissions."
+    )
+
+
+def _unread(error: OSError, folder: Path) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )

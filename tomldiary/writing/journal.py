@@ -242,7 +242,10 @@ class Journal:
                 self._done.setdefault(job.segment, []).append(job.number)
                 self._unwritten.append(job.number)
             is_idle = not any(self._open.values())
-            if not now and not is_idle and len(self._unwritten) < _DONE_AT_ONCE:
+            is_emptied = any(
+                each != self._segment and not turns for each, turns in self._open.items()
+            )
+            if not (now or is_idle or is_emptied) and len(self._unwritten) < _DONE_AT_ONCE:
                 return
             try:
                 self._clean()
@@ -263,6 +266,8 @@ class Journal:
                 self._append("")
         finally:
             unlock(self._descriptor)
+        if is_idle:
+            self._done[self._segment] = []
         for segment in [
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
@@ -270,8 +275,6 @@ class Journal:
             self._path(segment).unlink(missing_ok=True)
             del self._open[segment]
             self._done.pop(segment, None)
-        if is_idle:
-            self._done[self._segment] = []
 
     def _append(self, text: str) -> None:
         """Append to the locked file, together with what became done; on failure it is as before."""

@@ -140,6 +140,7 @@ class Workers:
         jobs = [job, *job.group]
         if job.journal is not None:
             job.journal.finish(jobs, now=len(jobs) > 1)
+        self.applied(job)  # first: who waits for the writer to be idle waits for a clean-up too
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # `close` has given it up
@@ -150,7 +151,6 @@ class Workers:
             self.lines.release(job.turn.user_id)
             self._let_go(job)
             self._state.notify_all()
-        self.applied(job)
 
     async def _fail(self, job: Job, error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
