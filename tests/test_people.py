@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends.layout import staged_name
-from tomldiary.errors import InvalidTOML, InvalidValue
+from tomldiary.errors import BackendError, InvalidTOML, InvalidValue
 from tomldiary.history import parse_record
 from tomldiary.merge import merge
 from tomldiary.timeline import Timeline
@@ -446,3 +446,33 @@ def test_an_entry_that_makes_no_sense_is_set_aside_alone_and_named(tmp_path):
     age(file)
     assert alice.problems() == []
     assert alice.preferences("likes")["c"].weight == 7
+
+
+def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_what_was_merged(
+    alice, file, monkeypatch
+):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    alice.upsert_preference("goals", "rest")
+    file.write_text(f'{buffer}\n[preferences.goals.mine]\ntext = "run"\n')
+    age(file)
+    backend, commits = alice.diary.engine.backend, []
+    real = backend.commit
+
+    def failing(user, commit):
+        commits.append(commit)
+        if len(commits) == 2:
+            raise BackendError("no space")
+        return real(user, commit)
+
+    monkeypatch.setattr(backend, "commit", failing)
+    with pytest.raises(BackendError):
+        alice.upsert_preference("likes", "water")
+    merged = file.read_text()
+    assert texts(alice, "goals") == ["rest", "run"]
+    file.write_text(merged.replace('[preferences.goals.mine]\ntext = "run"\n', ""))
+    age(file)
+    assert texts(alice, "goals") == ["rest"]
+    alice.upsert_preference("likes", "water")
+    assert texts(alice, "goals") == ["rest"]
