@@ -263,3 +263,11 @@ def test_entries_that_stood_side_by_side_come_back_in_their_order(alice, tmp_pat
     alice.rollback()
     names = [block.path[-1] for block in split_blocks(file.read_text())[2:]]
     assert names == ["pref001", "pref003", "pref004", "pref005"]
+
+
+def test_an_id_is_not_given_out_again_after_an_older_one_was_forgotten(alice):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    alice.forget_preference("likes", "pref002")
+    alice.forget_preference("likes", "pref001")
+    assert alice.upsert_preference("likes", "water")[0] == "pref003"
