@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import random
 import re
 import time
@@ -81,7 +82,7 @@ def editor(root, book, ready, saves, seed):
     last = None
     for number in range(saves):
         text = wait_for(file, lambda now, last=last: now != last)
-        is_old = number % 4 == 3
+        is_old = number % 3 == 2
         if is_old:
             text = buffers[0]
             wait_for(file, lambda now, text=text: seq_of(now) >= seq_of(text) + 10)
@@ -94,6 +95,8 @@ def editor(root, book, ready, saves, seed):
         else:
             beside = file.with_name("preferences.toml~")
             beside.write_text(last)
+            if is_old:  # with the date it had, as some do: nobody waits for the rest of it
+                os.utime(beside, (1, 1))
             beside.replace(file)
         book.note(key, value, is_old)
 
@@ -155,7 +158,13 @@ def race(tmp_path, saves, seed):
     saving.join()
     stop.set()
     writing.join()
-    import tempfile, shutil; shutil.rmtree("/tmp/cl/race", ignore_errors=True); shutil.copytree(tmp_path, "/tmp/cl/race")
+<<<<<<< HEAD
+    import tempfile, shutil
+
+    shutil.rmtree("/tmp/cl/race", ignore_errors=True)
+    shutil.copytree(tmp_path, "/tmp/cl/race")
+=======
+>>>>>>> claims
     assert (writing.exitcode, saving.exitcode) == (0, 0)
     written, saved = map(Book.read, books)
     assert len(saved) == saves
@@ -219,7 +228,7 @@ def check_comments(text, saved, now):
 
 def test_an_editor_that_saves_60_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
     written, old = race(tmp_path, 60, 1)
-    assert old == 15
+    assert old == 20
     assert written > 60
 
 
@@ -227,5 +236,5 @@ def test_an_editor_that_saves_60_times_and_an_agent_lose_nothing_of_each_others(
 @pytest.mark.usefixtures("_asked_for")
 def test_an_editor_that_saves_1000_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
     written, old = race(tmp_path, 1_000, random.randrange(10**9))
-    assert old == 250
+    assert old == 333
     assert written > 1_000

@@ -242,7 +242,9 @@ class Tables:
         witness = self._kept.get(path, {}).get(state.content, "")
         key = (block.text, witness)
         if key not in self._changed:
-            own = _values_at(block.text, path)
+            # Most entries are one block, which was read already.
+            is_whole = self._states.get((path, block.text)) is state
+            own = state.values if is_whole else _values_at(block.text, path)
             self._changed[key] = self._edited(
                 block, own, self._selection.without_name(own, witness)
             )
@@ -370,7 +372,7 @@ class Tables:
             path = self._path(block)
             if path is not None:
                 came.setdefault(path, []).append(block)
-            elif block.path[:1] != ("_meta",):
+            else:
                 states = self._inline_states(block)
                 version.states.update(states)
                 version.fresh += states
@@ -410,6 +412,8 @@ class Tables:
         return known
 
     def _inline_states(self, block: Block) -> dict[Path, _State]:
+        if block.path[:1] == ("_meta",):
+            return {}
         known = self._inline.get(block.text)
         if known is None:
             known = self._inline[block.text] = {}

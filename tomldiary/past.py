@@ -300,21 +300,29 @@ class Past:
         return [*_USUAL, *sorted(known.difference(_USUAL))]
 
     def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
-        places: dict[str, Document] = {}
+        back: dict[str, dict[Path, tuple[Block, dict[str, Any]]]] = {}
         for (kind, path), state in before.items():
-            edit = transaction.edit(kind)
-            if state is None:
-                book = Preferences(edit, self.diary.turn_rules.preferences)
-                if kind == "preferences" and book.has(path):
-                    book.forget(
-                        path[1], path[2]
-                    )  # which also keeps its id from being given out again
-                else:
-                    edit.delete(path)
+            if state is not None:
+                back.setdefault(kind, {})[path] = state
                 continue
-            if kind not in places:
-                places[kind] = Document.parse(self._timeline().text(kind, oldest - 1))
-            edit.restore(path, state[0].text, state[1], after=places[kind].before(path))
+            edit = transaction.edit(kind)
+            book = Preferences(edit, self.diary.turn_rules.preferences)
+            if kind == "preferences" and book.has(path):
+                book.forget(path[1], path[2])  # which also keeps its id from being given out again
+            else:
+                edit.delete(path)
+        for kind, states in back.items():
+            edit = transaction.edit(kind)
+            after: Path | None = None
+            # In their order, so that each finds what it stood behind, or what that stood behind.
+            for path in Document.parse(self._timeline().text(kind, oldest - 1)).index:
+                state = states.pop(path, None)
+                if state is not None:
+                    edit.restore(path, state[0].text, state[1], after=after)
+                if edit.table(path) is not None:
+                    after = path
+            for path, state in states.items():
+                edit.restore(path, state[0].text, state[1])
 
     def _undoable(
         self, steps: int, session_id: str | None, to: int | datetime | None
@@ -378,6 +386,7 @@ class _Frozen:
         self._documents: dict[str, Document] = {}
         self.seq = seq
         self.is_frozen = True
+        self.lists_documents = True
 
     def document(self, _user: str, kind: str) -> Document:
         """Return a document as it was."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
@@ -20,6 +21,10 @@ __all__ = ["EMPTY", "Timeline"]
 
 EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
+
+
+# A batch may change hundreds of documents in one record, which is then looked up for each of them.
+_parsed = lru_cache(maxsize=2)(parse_record)
 
 
 class Timeline:
@@ -49,7 +54,7 @@ class Timeline:
             if name not in text:
                 continue
             try:
-                record = parse_record(text)
+                record = _parsed(text)
             except InvalidTOML:
                 if number:
                     raise

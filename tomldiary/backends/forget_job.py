@@ -138,6 +138,7 @@ def finish(backend: LocalBackend, user: str) -> None:
 def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
     try:
         _forget_turns(backend, user, job.selection, job.epoch)
+        _forget_index(backend.index_folder(user), everything=job.selection.everything)
         if job.selection.everything:
             _remove(folder)
         else:
@@ -155,6 +156,20 @@ def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch:
         from tomldiary.writing.erasure import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
 
         forget_turns(root, user, selection, epoch)
+
+
+def _forget_index(folder: Path, *, everything: bool) -> None:
+    """Remove what was derived from the user's texts; what is still needed is made anew.
+
+    When an item expires is kept, under keyed hashes, unless nothing of the user is.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    if everything:
+        shutil.rmtree(folder)
+        return
+    for path in folder.glob("vectors-*"):
+        path.unlink()
 
 
 def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
