@@ -19,14 +19,16 @@ import pytest
 from tomldiary import Diary, verification
 from tomldiary.backends import LocalBackend, exchange, segments
 from tomldiary.backends import local as local_module
-from tomldiary.errors import BackendError, CommittedUnpublished, DiaryError
+from tomldiary.errors import CommittedUnpublished, DiaryError
 
 READS = ("open", "read", "stat", "lstat", "fstat", "scandir", "listdir", "Path.open")
-WRITES = (
-    "write fsync fdatasync replace link unlink mkdir rmdir ftruncate truncate fchmod chmod swap"
-).split()
+WRITES = [
+    "write", "fsync", "fdatasync", "replace", "link", "unlink", "mkdir", "rmdir", "ftruncate", "truncate",
+    "fchmod", "chmod", "swap",
+]  # fmt: skip
 CODES = {"write": (errno.ENOSPC, errno.EIO), "fsync": (errno.EIO,), "fdatasync": (errno.EIO,)}
 OTHERS = (errno.EIO, errno.EACCES)
+CODES.update(dict.fromkeys(("read", "fstat", "lstat", "listdir", "Path.open"), (errno.EIO,)))
 SHORT = "short"
 
 
@@ -157,7 +159,10 @@ SCENARIOS = {
     "a change": (some, lambda alice: alice.upsert_preference("likes", "milk", id="pref001")),
     "a removal": (some, lambda alice: alice.forget_preference("likes", "pref001")),
     "a full segment": (some, lambda alice: alice.upsert_preference("likes", "long " * 40)),
-    "a write behind a save by hand": (some, lambda alice: alice.forget_preference("goals", "pref001")),
+    "a write behind a save by hand": (
+        some,
+        lambda alice: alice.forget_preference("goals", "pref001"),
+    ),
     "a rollback": (some, lambda alice: alice.rollback(2)),
     "forgetting a session": (some, lambda alice: alice.forget(session_id="s1")),
     "forgetting everything": (some, lambda alice: alice.forget(everything=True)),
@@ -234,7 +239,7 @@ def judge(raised, found, old, new):
 
 @pytest.fixture
 def disk():
-    shm = Path("/dev/shm")
+    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
     folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="failing-files-"))
     yield folder
     shutil.rmtree(folder)

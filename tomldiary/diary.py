@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -166,6 +167,12 @@ class Diary:
                 raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
         self.fact_schemas = {**self.fact_schemas, name: schema}
         self.engine.guards["facts"] = partial(undo_edits, schemas=self.fact_schemas)
+
+    def with_agent(self, agent: Any) -> Self:
+        """Return this diary with another one who reads the turns; all else is shared."""
+        twin = copy(self)
+        twin.agent = agent
+        return twin
 
     def users(self) -> list[str]:
         """Return the ids of all users that have a document, sorted."""

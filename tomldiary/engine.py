@@ -98,6 +98,11 @@ class Engine:
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
 
+    @property
+    def lists_documents(self) -> bool:
+        """Whether the backend finds documents whose names are not known before, such as episodes."""
+        return getattr(self.backend, "lists_documents", True)
+
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, in a transaction with those it has begun."""
         stored = self.backend.kinds(user)

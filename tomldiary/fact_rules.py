@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, replace
+import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
 from tomldiary.facts import Facts, fact_data, same_data
@@ -26,8 +25,7 @@ _ROOT = "facts"
 _MAX_KEY = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """When a fact is written, and who said it."""
 
     now: str
@@ -128,7 +126,7 @@ class FactRules(Facts):
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
             self._end(schema.name, held, datetime.fromisoformat(by.now), by)
-        by = replace(by, source=str(held.entry.get("_source", "")))
+        by = by._replace(source=str(held.entry.get("_source", "")))
         return self._commit_interval(schema, data, group, None, by, None, None, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
@@ -262,7 +260,7 @@ class FactRules(Facts):
 
     def _new_key(self, name: str) -> str:
         while True:
-            key = f"fact-{secrets.token_hex(4)}"  # never given out twice, also after a removal
+            key = f"fact-{os.urandom(4).hex()}"  # never given out twice, also after a removal
             if self.entry(name, key) is None:
                 return key
 

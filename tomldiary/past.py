@@ -386,6 +386,7 @@ class _Frozen:
         self._documents: dict[str, Document] = {}
         self.seq = seq
         self.is_frozen = True
+        self.lists_documents = True
 
     def document(self, _user: str, kind: str) -> Document:
         """Return a document as it was."""

@@ -76,6 +76,7 @@ class TypedEntries:
         diary: Its rules hold: categories, limits, no text twice.
         tables: Returns the document of a kind, or an edit of it; asked once for each kind.
         kinds: Returns the names of the user's documents.
+        tx: The transaction, if there is one.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class TypedEntries:
         diary: Diary,
         tables: Callable[[str], Document | Overlay],
         kinds: Callable[[], Iterable[str]],
+        tx: Transaction | None = None,
     ) -> None:
         self._diary = diary
         self._tables = tables
         self._kinds = kinds
+        self._tx = tx
 
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
@@ -102,7 +105,7 @@ class TypedEntries:
     @classmethod
     def within(cls, diary: Diary, tx: Transaction) -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()})
+        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, tx)
 
     # Reading
 
@@ -222,7 +225,8 @@ class TypedEntries:
                 self._put_block(key, value, now)
             case ("episodes",):
                 when = datetime.fromisoformat(now)
-                new_episode(self._edit, self._kinds(), encode_nulls(value), when, "", key)
+                assert self._tx is not None  # noqa: S101 - only entries within one are written
+                new_episode(self._tx, encode_nulls(value), when, "", key)
             case _:
                 self._put_preference(collection[1], key, value, now)
 

@@ -315,7 +315,8 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
         A text that another session said as well stays, under that session's name; an entry that others
         had written before goes back to what they wrote. Looking back works on, and leaves out what was
         forgotten; nothing from before can be rolled back any more. If the process dies, whoever opens
-        the user next finishes the job. Work that began before is refused with `Forgotten`.
+        the user next finishes the job. Work that began before is refused with `Forgotten`, and selected turns
+        go from the queues of background writers.
 
         An operation id of a forgotten transaction is forgotten too, and so are the marks by which
         `ingest` knows the turns of a forgotten session: doing or reading these again brings them back.
