@@ -373,7 +373,9 @@ class Histories(RuleBasedStateMachine):
         self.check_reads()
         self.alice.rollback()
         self.model.roll_back(self.planned({"steps": 1}), None)
-        assert [bookless(self.alice.document(kind)) for kind in KINDS] == before
+        for kind, text in zip(KINDS, before, strict=True):
+            if text:  # a file that was removed begins anew
+                assert bookless(self.alice.document(kind)) == text
 
     # Forgetting
 

@@ -158,13 +158,6 @@ def race(tmp_path, saves, seed):
     saving.join()
     stop.set()
     writing.join()
-<<<<<<< HEAD
-    import tempfile, shutil
-
-    shutil.rmtree("/tmp/cl/race", ignore_errors=True)
-    shutil.copytree(tmp_path, "/tmp/cl/race")
-=======
->>>>>>> claims
     assert (writing.exitcode, saving.exitcode) == (0, 0)
     written, saved = map(Book.read, books)
     assert len(saved) == saves
