@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADER",
+    "SNAPSHOT",
     "Change",
     "Record",
     "block_changes",
+    "is_snapshot",
     "next_sequence",
     "operation_of",
     "parse_record",
@@ -45,6 +47,11 @@ __all__ = [
 
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
+SNAPSHOT = "snapshot"
+"""Type of the record that stands for all transactions up to its own number: the documents as they were then."""
+_SNAPSHOT = re.compile(
+    rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
+)
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
@@ -208,6 +215,11 @@ def operation_of(text: str) -> tuple[str, str]:
         return "", ""
     found = tomllib.loads("\n".join(lines))
     return found.get("operation", ""), found.get("content", "")
+
+
+def is_snapshot(text: str) -> bool:
+    """Tell whether a record's text is that of a snapshot, without parsing it."""
+    return _SNAPSHOT.match(text) is not None
 
 
 def redo(text: str, record: Record, doc: str) -> str:

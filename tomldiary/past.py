@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import Conflict, DiaryError, UnknownEntry
+from tomldiary.errors import Conflict, DiaryError, DocumentError, UnknownEntry
+from tomldiary.history import SNAPSHOT
 from tomldiary.outside import NOTHING
 from tomldiary.preferences import Preferences
-from tomldiary.timeline import Timeline
+from tomldiary.retention import Retention
+from tomldiary.timeline import Timeline, pruned
 from tomldiary.toml.document import Document
+from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import render_path, same_value
 from tomldiary.transaction import Source
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from tomldiary.engine import Engine
     from tomldiary.history import Record
@@ -87,7 +91,7 @@ class Rollback:
     """Entries that somebody changed since; overwritten only with `force`."""
 
 
-class Past:
+class Past(Retention):
     """The looking-back half of `UserDiary`."""
 
     diary: Any
@@ -128,7 +132,9 @@ class Past:
             else next((change.after or change.before for change in reversed(changes)), None)
         )
         if entry is None:
-            raise UnknownEntry(key, "It is not in the kept history either.")
+            kept = self.kept_history()
+            since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
+            raise UnknownEntry(key, f"It is not in the kept history either{since}.")
         count = entry.get("_count", entry.get("_turns", 1))
         return Origin(
             key=_key(path),
@@ -155,16 +161,18 @@ class Past:
         Raises:
             DocumentError: History does not reach back that far.
         """
-        timeline = self._timeline()
-        newest = next((record.seq for record in timeline.records()), 0)
-        first = newest - 1 if before is None else self._sequence(before)
+        if before is None:
+            newest = next((record.seq for record in self._timeline().records()), 0)
+            before = max(0, newest - 1)
+        texts = self._texts(before)
+        later = None if after is None else self._texts(after)
         found: list[Difference] = []
         for kind in _DEPTH:
-            old = _entries_of(Document.parse(timeline.text(kind, first)), kind)
+            old = _entries_of(Document.parse(texts[kind]), kind)
             new = _entries_of(
                 self._engine.document(self.user_id, kind)
-                if after is None
-                else Document.parse(timeline.text(kind, self._sequence(after))),
+                if later is None
+                else Document.parse(later[kind]),
                 kind,
             )
             found += [
@@ -178,17 +186,17 @@ class Past:
 
     def diff_text(self, before: int | datetime, after: int | datetime | None = None) -> str:
         """Return the same difference as a unified diff of the files."""
-        timeline = self._timeline()
+        texts = self._texts(before)
+        later = None if after is None else self._texts(after)
         parts: list[str] = []
         for kind in _DEPTH:
-            old = timeline.text(kind, self._sequence(before))
-            new = (
-                self._engine.document(self.user_id, kind).text
-                if after is None
-                else timeline.text(kind, self._sequence(after))
-            )
+            new = self._engine.document(self.user_id, kind).text if later is None else later[kind]
             lines = difflib.unified_diff(
-                old.split("\n"), new.split("\n"), f"{kind}.toml", f"{kind}.toml", lineterm=""
+                texts[kind].split("\n"),
+                new.split("\n"),
+                f"{kind}.toml",
+                f"{kind}.toml",
+                lineterm="",
             )
             parts += lines
         return "\n".join(parts)
@@ -200,13 +208,13 @@ class Past:
             at: A transaction number, or a time (without a zone: UTC).
 
         Raises:
+            HistoryPruned: What was before the kept history was dropped; names what is kept.
             DocumentError: History does not reach back that far.
         """
         from tomldiary.user import UserDiary  # noqa: PLC0415 - which is made of this module
 
-        timeline = self._timeline()
         seq = self._sequence(at)
-        documents = {kind: Document.parse(timeline.text(kind, seq)) for kind in _DEPTH}
+        documents = {kind: Document.parse(text) for kind, text in self._texts(seq).items()}
         return UserDiary(self.diary, self.user_id, engine=cast("Any", _Frozen(documents, seq)))
 
     aas_of = async_twin(as_of)
@@ -238,6 +246,7 @@ class Past:
         Raises:
             Conflict: There is nothing to undo, an entry was changed since (`keys` lists them), or
                 something was forgotten since. Nothing is written.
+            HistoryPruned: Some of it is older than the kept history. Nothing is written.
         """
         source = Source("rollback", session_id or "", actor, reason)
         with self._engine.transaction(self.user_id, source) as transaction:
@@ -279,9 +288,13 @@ class Past:
                 else:
                     edit.delete(path)
                 continue
-            if kind not in places:
-                places[kind] = Document.parse(self._timeline().text(kind, oldest - 1))
-            edit.restore(path, state[0].text, state[1], after=places[kind].before(path))
+            after = None
+            if edit.table(path) is None:  # what is there stays where it is
+                if kind not in places:
+                    text = self._texts(oldest - 1, [kind])[kind]
+                    places[kind] = Document(split_blocks(text), {}, text)
+                after = places[kind].before(path)
+            edit.restore(path, state[0].text, state[1], after=after)
 
     def _undoable(
         self, steps: int, session_id: str | None, to: int | datetime | None
@@ -292,6 +305,8 @@ class Past:
         for record in self._timeline().records():
             if floor is not None and record.seq <= floor:
                 break
+            if record.type == SNAPSHOT:
+                raise pruned(record)
             if record.type == "forget":
                 forgotten = forgotten or record.seq
             if session_id is not None and record.session != session_id:
@@ -308,6 +323,16 @@ class Past:
 
     def _timeline(self) -> Timeline:
         return Timeline(self._engine.backend, self.user_id)
+
+    def _texts(self, at: int | datetime, kinds: Collection[str] = _DEPTH) -> dict[str, str]:
+        """Return the texts of documents as they were at a point of history."""
+        now: dict[str, str] = {}
+        for kind in kinds:
+            with suppress(DocumentError):  # a file that cannot be read is not needed to look back
+                known = self._engine.load(self.user_id, kind)
+                if known is not None and (known.is_logged or known.logged is not None):
+                    now[kind] = (known.logged or known.document).text
+        return self._timeline().texts(kinds, self._sequence(at), now)
 
     def _sequence(self, at: int | datetime) -> int:
         return self._timeline().sequence_at(at) if isinstance(at, datetime) else at
@@ -375,6 +400,8 @@ def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | Non
 
 def _entries(record: Record) -> Iterator[HistoryEntry]:
     """Yield what a record did to each entry."""
+    if record.type == SNAPSHOT:
+        return
     for change in record.changes:
         old = _entries_of(Document.parse(change.old), change.doc)
         new = _entries_of(Document.parse(change.new), change.doc)
