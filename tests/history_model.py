@@ -46,7 +46,7 @@ class Plan:
     conflicts: set
 
 
-class Refused(Exception):  # noqa: N818 - the library refuses, and that is right
+class Refused(Exception):
     """There is nothing to undo, or something was forgotten since."""
 
 
@@ -82,14 +82,15 @@ class Model:
     def commit(self, changes, type_, session="", *, also=()):
         """Log changes of entries (None: removed), behind what people saved in the same documents."""
         kinds = {key[0] for key in changes} | set(also)
-        self._log_saved(kinds)
+        self.log_saved(kinds)
         for key, entry in changes.items():
             self.now[key[0]] = {k: e for k, e in self.now[key[0]].items() if k != key}
             if entry is not None:
                 self.now[key[0]][key] = entry
         self._log(type_, session, kinds)
 
-    def _log_saved(self, kinds):
+    def log_saved(self, kinds):
+        """Log what people saved in some documents."""
         if kinds & self.pending:
             self._log("hand", "", kinds & self.pending)
 
@@ -173,9 +174,9 @@ class Model:
             for key, entry in state[kind].items()
         )
 
-    def forget(self, session):
-        """Make every state one in which the session never said anything."""
-        self._log_saved(set(KINDS))
+    def forget(self, session, kinds):
+        """Make every state one in which the session never said anything; `kinds` are those with a file."""
+        self.log_saved(set(kinds))
         states = [logged.states for logged in self.log]
         for kind in KINDS:
             versions = [dict(state[kind]) for state in states]
@@ -183,11 +184,12 @@ class Model:
                 self._forget_entry(session, key, versions)
             for state, version in zip(states, versions, strict=True):
                 state[kind] = version
-            self.now[kind] = dict(versions[-1])
+            if kind in kinds:
+                self.now[kind] = dict(versions[-1])
         for logged in self.log:
             if logged.session == session:
                 logged.session = ""
-        self._log("forget", "", KINDS)
+        self._log("forget", "", kinds)
 
     @staticmethod
     def _forget_entry(session, key, versions):

@@ -214,7 +214,9 @@ class Recorder:
     def _write(self, operation: Write) -> None:
         size = self.sizes[operation.node]
         self.sizes[operation.node] = (
-            operation.at if operation.data is None else max(size, operation.at + len(operation.data))
+            operation.at
+            if operation.data is None
+            else max(size, operation.at + len(operation.data))
         )
         self.operations.append(operation)
 

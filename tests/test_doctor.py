@@ -613,3 +613,52 @@ def test_the_command_takes_a_table_of_your_own(tmp_path):
     done = call("--path", tmp_path / "m", "--table", f"{tmp_path}/food.py:Food")
     assert done.returncode == 1
     assert "preferences.hobbies: Food has no such category" in done.stdout
+
+
+# Damage at the end of history, found by a writer
+
+
+def damage_the_end(root):
+    """Change one letter in the last record; it stays whole to look at."""
+    path = segment(root)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(bytes(data))
+    return bytes(data[data.rfind(b"[[tx]]\n") :])
+
+
+def test_a_damaged_last_record_is_set_aside_before_it_is_cut_off_and_told_until_it_is_removed(root):
+    record = damage_the_end(root)
+    Diary(root, agent="rules").user("alice").upsert_preference("likes", "next")
+    (aside,) = (root / "alice/history").glob("*.damaged-*")
+    assert aside.read_bytes() == record
+    assert aside.stat().st_mode & 0o777 == 0o600
+    damage = verify(LocalBackend(root), "alice")
+    assert damage is not None
+    assert damage.place == str(aside)
+    assert damage.is_set_aside
+    found = only(wrong(root, ["alice"]))
+    assert (found.level, found.place) == ("problem", str(aside))
+    assert "remove the file" in found.remedy
+    aside.unlink()
+    assert wrong(root, ["alice"]) == []
+
+
+def test_the_torn_end_of_an_append_is_cut_off_and_nothing_is_set_aside(root):
+    path = segment(root)
+    whole = path.read_bytes()
+    last = whole.rfind(b"[[tx]]\n")
+    for cut in range(last, len(whole) - 1, 11):
+        path.write_bytes(whole[:cut])
+        Diary(root, agent="rules").user("alice").preferences("likes")
+        assert path.read_bytes() == whole[:last]
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+def test_forgetting_removes_what_was_set_aside_too(root):
+    damage_the_end(root)
+    alice = Diary(root, agent="rules").user("alice")
+    alice.upsert_preference("likes", "next")
+    assert list((root / "alice/history").glob("*.damaged-*"))
+    alice.forget(session_id="a session that never was")
+    assert not list((root / "alice/history").glob("*.damaged-*"))

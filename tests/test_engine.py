@@ -134,30 +134,6 @@ def test_without_the_lock_processes_would_lose_updates(tmp_path, monkeypatch):
     assert lost or len(sequences) != len(set(sequences)) or len(texts(tmp_path)) < 80
 
 
-def test_killed_writers_lose_no_acknowledged_write_and_leave_nothing_torn(tmp_path):
-    choose = random.Random(11)
-    acknowledged = set()
-    for cycle in range(25):
-        writer = start(tmp_path, f"cycle {cycle}", 100_000)
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-        for _ in range(choose.randint(1, 12)):
-            acknowledged.add(f"cycle {cycle} number {int(writer.stdout.readline())}")
-        time.sleep(choose.random() * 0.01)
-        writer.send_signal(signal.SIGKILL)
-        # Not communicate(), which leaves out what readline() has read ahead.
-        for line in writer.stdout.read().splitlines():
-            acknowledged.add(f"cycle {cycle} number {int(line)}")
-        writer.communicate()
-        found = texts(tmp_path)
-        assert acknowledged <= set(found)
-        assert len(found) == len(set(found))
-    assert len(found) <= len(acknowledged) + 25  # at most the one in flight
-    log = records(tmp_path)
-    assert [record.seq for record in log] == list(range(1, len(log) + 1))
-    assert [p.name for p in (tmp_path / "alice").iterdir() if p.name.startswith(".staged")] == []
-
-
 def test_history_redone_gives_the_file_byte_for_byte(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
@@ -630,3 +606,36 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
     thread.join()
     assert code == 0
     assert len(texts(tmp_path)) == 2
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
+def test_a_folder_that_cannot_be_read_hides_only_its_own_user_for_those_without_the_right(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    for user in ("alice", "bob"):
+        diary.user(user).upsert_preference("likes", "tea")
+    (tmp_path / "alice").chmod(0)
+    try:
+        assert Diary(tmp_path, agent="rules").users() == ["bob"]
+    finally:
+        (tmp_path / "alice").chmod(0o700)
+
+
+def test_a_folder_that_cannot_be_read_hides_only_its_own_user(tmp_path, monkeypatch, caplog):
+    diary = Diary(tmp_path, agent="rules")
+    for user in ("alice", "bob", "x" * 300):
+        diary.user(user).upsert_preference("likes", "tea")
+    (owner,) = tmp_path.glob("~*/owner.toml")
+    owner.write_text("torn = ")
+    real = os.scandir
+
+    def refusing(path):
+        if os.fspath(path).endswith("alice"):
+            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    assert Diary(tmp_path, agent="rules").users() == ["bob"]
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert any("alice" in message for message in told)
+    assert any("owner.toml" in message for message in told)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import random
 import shutil
@@ -151,6 +152,14 @@ def mutated(data, choose):
                 data = data[at:] + data[:at]
         data = data or b"\n"
     return data
+
+
+@pytest.fixture(autouse=True)
+def _no_log():
+    """What is logged about thousands of broken files would be kept, with all they hold, to the end."""
+    logging.disable()
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest.fixture(scope="module")

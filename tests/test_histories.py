@@ -11,11 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from history_model import KINDS, Entry, Model, Refused, shown
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
+from history_model import KINDS, Entry, Model, Refused, shown
 from tomldiary import Conflict, Diary
 from tomldiary.backends import exchange
 from tomldiary.history import Record, render_record
@@ -26,7 +32,15 @@ from tomldiary.toml.values import render_path
 from tomldiary.verification import verify
 
 SESSIONS = ["s1", "s2", "s3"]
-TEXTS = ["tea", "green tea", "two\nlines", 'a "quote" \\ and é', "[not.a.header]", "# no comment", "x" * 300]
+TEXTS = [
+    "tea",
+    "green tea",
+    "two\nlines",
+    'a "quote" \\ and é',
+    "[not.a.header]",
+    "# no comment",
+    "x" * 300,
+]
 LOVED = ["jazz", "opera", "maps", "chess"]
 CATEGORIES = ["likes", "goals"]
 CALLS = ["open", "write", "fsync", "replace", "rename", "unlink", "mkdir"]
@@ -35,8 +49,12 @@ sessions = st.sampled_from(SESSIONS)
 contexts = st.lists(st.sampled_from(["at home", "é", "[x]"]), max_size=2, unique=True)
 
 
-class Stop(Exception):  # noqa: N818 - somebody's own, that ends a block
-    """Ends a transaction."""
+class Stop(Exception):
+    """Somebody's own, that ends a transaction."""
+
+
+def stop():
+    raise Stop
 
 
 def name(key):
@@ -50,6 +68,9 @@ def bookless(text):
 
 class Histories(RuleBasedStateMachine):
     """One user's memory beside its model. What blocks and facts add goes in here as further rules."""
+
+    stride = 4
+    """How many states of the past are passed over for each that is looked at in the end."""
 
     def __init__(self):
         super().__init__()
@@ -181,7 +202,7 @@ class Histories(RuleBasedStateMachine):
                     done[talk] = None
                 assert shown(self.read()["preferences"]) == shown(self.model.now["preferences"])
                 if fails:
-                    raise Stop
+                    stop()
         except Stop:
             self.model.now["preferences"], self.highest = known, highest
             assert [self.alice.document(kind) for kind in KINDS] == before
@@ -239,6 +260,10 @@ class Histories(RuleBasedStateMachine):
         else:
             file.write_text(text)
         os.utime(file, (1, 1))  # long enough ago to be whole
+        self.take_over(kind, text, state)
+
+    def take_over(self, kind, text, state):
+        """Let the model have what now stands in a file."""
         timeline = Timeline(self.diary.engine.backend, "alice")
         logged = timeline.text(kind)
         base = int(re.search(r"^seq = (\d+)$", text, re.MULTILINE)[1])
@@ -361,7 +386,7 @@ class Histories(RuleBasedStateMachine):
         if not is_known:
             assert self.alice.last_transaction() == before
             return
-        self.model.forget(session)
+        self.model.forget(session, [kind for kind in KINDS if self.file(kind).exists()])
         self.operations = {}
 
     # Crashes
@@ -396,7 +421,14 @@ class Histories(RuleBasedStateMachine):
         self.open()
         found = self.alice.last_transaction()
         assert status != 0 or found > before
-        if found > before:
+        kinds = {"preferences", *(["conversations"] if talk else [])}
+        if found == before + 1 and self.model.pending & kinds:
+            # What people had saved was logged, and nothing behind it.
+            files = {kind: self.model.saved[kind] for kind in self.model.pending & kinds}
+            self.model.log_saved(kinds)
+            for kind, state in files.items():
+                self.take_over(kind, self.file(kind).read_text(), state)
+        elif found > before:
             entry = Entry(f"killed {number}", (), 1, "", "", self.model.stamp())
             self.model.commit({key: entry, **({talk: None} if talk else {})}, "transaction")
 
@@ -455,12 +487,10 @@ class Histories(RuleBasedStateMachine):
         self.check_as_of(self.model.newest * 7 // 11)
 
     def teardown(self):
-        import sys
-        if sys.exc_info()[0] or getattr(self,'bad',0): return
         try:
             self.open()
             self.check_reads()
-            for seq in range(self.model.newest + 1):
+            for seq in range(0, self.model.newest + 1, self.stride):
                 self.check_as_of(seq)
             self.check_history()
             assert verify(self.diary.engine.backend, "alice") is None
@@ -481,6 +511,12 @@ class Histories(RuleBasedStateMachine):
                 )
         for before, after in told.values():  # what else there is are counters and names
             assert text_of(before) == text_of(after)
+
+
+class EveryState(Histories):
+    """Looks at all of them."""
+
+    stride = 1
 
 
 def text_of(values):
@@ -505,12 +541,24 @@ def kill_before(number):
     exchange.swap = killing(exchange.swap)
 
 
-import hypothesis
-PH=[hypothesis.Phase.generate]
-QUIET = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-TestHistories = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")(
-    Histories.TestCase
-)
-TestHistories.settings = settings(
-    max_examples=100, phases=PH, stateful_step_count=25, deadline=None, derandomize=True, suppress_health_check=QUIET,
+# What fails takes long to shrink, and tells as it is what was done.
+QUIET = settings(
+    deadline=None, phases=[Phase.generate], suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_80_random_histories_are_what_the_model_says_at_every_point():
+    run_state_machine_as_test(
+        Histories,
+        settings=settings(QUIET, max_examples=80, stateful_step_count=20, derandomize=True),
+    )
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_2000_random_histories_are_what_the_model_says_at_every_point():
+    run_state_machine_as_test(
+        EveryState, settings=settings(QUIET, max_examples=2_000, stateful_step_count=30)
+    )

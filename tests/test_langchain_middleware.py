@@ -310,6 +310,9 @@ def test_the_same_messages_again_are_the_same_operation(diary, writer):
     assert first == again
     assert len({first, another, edited}) == 3
     assert not any("rain" in one or "m1" in one for one in (first, another, edited))
+    assert writer.flush(20)
+    assert diary.user("alice").conversations()["t1"].turns == 3
+    assert diary.user("alice").preferences("likes")["pref002"].count == 2
 
 
 def test_memory_and_summaries_are_never_taken_for_the_users_words(diary, writer):
@@ -329,6 +332,14 @@ def test_memory_and_summaries_are_never_taken_for_the_users_words(diary, writer)
     assert any("They like everything." in str(one.content) for one in last["messages"])
     assert [one[0] for one in writer.said] == ["one", "two", "three"]
     assert writer.said[-1][1].endswith("here.")
+
+
+def test_what_a_client_sends_back_of_the_memory_is_not_extracted(diary, writer):
+    model = Scripted(answers=[OK])
+    agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)])
+    talk(agent, "Hello")
+    talk(agent, [HumanMessage("I like rain."), *memories(model.asked[0])])
+    assert writer.said == [("Hello", "ok"), ("I like rain.", "ok")]
 
 
 def noop() -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from datetime import UTC, datetime, timedelta
@@ -10,6 +11,7 @@ import pytest
 
 from tomldiary import Conflict, Diary
 from tomldiary.errors import DiaryError, DocumentError, UnknownEntry
+from tomldiary.toml.lexer import split_blocks
 
 
 @pytest.fixture
@@ -222,8 +224,24 @@ def test_history_that_does_not_reach_back_far_enough_says_so(alice, tmp_path, mo
         alice.upsert_preference("likes", f"thing {number}")
     oldest = min((tmp_path / "alice/history").iterdir())
     oldest.unlink()
-    for seq in (0, 1, 4):
-        with pytest.raises(DocumentError, match="history is kept from transaction"):
-            alice.as_of(seq)
-    assert len(texts(alice.as_of(9))) == 9  # the way back from now is known
+    with pytest.raises(DocumentError, match="history is kept from transaction 2 on"):
+        alice.as_of(0)
+    assert [len(texts(alice.as_of(seq))) for seq in (1, 5, 9)] == [1, 5, 9]  # the way back is known
     alice.upsert_preference("likes", "still writable")
+
+
+def test_an_entry_that_a_person_moved_is_neither_new_nor_gone(alice, tmp_path):
+    for text in ("one", "two", "three"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    head, first, *others = split_blocks(file.read_text())[1:]
+    file.write_text(
+        "".join(block.text for block in (head, *others)) + "\n" + first.text.rstrip() + "\n"
+    )
+    os.utime(file, (1, 1))
+    alice.upsert_preference("goals", "rest")
+    moved = [h for h in alice.history(limit=99) if h.seq == 4]
+    assert moved == []
+    before = texts(alice)
+    assert alice.rollback(2).keys == ["goals/pref001"]
+    assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}

@@ -114,7 +114,9 @@ class Workload:
         self.did(ALICE)
         self.edit(ALICE, lambda _: buffer.replace('"thing 1"', '"my thing"'), style="rename")
         with alice.transaction(reason="of what was edited"):
-            key = next(k for k, item in alice.preferences("likes").items() if item.text == "my thing")
+            key = next(
+                k for k, item in alice.preferences("likes").items() if item.text == "my thing"
+            )
             alice.forget_preference("likes", key)
             alice.upsert_preference("goals", "swim")
         self.did(ALICE)
@@ -268,7 +270,9 @@ def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transa
 
 def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
     workload = record(disk, monkeypatch, durability="process")
-    states = [state for state in crash_states(workload.recorder, subsets=0) if not state.is_power_cut]
+    states = [
+        state for state in crash_states(workload.recorder, subsets=0) if not state.is_power_cut
+    ]
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
     assert different > 150
@@ -279,7 +283,7 @@ def test_5000_different_states_after_power_cuts(disk, monkeypatch, request):
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
     workload = record(disk, monkeypatch)
-    states = crash_states(workload.recorder, seed=1, subsets=60, cuts=range(1, 200, 7))
+    states = crash_states(workload.recorder, seed=1, subsets=100, cuts=range(1, 400, 5))
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
     assert different >= 5000

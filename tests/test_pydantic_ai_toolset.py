@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import pytest
 
 pytest.importorskip("pydantic_ai")
 
-from pydantic_ai import Agent, DeferredToolRequests, models
+from pydantic_ai import Agent, DeferredToolRequests, RunContext, models
 from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
@@ -23,6 +24,7 @@ from pydantic_ai.messages import (
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
@@ -69,8 +71,9 @@ def run(caller: Caller, toolset: Any, prompt: str = "hello", **options: Any) -> 
 
 def diary_at(path: Path, *likes: str) -> Diary:
     diary = Diary(path)
-    for text in likes:
-        diary.user("alice").upsert_preference("likes", text)
+    with diary.user("alice").transaction():
+        for text in likes:
+            diary.user("alice").upsert_preference("likes", text)
     return diary
 
 
@@ -365,6 +368,165 @@ def test_other_descriptions_replace_those_of_the_tools(tmp_path: Path):
     parameters = model.last_model_request_parameters
     assert parameters is not None
     assert parameters.function_tools[0].description == "Ask away."
+
+
+@dataclass
+class Turning(Deps):
+    """Deps that another tool changes while the run goes on."""
+
+    asked: int = 0
+
+
+def test_whose_run_it_is_is_settled_once_when_the_run_begins(tmp_path: Path):
+    diary = Diary(tmp_path)
+    deps = Turning("alice", "s1")
+
+    def user(ctx: Any) -> str:
+        ctx.deps.asked += 1
+        return ctx.deps.user_id
+
+    toolset = DiaryToolset(diary, user)
+    caller = Caller(("betray", {}), TEA)
+    agent = Agent(caller.model, toolsets=[toolset], deps_type=Turning)
+
+    @agent.tool
+    def betray(ctx: RunContext[Turning]) -> str:
+        ctx.deps.user_id = "mallory"
+        ctx.deps.session_id = "s2"
+        return "done"
+
+    second = Caller(("remember", {"text": "likes milk", "category": "likes"}))
+    asyncio.run(agent.run("hello", deps=deps))
+    assert deps.asked == 1
+    deps.user_id, deps.session_id = "alice", "s1"
+    asyncio.run(agent.run("hello", deps=deps, model=second.model))
+    assert diary.users() == ["alice"]
+    assert {item.created_by for item in diary.user("alice").preferences("likes").values()} == {"s1"}
+
+
+class Repeating(Caller):
+    """Makes the same calls, with the same ids, each time its agent is run."""
+
+    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        response = super()._answer(messages, info)
+        for number, part in enumerate(response.parts):
+            if isinstance(part, ToolCallPart):
+                part.tool_call_id = f"call_{number}"
+        return response
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        TEA,
+        ("update", {"key": "likes/pref001", "text": "likes oolong"}),
+        ("forget", {"key": "likes/pref001"}),
+    ],
+    ids=["remember", "update", "forget"],
+)
+def test_a_call_that_is_repeated_by_its_host_changes_nothing_more(tmp_path: Path, call: Any):
+    diary = diary_at(tmp_path, "juice")
+    toolset = DiaryToolset(diary, "alice")
+    again = {"run_id": "run-1"} if "run_id" in inspect.signature(Agent.run).parameters else None
+    if again is None:  # releases whose runs cannot be given an id: the id is the run's own
+        ctx = RunContext(deps=None, model=TestModel(), usage=RunUsage(), run_id="run-1")
+        ctx.run_step, ctx.tool_call_id = 1, "call_0"
+
+        async def twice() -> list[str]:
+            tools = await toolset.get_tools(ctx)
+            return [
+                await toolset.call_tool(call[0], dict(call[1]), ctx, tools[call[0]])
+                for _ in range(2)
+            ]
+
+        first, second = asyncio.run(twice())
+    else:
+        first, second = (run(Repeating(call), toolset, **again) for _ in range(2))
+    assert not first.startswith("❌")
+    assert second == "✅ Done already."
+    assert diary.user("alice").last_transaction() == 2
+    # The same words in another run are news.
+    assert run(Repeating(TEA), toolset) != "✅ Done already."
+
+
+def test_arguments_that_do_not_fit_are_answered_with_what_is_wrong(tmp_path: Path):
+    wrong = [("remember", {"text": "x"}), ("remember", {"category": "likes"}), ("forget", {})]
+    said: list[str] = []
+
+    def answer(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        said.append(str(messages[-1].parts))
+        if len(said) <= 9:
+            name, arguments = wrong[len(said) % 3]
+            return ModelResponse(parts=[ToolCallPart(name, arguments)])
+        return ModelResponse(parts=[TextPart("I give up.")])
+
+    agent = Agent(FunctionModel(answer), toolsets=[DiaryToolset(tmp_path, "alice")])
+    assert asyncio.run(agent.run("hello")).output == "I give up."
+    assert all("Field required" in one for one in said[1:])
+
+
+@pytest.mark.parametrize("max_tokens", [1, 20, 40, 60, 200, 1500])
+@pytest.mark.parametrize("heading", ["", "## Notes of the team"])
+def test_the_memory_keeps_to_its_budget_in_whole_facts_whatever_their_length(
+    tmp_path: Path, max_tokens: int, heading: str
+):
+    texts = ["x" * 10_000, *[f"fact {n}" + " word" * n for n in range(60)]]
+    diary = diary_at(tmp_path, *texts, texts[0])  # said twice: the long one comes first
+    caller = Caller()
+    toolset = DiaryToolset(diary, "alice", guidance="", heading=heading, max_tokens=max_tokens)
+    run(caller, toolset)
+    text = caller.instructions
+    assert len(text) <= 4 * max_tokens
+    if max_tokens >= 60:
+        shown = [line for line in text.splitlines() if line.startswith("- ")]
+        assert shown
+        assert set(shown) <= {f"- likes: {one}" for one in texts}
+        assert f"({61 - len(shown)} more facts are stored: use recall)" in text
+
+
+def test_a_pinned_fact_comes_first(tmp_path: Path):
+    diary = diary_at(tmp_path, *[f"fact {number}" for number in range(30)])
+    path = tmp_path / "alice" / "preferences.toml"
+    text = path.read_text("utf-8")
+    path.write_text(text.replace('"fact 3"\n', '"fact 3"\npinned = true\n', 1), "utf-8")
+    diary.user("alice").upsert_preference("likes", "fact 29")
+    for options in ({}, {"query": "prompt"}):
+        caller = Caller()
+        toolset = DiaryToolset(diary, "alice", guidance="", max_tokens=60, **options)
+        run(caller, toolset, prompt="fact 7")
+        assert caller.instructions.splitlines()[1] == "- likes: fact 3"
+
+
+def test_a_tool_that_is_not_there_is_not_named(tmp_path: Path):
+    diary = diary_at(tmp_path, *[f"fact {number}" for number in range(30)])
+    caller = Caller()
+    run(caller, DiaryToolset(diary, "alice", tools="none", max_tokens=60))
+    assert "more facts are stored)" in caller.instructions
+    assert "recall" not in caller.instructions
+
+
+def test_texts_of_the_application_are_made_safe_to_send(tmp_path: Path):
+    caller = Caller()
+    run(caller, DiaryToolset(tmp_path, "alice", guidance="Be\ud800 brief\x00.\nAlways."))
+    assert caller.instructions == "Be\ufffd brief.\nAlways."
+    caller.instructions.encode()
+
+
+@pytest.mark.parametrize("counter", [lambda text: 1 / 0, lambda text: None])
+def test_a_token_counter_that_fails_costs_the_memory_and_not_the_run(tmp_path: Path, counter: Any):
+    caller = Caller()
+    toolset = DiaryToolset(diary_at(tmp_path, "tea"), "alice", token_counter=counter)
+    assert run(caller, toolset) == "done"
+    assert "<user_memory" not in caller.instructions
+
+
+def test_the_summary_of_the_conversation_itself_is_not_shown_to_it(tmp_path: Path):
+    diary = Diary(tmp_path, agent=lambda message, *, deps: deps.summarise("About Oslo.", None))
+    diary.user("alice").add_turn("Oslo?", "Yes.", session_id="here")
+    for session, shown in (("here", False), ("there", True)):
+        caller = Caller()
+        run(caller, DiaryToolset(diary, "alice", session))
+        assert ("About Oslo." in caller.instructions) is shown
 
 
 def test_without_the_framework_the_import_names_the_command_that_installs_it():

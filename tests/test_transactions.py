@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -226,3 +227,62 @@ def test_a_block_without_a_change_writes_nothing(diary, tmp_path):
     with diary.user("alice").transaction(operation_id="x") as tx:
         tx.preferences()
     assert not (tmp_path / "alice").exists()
+
+
+def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder_from_finishing(
+    tmp_path,
+):
+    diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=20)
+    alice = diary.user("alice")
+
+    async def one(number):
+        async with alice.atransaction():
+            await asyncio.sleep(0)
+            await alice.aupsert_preference("likes", f"thing {number}")
+
+    async def main():
+        # Room for two: all of the shared threads wait for the lock.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        await asyncio.gather(
+            *(one(number) for number in range(20)),
+            *(alice.aupsert_preference("likes", f"plain {number}") for number in range(20)),
+        )
+
+    asyncio.run(main())
+    assert len(alice.preferences("likes")) == 40
+
+
+def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(
+    tmp_path, monkeypatch
+):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    alice = diary.user("alice")
+    at_it, go_on = threading.Event(), threading.Event()
+    real = diary.engine.backend.commit
+
+    def slow(user, commit):
+        at_it.set()
+        assert go_on.wait(20)
+        return real(user, commit)
+
+    async def store():
+        async with alice.atransaction():
+            alice.upsert_preference("likes", "tea")
+
+    async def main():
+        with monkeypatch.context() as patch:
+            patch.setattr(diary.engine.backend, "commit", slow)
+            task = asyncio.create_task(store())
+            await asyncio.to_thread(at_it.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        diary.engine.lock_timeout = 0.05
+        with pytest.raises(LockTimeout):
+            await alice.aupsert_preference("likes", "coffee")
+        go_on.set()
+        diary.engine.lock_timeout = 20
+        await alice.aupsert_preference("likes", "coffee")
+
+    asyncio.run(main())
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]

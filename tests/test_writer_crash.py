@@ -119,10 +119,18 @@ def test_each_turn_is_applied_once_however_often_writers_are_killed(tmp_path, pr
     assert extracted > 0  # some of them had been extracted already
 
 
+@pytest.fixture
+def _asked_for(request):
+    """Leave a long run out unless it is asked for with `-m torture`."""
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+
+
 @pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
 @pytest.mark.parametrize("processes", [1, 2])
 def test_each_turn_is_applied_once_after_100_kills(tmp_path, processes):
     left, extracted = crash(tmp_path, 100, processes, seed=1)
-    print(f"{left} turns were pending, {extracted} of them extracted")
+    print(f"{left} turns were pending, {extracted} of them extracted")  # noqa: T201 - the figures of a long run
     assert left > 1000
     assert extracted > 10

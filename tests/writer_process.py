@@ -27,7 +27,11 @@ async def remember(message, *, deps):
 
 async def main():
     diary = Diary(
-        folder, agent=remember, max_prefs_per_category=100_000, durability=durability, similarity=101
+        folder,
+        agent=remember,
+        max_prefs_per_category=100_000,
+        durability=durability,
+        similarity=101,
     )
     async with MemoryWriter(diary, workers=4) as writer:
         for number in range(turns):

@@ -14,11 +14,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.blocks import TextBlock
 from tomldiary.compaction import CompactionConfig
+from tomldiary.constraints import Constraint
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.diary import Diary, TOMLDiary
 from tomldiary.draft import MemoryDeps
+from tomldiary.episodes import Episode
 from tomldiary.errors import Conflict, DiaryError, Forgotten
+from tomldiary.facts import Fact
 from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
 from tomldiary.recall import Hit
 from tomldiary.user import UserDiary
@@ -56,12 +60,15 @@ __version__ = "0.1.0"
 __all__ = [
     "CompactionConfig",
     "Conflict",
+    "Constraint",
     "ConversationItem",
     "ConversationLoader",
     "ConversationsPrinter",
     "DefaultPrefTable",
     "Diary",
     "DiaryError",
+    "Episode",
+    "Fact",
     "ForgetReceipt",
     "Forgotten",
     "Hit",
@@ -73,6 +80,7 @@ __all__ = [
     "PreferencesPrinter",
     "Receipt",
     "TOMLDiary",
+    "TextBlock",
     "Turn",
     "UserDiary",
     "__version__",

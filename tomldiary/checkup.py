@@ -23,6 +23,7 @@ from tomldiary.backends.base import digest
 from tomldiary.backends.local import LocalBackend
 from tomldiary.conversations import Conversations
 from tomldiary.errors import BackendError, DocumentError, NewerVersion
+from tomldiary.facts import Facts
 from tomldiary.identifiers import decode_folder
 from tomldiary.outside import check_version
 from tomldiary.preferences import entry_to_item
@@ -367,6 +368,10 @@ def _check_entries(diary: Diary, place: str, kind: str, document: Document) -> I
         )
     elif kind == "preferences":
         wrong = _wrong_preferences(diary, document)
+    elif kind == "facts":
+        for problem in Facts(document, diary.fact_schemas).problems():
+            yield Finding("warning", place, str(problem), "Correct it; until then it is not read.")
+        return
     else:
         return
     for where, message in wrong:

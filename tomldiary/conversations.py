@@ -71,7 +71,7 @@ class Conversations:
     def _edit(self) -> Overlay:
         return cast("Overlay", self._tables)
 
-    def _migrate(self) -> None:
+    def migrate(self) -> None:
         """Give sessions of a file before version 0.3 their header; body and comments stay."""
         for key in self._top_level():
             entry = dict(self._edit.table((key,)) or {})
@@ -88,7 +88,7 @@ class Conversations:
         Raises:
             InvalidValue: The id is empty or cannot be stored.
         """
-        self._migrate()
+        self.migrate()
         if self._edit.table((_ROOT, session_id)) is not None:
             return False
         if not session_id:
@@ -136,7 +136,7 @@ class Conversations:
         Raises:
             UnknownEntry: There is no such session.
         """
-        self._migrate()
+        self.migrate()
         found = self._edit.table((_ROOT, session_id))
         if found is None:
             raise UnknownEntry(f"conversations/{session_id}")
@@ -156,7 +156,7 @@ class Conversations:
         Raises:
             UnknownEntry: There is no such session.
         """
-        self._migrate()
+        self.migrate()
         if not self._edit.delete((_ROOT, session_id)):
             raise UnknownEntry(f"conversations/{session_id}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.backends.base import BackendProtocol
@@ -16,14 +17,16 @@ from tomldiary.compaction import (
     load_compactor,
     operation_path,
 )
+from tomldiary.constraints import Constraint, FactSchema
 from tomldiary.conversations import Conversations
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.draft import MemoryDeps
 from tomldiary.engine import Engine, Source
-from tomldiary.errors import BackendError, DiaryError, ExtractionError
+from tomldiary.errors import BackendError, DiaryError, ExtractionError, SchemaError
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.protocol import as_extractor, run_extractor
 from tomldiary.extraction.resolve import resolve_extractor
+from tomldiary.facts import undo_edits
 from tomldiary.logging import get_logger
 from tomldiary.models import timestamp
 from tomldiary.preferences import PreferenceRules, Preferences
@@ -110,6 +113,7 @@ class Diary:
         self.backend: Any = self.engine.backend if is_place else backend
         rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)
         self.turn_rules = TurnRules(rules, max_conversations)
+        self.fact_schemas: dict[str, FactSchema] = {}
         self._descriptions = descriptions
         self._extractor: tuple[Any, Extractor] | None = None
         self._last_compaction: dict[tuple[str, str], datetime] = {}
@@ -142,6 +146,26 @@ class Diary:
     def user(self, user_id: str) -> UserDiary:
         """Return everything about one user; any non-empty string is a user id."""
         return UserDiary(self, user_id)
+
+    def register_schema(
+        self, name: str, model: type[BaseModel], constraint: Constraint | None = None
+    ) -> None:
+        """Let users commit facts of a type; registering the name again replaces model and rules.
+
+        Args:
+            name: The type's name: facts stand below `[facts.<name>]`.
+            model: A pydantic model, registered under one name only.
+            constraint: What facts of the type obey beside their model.
+
+        Raises:
+            SchemaError: The name or the model cannot be used, or the model lacks the singleton key.
+        """
+        schema = FactSchema(name, model, constraint or Constraint())
+        for other in self.fact_schemas.values():
+            if other.model is model and other.name != name:
+                raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
+        self.fact_schemas = {**self.fact_schemas, name: schema}
+        self.engine.guards["facts"] = partial(undo_edits, schemas=self.fact_schemas)
 
     def users(self) -> list[str]:
         """Return the ids of all users that have a document, sorted."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,11 +23,10 @@ from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
-from tomldiary.twins import in_thread
+from tomldiary.twins import OwnThread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
-    from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Backend
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -73,6 +72,8 @@ class Engine:
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
         self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self.guards: dict[str, Callable[[Edit, Document], None]] = {}
+        """By document, what puts entries back that people must not change: given an edit and what was."""
         self._operations: OrderedDict[str, _Operations] = OrderedDict()
         self.renew()
         renew_after_fork(self)
@@ -92,6 +93,14 @@ class Engine:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of a user's documents, in a transaction with those it has begun."""
+        stored = self.backend.kinds(user)
+        joined = OPEN.get()
+        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+            return sorted({*stored, *joined.changed()})
+        return stored
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if that needs nothing but a look at the files' status, else None."""
@@ -287,11 +296,12 @@ class Engine:
         if joined is not None and joined.is_joined_by(self, user):
             yield joined
             return
-        lock = self.backend.lock(user, self.lock_timeout)
-        await _enter(lock)
+        lock, worker = ExitStack(), OwnThread()
         try:
-            transaction = await in_thread(self._begin, user, expected)
+            await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
+            transaction = await worker.run(lambda: self._begin(user, expected))
             transaction.task = current_task()
+            transaction.worker = worker
             transaction.is_open = True
             outer = OPEN.set(transaction)
             try:
@@ -299,10 +309,10 @@ class Engine:
             finally:
                 transaction.is_open = False
                 OPEN.reset(outer)
-            await in_thread(self._finish, user, transaction, source)
+            await worker.run(lambda: self._finish(user, transaction, source))
         finally:
-            # Letting go never waits.
-            lock.__exit__(None, None, None)
+            # Not before what was under way when the task was cancelled.
+            worker.close(lock.close)
 
     def _begin(self, user: str, expected: int | None) -> Transaction:
         last = next_sequence(self.backend.last_record(user)) - 1
@@ -350,7 +360,14 @@ class Engine:
                 fresh.delete(path)
             elif block is not now.document.index.get(path):
                 fresh.restore(path, block.text, merged.document.own_values(path) or {})
+        self.undo_edits(kind, fresh, now)
         return now, fresh
+
+    def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
+        """Put entries back that a person changed since history's end, and must not."""
+        guard = self.guards.get(kind)
+        if guard is not None and base is not None and base.logged is not None:
+            guard(edit, base.logged)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that did this operation before; the caller holds the lock.
@@ -360,6 +377,24 @@ class Engine:
         """
         if not source.operation or source.is_new:
             return None
+        before = self._operations_of(user).get(source.operation)
+        if before is not None and before[1] != source.content:
+            raise Conflict(
+                f"operation {source.operation!r} was done already, with other content. Use a new id.",
+                keys=[source.operation],
+            )
+        return before[0] if before is not None else None
+
+    def done_with(self, user: str, operation: str) -> str | None:
+        """Return the fingerprint of what was done under an operation id; None if nothing was."""
+        joined = OPEN.get()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
+            before = self._operations_of(user).get(operation)
+        return before[1] if before is not None else None
+
+    def _operations_of(self, user: str) -> dict[str, tuple[int, str]]:
+        """Return what was done under which operation id; the caller holds the lock."""
         epoch = self.backend.epoch(user)
         with self._guard:
             known = self._operations.get(user)
@@ -383,13 +418,7 @@ class Engine:
             self._operations.move_to_end(user)
             while len(self._operations) > _CACHED_USERS:
                 self._operations.popitem(last=False)
-        before = known.done.get(source.operation)
-        if before is not None and before[1] != source.content:
-            raise Conflict(
-                f"operation {source.operation!r} was done already, with other content. Use a new id.",
-                keys=[source.operation],
-            )
-        return before[0] if before is not None else None
+        return known.done
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
         saved = prepare_saves(self.backend, user, changed)
@@ -415,19 +444,3 @@ class Engine:
             else:
                 self._remember((user, kind), known)
         return prepared.seq
-
-
-async def _enter(lock: AbstractContextManager[None]) -> None:
-    """Take a lock in a worker thread; if the task is cancelled meanwhile, the lock is let go again."""
-    import asyncio  # noqa: PLC0415 - see in_thread
-
-    entering = asyncio.ensure_future(in_thread(lock.__enter__))
-    try:
-        await asyncio.shield(entering)
-    except asyncio.CancelledError:
-        entering.add_done_callback(
-            lambda done: (
-                None if done.cancelled() or done.exception() else lock.__exit__(None, None, None)
-            )
-        )
-        raise

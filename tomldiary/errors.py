@@ -8,6 +8,7 @@ DiaryError
 ├── UnknownCategory (ValueError)       a category the schema does not have
 ├── UnknownEntry (KeyError)            an id that is not in the diary
 ├── LimitReached                       a collection that is full
+├── ImmutableEntry                     an entry whose rule forbids changing or removing it
 ├── DocumentError                      a document that cannot be used; has path, line, column
 │   ├── InvalidTOML (ValueError)       does not parse
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
@@ -39,6 +40,7 @@ __all__ = [
     "Forgotten",
     "HistoryPruned",
     "IdentifierError",
+    "ImmutableEntry",
     "InvalidTOML",
     "InvalidValue",
     "LimitReached",
@@ -107,6 +109,17 @@ class LimitReached(DiaryError):
         )
         self.where = where
         self.limit = limit
+
+
+class ImmutableEntry(DiaryError):
+    """An entry whose rule forbids changing or removing it; `where` names it."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(
+            f"{where} is never changed: its type is immutable. Commit a fact of another key, or forget"
+            " the session it came from."
+        )
+        self.where = where
 
 
 class DocumentError(DiaryError):
@@ -189,9 +202,10 @@ class NotSupported(DiaryError, NotImplementedError):
 class MissingExtra(DiaryError, ImportError):
     """An optional dependency is missing; the message holds the command that installs it."""
 
-    def __init__(self, what: str, extra: str) -> None:
+    def __init__(self, what: str, extra: str = "", *, package: str = "") -> None:
+        install = package or f'"tomldiary-kit[{extra}]"'
         super().__init__(
-            f'{what} needs an optional dependency. Run: python -m pip install "tomldiary-kit[{extra}]"'
+            f"{what} needs an optional dependency. Run: python -m pip install {install}"
         )
         self.extra = extra
 

@@ -93,7 +93,7 @@ class Selection:
             return True
         if self.session_id:
             ours = kind == "conversations" and path[-1] == self.session_id
-            return ours or author(values) == self.session_id
+            return ours or author(values) == self.session_id or self.session_id in _said_by(values)
         if self.source:
             source = values.get("_source")
             return isinstance(source, str) and self.names(source, self.source)
@@ -171,9 +171,16 @@ def sessions(kind: str, path: tuple[str, ...], values: Mapping[str, Any]) -> set
     """Return the sessions that had to do with an entry."""
     found = {str(values.get("_created_by", "")), str(values.get("_updated_by", ""))}
     found.add(str(values.get("_source", "")).rpartition("#")[0])
+    found |= _said_by(values)
     if kind == "conversations":
         found.add(path[-1])
     return found - {""}
+
+
+def _said_by(values: Mapping[str, Any]) -> set[str]:
+    """Return the sessions that said a part of an entry each."""
+    found = values.get("_said_by")
+    return {str(name) for name in cast("list[Any]", found)} if isinstance(found, list) else set()
 
 
 def _updated(values: Mapping[str, Any], when: datetime) -> datetime:

@@ -42,6 +42,7 @@ __all__ = [
     "parse_record",
     "redo",
     "render_record",
+    "result_kinds",
     "undo",
 ]
 
@@ -215,6 +216,16 @@ def operation_of(text: str) -> tuple[str, str]:
         return "", ""
     found = tomllib.loads("\n".join(lines))
     return found.get("operation", ""), found.get("content", "")
+
+
+_RESULT = re.compile(rf"^result = \{{( {_PAIR}(?:, {_PAIR})* |)\}}$", re.MULTILINE)
+
+
+def result_kinds(text: str) -> list[str]:
+    """Return the documents that a record's text says it led to, without parsing it."""
+    found = _RESULT.search(text)
+    names = _PAIRS.findall(found[1]) if found is not None else []
+    return [_text(name) if name[0] == '"' else name for name, _ in names]
 
 
 def is_snapshot(text: str) -> bool:

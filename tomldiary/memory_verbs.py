@@ -6,6 +6,7 @@ The docstrings of the four verbs are what models read, in every framework.
 from __future__ import annotations
 
 import functools
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
@@ -15,7 +16,7 @@ from tomldiary.render import conversation_fact, escape_for_model, render_memory
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from typing import Self
 
     from tomldiary.models import PreferenceItem
@@ -67,8 +68,14 @@ class Answer(str):
         return self.startswith("❌")
 
 
+class _DoneBefore(Exception):
+    """The call that is being made was made before."""
+
+
 def failure(error: Exception) -> Answer:
     """Return what went wrong as a sentence that a model can go on with: raising would end its run."""
+    if isinstance(error, _DoneBefore):
+        return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
         return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
     if isinstance(error, DiaryError):
@@ -104,12 +111,29 @@ class MemoryVerbs:
         user: Whose diary.
         session_id: The session that is written beside entries.
         actor: Who changes them, for history.
+        operation_id: An id of the call these verbs are used for: made again, it changes nothing and is
+            told so. "" is no id.
     """
 
-    def __init__(self, user: UserDiary, session_id: str, actor: str = "agent") -> None:
+    def __init__(
+        self, user: UserDiary, session_id: str, actor: str = "agent", operation_id: str = ""
+    ) -> None:
         self._user = user
         self._session = session_id
         self._actor = actor
+        self._operation = operation_id
+
+    @contextmanager
+    def _once(self) -> Generator[None]:
+        if not self._operation:
+            yield
+            return
+        with self._user.transaction(
+            session_id=self._session, actor=self._actor, operation_id=self._operation
+        ) as user:
+            if user.has_done(self._operation):
+                raise _DoneBefore
+            yield
 
     @_answering
     def recall(self, query: str, limit: int = 5) -> Answer:
@@ -136,10 +160,11 @@ class MemoryVerbs:
             category: The category to file it under.
             contexts: Short labels of the situations it applies to, such as "work" or "travel".
         """
-        similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
-        key, item = self._user.upsert_preference(
-            category, text, contexts=contexts or (), session_id=self._session, actor=self._actor
-        )
+        with self._once():
+            similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
+            key, item = self._user.upsert_preference(
+                category, text, contexts=contexts or (), session_id=self._session, actor=self._actor
+            )
         data = _data(category, key, item)
         if item.count > 1:
             return Answer(f"✅ Known already as {category}/{key}; confirmed ({item.count}×).", data)
@@ -165,16 +190,17 @@ class MemoryVerbs:
             contexts: Labels to add to those of the entry.
         """
         category, name = _split(key)
-        _, item = self._user.upsert_preference(
-            category,
-            text,
-            id=name,
-            contexts=contexts or (),
-            count_up=False,
-            create=False,
-            session_id=self._session,
-            actor=self._actor,
-        )
+        with self._once():
+            _, item = self._user.upsert_preference(
+                category,
+                text,
+                id=name,
+                contexts=contexts or (),
+                count_up=False,
+                create=False,
+                session_id=self._session,
+                actor=self._actor,
+            )
         return Answer(f"✅ Changed {key}.", _data(category, name, item))
 
     aupdate = async_twin(update)
@@ -187,9 +213,10 @@ class MemoryVerbs:
             key: The key of the entry as it was looked up, such as "likes/pref001".
         """
         category, name = _split(key)
-        item = self._user.forget_preference(
-            category, name, session_id=self._session, actor=self._actor
-        )
+        with self._once():
+            item = self._user.forget_preference(
+                category, name, session_id=self._session, actor=self._actor
+            )
         return Answer(
             f"🗑️ Removed {key}: {escape_for_model(item.text)}", _data(category, name, item)
         )
@@ -226,4 +253,6 @@ def _data(category: str, key: str, item: PreferenceItem) -> dict[str, Any]:
 def _fact(hit: Hit) -> str:
     if hit.kind == "preferences":
         return f"{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"
-    return conversation_fact(hit.updated, hit.text)
+    if hit.kind == "conversations":
+        return conversation_fact(hit.updated, hit.text)
+    return f"{hit.kind}/{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.episodes import homes_of
 from tomldiary.errors import Conflict, DiaryError, DocumentError, UnknownEntry
+from tomldiary.fact_rules import FactRules
 from tomldiary.history import SNAPSHOT
 from tomldiary.outside import NOTHING
 from tomldiary.preferences import Preferences
@@ -21,7 +23,7 @@ from tomldiary.transaction import Source
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tomldiary.engine import Engine
     from tomldiary.history import Record
@@ -31,7 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Difference", "HistoryEntry", "Origin", "Past", "Rollback"]
 
-_DEPTH = {"preferences": 3, "conversations": 2}
+_DEPTH = {"preferences": 3, "conversations": 2, "facts": 3}
+_USUAL_DEPTH = 2
+_USUAL = ("preferences", "conversations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,7 @@ class Difference:
     """One entry in two states; None where it did not exist."""
 
     key: str
-    """`category/id` of a preference, `conversations/session` of a conversation."""
+    """`category/id` of a preference; elsewhere with the document in front, as in `facts/diet/user`."""
     before: dict[str, Any] | None
     after: dict[str, Any] | None
 
@@ -89,6 +93,8 @@ class Rollback:
     """The entries that changed."""
     conflicts: list[str] = field(default_factory=list[str])
     """Entries that somebody changed since; overwritten only with `force`."""
+    forbidden: list[str] = field(default_factory=list[str])
+    """Facts whose type does not let them go back; `force` changes nothing about that."""
 
 
 class Past(Retention):
@@ -102,7 +108,8 @@ class Past(Retention):
         """Return what happened to an entry, or to all of them, newest first.
 
         Args:
-            key: `category/id`, or `conversations/session`; None for everything.
+            key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name` or
+                `episodes/id`; None for everything.
             limit: Most changes returned.
         """
         wanted = None if key is None else self._path(key)
@@ -125,7 +132,9 @@ class Past(Retention):
         """
         path = self._path(key)
         changes = self.history(key, limit=1_000_000)[::-1]
-        now = self._engine.document(self.user_id, path[0]).table(path)
+        kinds = homes_of(self._kinds(), path[1]) if path[0] == "episodes" else [path[0]]
+        documents = (self._engine.document(self.user_id, kind) for kind in kinds)
+        now = next((entry for found in documents if (entry := found.table(path)) is not None), None)
         entry = (
             dict(now)
             if now is not None
@@ -164,10 +173,11 @@ class Past(Retention):
         if before is None:
             newest = next((record.seq for record in self._timeline().records()), 0)
             before = max(0, newest - 1)
-        texts = self._texts(before)
-        later = None if after is None else self._texts(after)
+        kinds = self._kinds()
+        texts = self._texts(before, kinds)
+        later = None if after is None else self._texts(after, kinds)
         found: list[Difference] = []
-        for kind in _DEPTH:
+        for kind in texts:
             old = _entries_of(Document.parse(texts[kind]), kind)
             new = _entries_of(
                 self._engine.document(self.user_id, kind)
@@ -186,10 +196,11 @@ class Past(Retention):
 
     def diff_text(self, before: int | datetime, after: int | datetime | None = None) -> str:
         """Return the same difference as a unified diff of the files."""
-        texts = self._texts(before)
-        later = None if after is None else self._texts(after)
+        kinds = self._kinds()
+        texts = self._texts(before, kinds)
+        later = None if after is None else self._texts(after, kinds)
         parts: list[str] = []
-        for kind in _DEPTH:
+        for kind in texts:
             new = self._engine.document(self.user_id, kind).text if later is None else later[kind]
             lines = difflib.unified_diff(
                 texts[kind].split("\n"),
@@ -214,8 +225,11 @@ class Past(Retention):
         from tomldiary.user import UserDiary  # noqa: PLC0415 - which is made of this module
 
         seq = self._sequence(at)
-        documents = {kind: Document.parse(text) for kind, text in self._texts(seq).items()}
-        return UserDiary(self.diary, self.user_id, engine=cast("Any", _Frozen(documents, seq)))
+        kinds = self._kinds()
+        frozen = _Frozen(lambda kind: self._texts(seq, [kind])[kind], seq, kinds)
+        # Says right now if history does not reach back.
+        frozen.keep(self._texts(seq, _USUAL))
+        return UserDiary(self.diary, self.user_id, engine=cast("Any", frozen))
 
     aas_of = async_twin(as_of)
 
@@ -263,7 +277,14 @@ class Past(Retention):
                 [record.seq for record in records],
                 sorted({_key(path) for _, path in before}),
                 conflicts,
+                self._forbidden(transaction, before),
             )
+            if done.forbidden and not dry_run:
+                raise Conflict(
+                    f"{', '.join(done.forbidden)} cannot go back: the constraint of its type forbids it."
+                    " Nothing was undone.",
+                    keys=done.forbidden,
+                )
             if conflicts and not force and not dry_run:
                 raise Conflict(
                     f"{', '.join(conflicts)} changed since. Nothing was undone; force=True overwrites.",
@@ -274,6 +295,21 @@ class Past(Retention):
             return done
 
     arollback = async_twin(rollback)
+
+    def _forbidden(self, transaction: Any, before: _States) -> list[str]:
+        states = {
+            path: state and state[1] for (kind, path), state in before.items() if kind == "facts"
+        }
+        if not states:
+            return []
+        rules = FactRules(transaction.document("facts"), self.diary.fact_schemas)
+        return [_key(path) for path in rules.forbidden(states)]
+
+    def _kinds(self) -> list[str]:
+        """Return all documents there are or were, as far as history is kept."""
+        known = self._timeline().kinds()
+        known.update(self._engine.backend.kinds(self.user_id))
+        return [*_USUAL, *sorted(known.difference(_USUAL))]
 
     def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
         places: dict[str, Document] = {}
@@ -324,7 +360,7 @@ class Past(Retention):
     def _timeline(self) -> Timeline:
         return Timeline(self._engine.backend, self.user_id)
 
-    def _texts(self, at: int | datetime, kinds: Collection[str] = _DEPTH) -> dict[str, str]:
+    def _texts(self, at: int | datetime, kinds: Collection[str]) -> dict[str, str]:
         """Return the texts of documents as they were at a point of history."""
         now: dict[str, str] = {}
         for kind in kinds:
@@ -346,7 +382,15 @@ class Past(Retention):
             return ("conversations", rest)
         if first in self.diary.allowed and rest:
             return ("preferences", first, rest)
-        raise UnknownEntry(key, "A key is category/id, or conversations/session.")
+        if first in {"blocks", "episodes"} and rest:
+            return (first, rest)
+        if first == "facts" and "/" in rest:
+            name, _, entry = rest.partition("/")
+            return (first, name, entry)
+        raise UnknownEntry(
+            key,
+            "A key is category/id, conversations/session, facts/type/key, blocks/name or episodes/id.",
+        )
 
 
 _State = "tuple[Block, dict[str, Any]] | None"
@@ -356,21 +400,35 @@ _States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
 class _Frozen:
     """Stands in for the engine of a past state: reads what was, writes nothing."""
 
-    def __init__(self, documents: dict[str, Document], seq: int) -> None:
-        self._documents = documents
-        self._seq = seq
+    def __init__(self, text_of: Callable[[str], str], seq: int, kinds: list[str]) -> None:
+        self._text_of = text_of
+        self._kinds = kinds
+        self._documents: dict[str, Document] = {}
+        self.seq = seq
         self.is_frozen = True
 
     def document(self, _user: str, kind: str) -> Document:
         """Return a document as it was."""
-        return self._documents.get(kind, NOTHING)
+        if kind not in self._kinds:
+            return NOTHING
+        if kind not in self._documents:
+            self.keep({kind: self._text_of(kind)})
+        return self._documents[kind]
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """Take in documents as they were."""
+        self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
+
+    def kinds(self, _user: str) -> list[str]:
+        """Return the documents there were."""
+        return self._kinds
 
     def load(self, _user: str, _kind: str) -> None:
         """Return None: there is no file behind it."""
 
     def __getattr__(self, name: str) -> Any:
         raise DiaryError(
-            f"this is the memory as it was after transaction {self._seq}; it cannot be changed ({name})."
+            f"this is the memory as it was after transaction {self.seq}; it cannot be changed ({name})."
         )
 
 
@@ -379,15 +437,18 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
     before: _States = {}
     expected: _States = {}
     for record in records:  # newest first
+        old: _States = {}
+        new: _States = {}
+        # A table that was moved is taken out by one change and put in by another.
         for change in record.changes:
-            old, new = Document.parse(change.old), Document.parse(change.new)
-            for path in dict.fromkeys([*old.index, *new.index]):
-                if path[0] == "_meta":
-                    continue
-                was, became = _state(old, path), _state(new, path)
-                if _same(was and was[1], became and became[1]):
-                    continue
-                place = (change.doc, path)
+            for text, states in ((change.old, old), (change.new, new)):
+                document = Document.parse(text)
+                for path in document.index:
+                    if path[0] != "_meta":
+                        states[change.doc, path] = _state(document, path)
+        for place in dict.fromkeys([*old, *new]):
+            was, became = old.get(place), new.get(place)
+            if not _same(was and was[1], became and became[1]):
                 expected.setdefault(place, became)
                 before[place] = was
     return before, expected
@@ -402,9 +463,14 @@ def _entries(record: Record) -> Iterator[HistoryEntry]:
     """Yield what a record did to each entry."""
     if record.type == SNAPSHOT:
         return
-    for change in record.changes:
-        old = _entries_of(Document.parse(change.old), change.doc)
-        new = _entries_of(Document.parse(change.new), change.doc)
+    for kind in dict.fromkeys(change.doc for change in record.changes):
+        old: dict[Path, dict[str, Any]] = {}
+        new: dict[Path, dict[str, Any]] = {}
+        for change in record.changes:
+            if change.doc == kind:  # see `_inverse`
+                for text, found in ((change.old, old), (change.new, new)):
+                    for path, entry in _entries_of(Document.parse(text), kind).items():
+                        found[path] = {**found.get(path, {}), **entry}
         for path in dict.fromkeys([*old, *new]):
             if not _same(old.get(path), new.get(path)):
                 yield HistoryEntry(
@@ -424,7 +490,8 @@ def _entries(record: Record) -> Iterator[HistoryEntry]:
 def _entries_of(document: Document, kind: str) -> dict[Path, dict[str, Any]]:
     """Return the entries of a document, or of a part of one, by path; both layouts count."""
     found: dict[Path, dict[str, Any]] = {}
-    depth = _DEPTH.get(kind, 2)
+    root = kind.partition("/")[0]
+    depth = _DEPTH.get(root, _USUAL_DEPTH)
 
     def walk(table: dict[str, Any], path: Path, left: int) -> None:
         for key, value in table.items():
@@ -438,7 +505,7 @@ def _entries_of(document: Document, kind: str) -> dict[Path, dict[str, Any]]:
     for key, value in document.data.items():
         if isinstance(value, dict) and key != "_meta":
             inner = cast("dict[str, Any]", value)
-            if key == kind:
+            if key == root:
                 walk(inner, (key,), depth - 1)
             elif kind == "preferences":
                 walk(inner, (key,), 1)

@@ -113,9 +113,9 @@ class Hit:
     """One entry found; `score` is BM25 turned so that more is better, comparable within one result."""
 
     kind: str
-    """`preferences` or `conversations`."""
+    """`preferences`, `conversations`, `facts`, `blocks` or `episodes`."""
     key: str
-    """`category/id` of a preference, the session id of a conversation."""
+    """`category/id` of a preference, `type/key` of a fact, else the session, the name or the id."""
     text: str
     score: float
     reasons: list[str] = field(default_factory=list[str])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from tomldiary.turns import Applied
 
 __all__ = ["Receipt", "Turn", "TurnStatus"]
+
+T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
 """How the run ended that produced a turn. Unless it was completed, the answer may be empty or cut short."""
@@ -38,10 +41,12 @@ class Turn:
 class Receipt:
     """Tells what became of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
 
+    __slots__ = ("__weakref__", "_done", "_stored", "turn")
+
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self._done: Future[Applied | None] = Future()
-        self._stored: Future[bool] = Future()
+        self._done: _Later[Applied | None] = _Later()
+        self._stored: _Later[bool] = _Later()
 
     def __repr__(self) -> str:
         if self.is_done:
@@ -49,17 +54,17 @@ class Receipt:
         return f"<Receipt {'stored' if self.is_stored else 'pending'}>"
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
-        return asyncio.shield(asyncio.wrap_future(self._done)).__await__()
+        return asyncio.shield(asyncio.wrap_future(self._done.future())).__await__()
 
     @property
     def is_done(self) -> bool:
         """Whether the turn was applied, or failed for good."""
-        return self._done.done()
+        return self._done.is_there
 
     @property
     def is_stored(self) -> bool:
         """Whether the turn survives what the diary's durability says; never so for a queue in memory."""
-        return self._stored.done() and self._stored.exception() is None and self._stored.result()
+        return self._stored.answer is True
 
     def wait(self, timeout: float | None = None) -> Applied | None:
         """Block until the turn was applied and return what it did.
@@ -73,7 +78,7 @@ class Receipt:
                 is kept in the journal; one that is not kept and was just being applied may have been.
             Exception: What the extractor or the storage raised. Nothing was changed.
         """
-        return self._done.result(timeout)
+        return self._done.future().result(timeout)
 
     def wait_stored(self, timeout: float | None = None) -> bool:
         """Block until the turn is in the journal; False if the writer keeps its queue in memory.
@@ -85,26 +90,68 @@ class Receipt:
             TimeoutError: It was not stored in time; it still may be.
             BackendError: The journal could not be written. The turn will not be applied.
         """
-        return self._stored.result(timeout)
+        return self._stored.future().result(timeout)
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without holding the event loop."""
-        return await asyncio.shield(asyncio.wrap_future(self._stored))
+        return await asyncio.shield(asyncio.wrap_future(self._stored.future()))
 
-    def settle_stored(self, *, is_stored: bool, error: BaseException | None = None) -> None:
-        """Tell whether the turn is in the journal; the writer calls this."""
-        _resolve(self._stored, is_stored, error)
+    def check_stored(self) -> None:
+        """Raise what went wrong with storing the turn, if it did."""
+        if isinstance(self._stored.answer, BaseException):
+            raise self._stored.answer
+
+    def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the answer itself
+        """Tell whether the turn is in the journal, or why not; the writer calls this."""
+        self._stored.set(answer)
 
     def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
         """Tell everybody who waits; the writer calls this."""
-        _resolve(self._done, result, error)
-        _resolve(self._stored, result=False)
+        self._done.set(error if error is not None else result)
+        self._stored.set(False)
 
 
-def _resolve(future: Future[Any], result: object, error: BaseException | None = None) -> None:
-    if future.done():
-        return
-    if error is not None:
-        future.set_exception(error)
+_NOT_YET: Any = object()
+
+
+class _Later(Generic[T]):
+    """An answer that comes later; its future is made when somebody waits, which hardly anybody does."""
+
+    __slots__ = ("_future", "_guard", "answer")
+
+    def __init__(self) -> None:
+        self.answer: T | BaseException = _NOT_YET
+        self._future: Future[T] | None = None
+        self._guard = threading.Lock()
+
+    @property
+    def is_there(self) -> bool:
+        return self.answer is not _NOT_YET
+
+    def set(self, answer: T | BaseException) -> None:
+        """Give the answer; a second one is not heard."""
+        with self._guard:
+            if self.answer is not _NOT_YET:
+                return
+            self.answer = answer
+            future = self._future
+        if future is not None:
+            _resolve(future, answer)
+
+    def future(self) -> Future[T]:
+        with self._guard:
+            future = self._future
+            if future is not None:
+                return future
+            future = self._future = Future()
+            answer = self.answer
+        if answer is not _NOT_YET:
+            _resolve(future, answer)
+        return future
+
+
+def _resolve(future: Future[Any], answer: object) -> None:
+    if isinstance(answer, BaseException):
+        future.set_exception(answer)
     else:
-        future.set_result(result)
+        future.set_result(answer)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
 from tomldiary.errors import DocumentError, HistoryPruned, InvalidTOML
-from tomldiary.history import SNAPSHOT, is_snapshot, next_sequence, parse_record, redo, undo
+from tomldiary.history import (
+    SNAPSHOT,
+    is_snapshot,
+    next_sequence,
+    parse_record,
+    redo,
+    result_kinds,
+    undo,
+)
+from tomldiary.toml.values import render_key
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -51,8 +60,31 @@ class Timeline:
                 return  # what may be left in front of it is about to be removed
 
     def last(self, kind: str) -> Record | None:
-        """Return the newest record that changed document `kind`, or None."""
-        return next((record for record in self.records() if kind in record.results), None)
+        """Return the newest record that changed document `kind`, or None.
+
+        A record that does not name the document is not parsed: a user may have thousands of documents,
+        and most of history is about others.
+        """
+        about = self._about([kind], enumerate(self._backend.records(self._user)))
+        return next((record for _, record in about if kind in record.results), None)
+
+    def kinds(self) -> set[str]:
+        """Return the names of all documents that there are or were, as far as history is kept."""
+        found: set[str] = set()
+        for text in self._backend.records(self._user):
+            found.update(result_kinds(text))
+            if is_snapshot(text):
+                break
+        return found
+
+    def _about(
+        self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]
+    ) -> Iterator[tuple[str, Record]]:
+        """Yield the records that name a document; the others are not parsed."""
+        names = {kind: f"{render_key(kind)} = " for kind in kinds}.values()
+        return self._parsed(
+            item for item in texts if is_snapshot(item[1]) or any(name in item[1] for name in names)
+        )
 
     def text(self, kind: str, seq: int | None = None) -> str:
         """Return a document's text right after transaction `seq` (None: the newest); "" if it had none.
@@ -88,6 +120,9 @@ class Timeline:
             if is_snapshot(text):
                 raise pruned(parse_record(text))
             later.append((number, text))
+        first = _sequence(later[-1][1]) if later and not rest else 0
+        if seq is not None and first > seq + 1:
+            raise _out_of_reach(first)
         ends = dict(now or {})
         is_near = seq is None or len(later) <= seq
         found = self._walked_back(kinds, later, ends, is_all=not rest) if is_near else {}
@@ -95,7 +130,7 @@ class Timeline:
         if not missing:
             return found
         try:
-            if not rest and later and (first := _sequence(later[-1][1])) > 1:
+            if first > 1:
                 raise _out_of_reach(first)
             return found | self._replayed(missing, chain(rest, texts), ends)
         except DocumentError:
@@ -137,11 +172,7 @@ class Timeline:
         steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
         missing = set(steps)
         found: dict[str, str] = {}
-        # A record that is not about a document does not hold its name; what does is parsed to be sure.
-        about = (
-            (n, text) for n, text in texts if is_snapshot(text) or any(k in text for k in missing)
-        )
-        for _, record in self._parsed(about) if missing else ():
+        for _, record in self._about(kinds, texts) if missing else ():
             for kind in record.results.keys() & missing:
                 if not steps[kind] and kind in ends and digest(ends[kind]) == record.results[kind]:
                     found[kind] = ends[kind]

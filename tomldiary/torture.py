@@ -11,6 +11,7 @@ A look at the files tells afterwards what is missing; nothing that a worker says
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
 import random
 import shutil
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field, fields, replace
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["Figures", "Size", "open_folder", "torture", "torture_for"]
 
 _USER = "torture"
+_WORKERS_IMPORT = ["ctypes", "filelock", "importlib.metadata", "tomldiary.toml.edit", "tomllib"]
 _ENDLESS = 10**9
 _CYCLES = 25  # kills in one memory
 _PATIENCE = 120.0  # seconds without a word from any worker until it counts as hanging
@@ -181,7 +184,7 @@ class _Workers:
         self.folder = folder
         self.opener = opener
         self.figures = Figures()
-        self._context = multiprocessing.get_context("spawn")
+        self._context = _context()
         self._running: list[BaseProcess] = []
 
     def __enter__(self) -> Self:
@@ -226,28 +229,38 @@ class _Workers:
         self.figures.duplicated += twice + max(0, unasked)
 
 
+@functools.cache
+def _context() -> Any:
+    """Return how processes are started: from one that has imported everything, where the system forks."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["__main__", __name__, *_WORKERS_IMPORT])
+    return context
+
+
 class _Worker:
     """One process, seen from outside."""
 
     def __init__(self, process: BaseProcess, pipe: Connection, figures: Figures) -> None:
         self.process = process
-        self._pipe = pipe
+        self.pipe = pipe
         self._figures = figures
 
     def tell(self) -> None:
         """Let it begin."""
-        self._pipe.send(None)
+        self.pipe.send(None)
 
     def next(self) -> Any:
         """Return the next thing it says, or None if it has ended; failures are counted."""
         while True:
             try:
-                if not self._pipe.poll(_PATIENCE):
+                if not self.pipe.poll(_PATIENCE):
                     self._figures.failed += 1
                     self._figures.tell("a worker hung.")
                     self.process.kill()
                     return None
-                said = self._pipe.recv()
+                said = self.pipe.recv()
             except (EOFError, OSError):
                 return None
             if isinstance(said, _Failure):
@@ -278,6 +291,12 @@ class _Worker:
         return self.rest()
 
 
+def _first_of(*workers: _Worker) -> _Worker:
+    """Return the first worker that says something."""
+    ready = connection.wait([worker.pipe for worker in workers], _PATIENCE)
+    return next((worker for worker in workers if worker.pipe in ready), workers[0])
+
+
 @dataclass(frozen=True, slots=True)
 class _Failure:
     message: str
@@ -304,11 +323,11 @@ def _kill(workers: _Workers, size: Size, choose: random.Random) -> None:
     for cycle in range(size.cycles):
         pair = [workers.start(_store, f"cycle {cycle} {name}", _ENDLESS) for name in "ab"]
         workers.release(*pair)
+        said = [_first_of(*pair).next() for _ in range(choose.randint(0, 8))]
         for worker in pair:
-            said = [worker.next() for _ in range(choose.randint(1, 5))]
             time.sleep(choose.random() * 0.01)
             said += worker.kill()
-            acknowledged.update(word for word in said if word is not None)
+        acknowledged.update(word for word in said if word is not None)
         workers.figures.cycles += 1
         try:
             workers.texts("likes")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
+    from tomldiary.twins import OwnThread
 
 __all__ = ["OPEN", "Source", "Transaction", "current_task", "fingerprint"]
 
@@ -55,6 +56,8 @@ class Transaction:
         self.is_open = False
         self.task = current_task()
         self.thread = threading.get_ident()
+        self.worker: OwnThread | None = None
+        """Where the blocking calls of the task run that owns the transaction."""
         self.contents: list[str] = []
         self.seq: int | None = None
         """Its number, once it is committed."""
@@ -68,8 +71,15 @@ class Transaction:
             base = self.engine.settled(self.user, kind)
             self._bases[kind] = base
             edit = (base.document if base is not None else self.engine.template).edit()
+            self.engine.undo_edits(kind, edit, base)
             self._edits[kind] = edit
         return edit
+
+    def replace(self, kind: str, document: Document) -> None:
+        """Let a document be another one; what it was stays in history."""
+        if kind not in self._bases:
+            self._bases[kind] = self.engine.settled(self.user, kind)
+        self._edits[kind] = document.edit(is_changed=True)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
@@ -78,6 +88,10 @@ class Transaction:
             base = self.engine.load(self.user, kind)
             return base.document if base is not None else NOTHING
         return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
+
+    def kinds(self) -> list[str]:
+        """Return the documents that were asked for to be changed."""
+        return list(self._edits)
 
     def changed(self) -> dict[str, tuple[Known | None, Edit]]:
         """Return the documents with changes, by kind."""

@@ -7,6 +7,7 @@ thread, which also works where a loop is running already, as in a notebook.
 
 from __future__ import annotations
 
+import contextvars
 import functools
 import threading
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
@@ -17,10 +18,11 @@ from tomldiary.transaction import OPEN, current_task
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Coroutine
+    from concurrent.futures import Future
 
     from tomldiary.transaction import Transaction
 
-__all__ = ["async_twin", "in_thread", "run_coroutine"]
+__all__ = ["OwnThread", "async_twin", "in_thread", "run_coroutine"]
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -32,14 +34,47 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
     import asyncio  # noqa: PLC0415 - a third of what importing this package would take
 
     transaction = OPEN.get()
-    if transaction is None or transaction.is_owned_here():
+    if transaction is None:
         return await asyncio.to_thread(function, *args, **kwargs)
+    if transaction.is_owned_here():
+        if transaction.worker is None:
+            return await asyncio.to_thread(function, *args, **kwargs)
+        return await transaction.worker.run(functools.partial(function, *args, **kwargs))
     # Started inside somebody's transaction, but not part of it: the thread must not join it.
     outer = OPEN.set(None)
     try:
         return await asyncio.to_thread(function, *args, **kwargs)
     finally:
         OPEN.reset(outer)
+
+
+class OwnThread:
+    """A worker thread for one task that holds a lock.
+
+    The threads that all tasks share may all be waiting for that very lock: whoever holds it has to get on
+    without them. Calls are run one after the other; cancelling the task does not stop the one that runs.
+    """
+
+    def __init__(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415 - part of asyncio
+
+        self._pool = ThreadPoolExecutor(1, "tomldiary-transaction")
+        self._last: Future[Any] | None = None
+
+    async def run(self, function: Callable[[], R]) -> R:
+        """Run a blocking call and wait for it without holding the event loop."""
+        import asyncio  # noqa: PLC0415 - see in_thread
+
+        self._last = work = self._pool.submit(contextvars.copy_context().run, function)
+        return await asyncio.shield(asyncio.wrap_future(work))
+
+    def close(self, function: Callable[[], None]) -> None:
+        """Run a last call that never waits: at once, or behind what is still running."""
+        if self._last is None or self._last.done():
+            function()
+        else:
+            self._pool.submit(function)
+        self._pool.shutdown(wait=False)
 
 
 def async_twin(

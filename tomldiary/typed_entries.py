@@ -1,7 +1,8 @@
-"""Preferences and conversations as plain values by collection and key, for stores of other frameworks.
+"""Typed entries as plain values by collection and key, for stores of other frameworks.
 
-A collection is `("preferences", category)` or `("conversations",)`. A value is an entry without the
-fields that begin with an underscore, which the diary keeps for itself.
+A collection is `("preferences", category)`, `("conversations",)`, `("facts", type)`, `("blocks",)` or
+`("episodes",)`. A value is an entry without the fields that begin with an underscore, which the diary
+keeps for itself.
 """
 
 from __future__ import annotations
@@ -13,8 +14,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import ValidationError
 
+from tomldiary.blocks import Blocks
+from tomldiary.constraints import toml_word
 from tomldiary.conversations import Conversations
+from tomldiary.episodes import episode_entries, episode_kinds, homes_of, new_episode
 from tomldiary.errors import InvalidValue
+from tomldiary.fact_rules import FactRules, Provenance
+from tomldiary.facts import facts_document, same_data
 from tomldiary.preferences import Preferences, entry_to_item
 from tomldiary.schema import item_type
 from tomldiary.toml.guards import MAX_DEPTH
@@ -28,14 +34,39 @@ if TYPE_CHECKING:
     from tomldiary.engine import Transaction
     from tomldiary.toml.document import Document, Overlay
 
-__all__ = ["Change", "Collection", "TypedEntries", "checked_value", "entry_times", "entry_value"]
+__all__ = [
+    "Change",
+    "Collection",
+    "TypedEntries",
+    "checked_value",
+    "collections",
+    "entry_times",
+    "entry_value",
+]
 
 Collection = tuple[str, ...]
 Change = tuple[Collection, str, "dict[str, Any] | None"]
 """Which collection and key, and the new value; None removes the entry."""
 
 _UNKNOWN = datetime.fromtimestamp(0, UTC)
-_FIELDS = {"preferences": ("text", "contexts"), "conversations": ("summary", "keywords")}
+_TEXTS = {
+    "preferences": ("text",),
+    "conversations": ("summary",),
+    "blocks": ("text",),
+    "episodes": ("input", "output"),
+}
+_LABELS = {"preferences": "contexts", "conversations": "keywords"}
+
+
+def collections(diary: Diary) -> list[Collection]:
+    """Return all collections that a diary has: one for each category and each registered type of facts."""
+    return [
+        *(("preferences", category) for category in diary.allowed),
+        ("conversations",),
+        *(("facts", name) for name in diary.fact_schemas),
+        ("blocks",),
+        ("episodes",),
+    ]
 
 
 class TypedEntries:
@@ -44,36 +75,94 @@ class TypedEntries:
     Args:
         diary: Its rules hold: categories, limits, no text twice.
         tables: Returns the document of a kind, or an edit of it; asked once for each kind.
+        kinds: Returns the names of the user's documents.
     """
 
-    def __init__(self, diary: Diary, tables: Callable[[str], Document | Overlay]) -> None:
+    def __init__(
+        self,
+        diary: Diary,
+        tables: Callable[[str], Document | Overlay],
+        kinds: Callable[[], Iterable[str]],
+    ) -> None:
         self._diary = diary
         self._tables = tables
+        self._kinds = kinds
 
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
         """Return a user's entries for reading; a document stays as it was when it was first read."""
-        return cls(diary, lambda kind: diary.engine.document(user, kind))
+
+        def read(kind: str) -> Document:
+            if kind == "facts":
+                return facts_document(diary.engine, user, diary.fact_schemas)
+            return diary.engine.document(user, kind)
+
+        return cls(diary, read, lambda: diary.engine.kinds(user))
 
     @classmethod
     def within(cls, diary: Diary, tx: Transaction) -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.edit)
+        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()})
 
     # Reading
 
     def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
-        """Return an entry as it is in the file, or None."""
-        if collection[0] == "conversations":
-            return self._conversations.find(key)
-        found = self._preferences.find(collection[1], key)
-        return None if found is None else found[1]
+        """Return an entry as it is in the file, or None; a temporal fact also by its singleton key."""
+        match collection:
+            case ("conversations",):
+                return self._conversations.find(key)
+            case ("facts", name):
+                fact = self._facts.find(f"{name}/{key}")
+                return None if fact is None else fact[1].entry
+            case ("blocks",):
+                return self._blocks.find(key)
+            case ("episodes",):
+                found = (document.table(("episodes", key)) for document in self._episodes(key))
+                return next((entry for entry in found if entry is not None), None)
+            case _:
+                located = self._preferences.find(collection[1], key)
+                return None if located is None else located[1]
 
     def entries(self, collection: Collection) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the entries of a collection by key, in the order of the file."""
-        if collection[0] == "conversations":
-            return self._conversations.entries()
-        return self._preferences.entries(collection[1])
+        """Yield the entries of a collection by key, in the order of the file.
+
+        Of temporal facts those that hold now.
+        """
+        match collection:
+            case ("conversations",):
+                yield from self._conversations.entries()
+            case ("facts", name):
+                now = datetime.now(UTC)
+                yield from (
+                    (held.key, held.entry) for held in self._facts.held(name) if held.holds(now)
+                )
+            case ("blocks",):
+                yield from self._blocks.entries()
+            case ("episodes",):
+                for document in self._episodes():
+                    yield from episode_entries(document)
+            case _:
+                yield from self._preferences.entries(collection[1])
+
+    def _episodes(self, key: str | None = None) -> Iterator[Document | Overlay]:
+        """Yield the documents with episodes, oldest first; with a key those that can hold it."""
+        kinds = episode_kinds(self._kinds())
+        for kind in kinds if key is None else homes_of(kinds, key):
+            if kind not in self._seen:
+                self._seen[kind] = self._tables(kind)
+            yield self._seen[kind]
+
+    @cached_property
+    def _seen(self) -> dict[str, Document | Overlay]:
+        return {}
+
+    @cached_property
+    def _facts(self) -> FactRules:
+        return FactRules(self._tables("facts"), self._diary.fact_schemas)
+
+    @cached_property
+    def _blocks(self) -> Blocks:
+        return Blocks(self._tables("blocks"))
 
     @cached_property
     def _preferences(self) -> Preferences:
@@ -89,7 +178,7 @@ class TypedEntries:
         """Apply checked changes: what leaves first, what is new last, so that a full category has room.
 
         Raises:
-            UnknownCategory, LimitReached, InvalidValue: The diary's rules say no; nothing may be committed.
+            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: The diary's rules say no; nothing may be committed.
         """
         late: list[tuple[Collection, str, dict[str, Any]]] = []
         for collection, key, value in changes:
@@ -105,21 +194,61 @@ class TypedEntries:
         """Remove an entry if there is one."""
         if self.get(collection, key) is None:
             return
-        if collection[0] == "conversations":
-            self._conversations.delete(key)
-        else:
-            self._preferences.forget(collection[1], key)
+        match collection:
+            case ("conversations",):
+                self._conversations.delete(key)
+            case ("facts", name):
+                self._facts.delete(f"{name}/{key}")
+            case ("blocks",):
+                self._blocks.delete(key)
+            case ("episodes",):
+                for document in self._episodes(key):
+                    cast("Overlay", document).delete(("episodes", key))
+            case _:
+                self._preferences.forget(collection[1], key)
 
     def put(self, collection: Collection, key: str, value: Mapping[str, Any], now: str) -> None:
         """Make an entry hold exactly a checked value; its counter and the date it was created stay.
 
         Raises:
-            UnknownCategory, LimitReached, InvalidValue: The diary's rules say no; nothing may be committed.
+            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: The diary's rules say no; nothing may be committed.
         """
-        if collection[0] == "conversations":
-            self._put_conversation(key, value, now)
-        else:
-            self._put_preference(collection[1], key, value, now)
+        match collection:
+            case ("conversations",):
+                self._put_conversation(key, value, now)
+            case ("facts", name):
+                self._put_fact(name, key, value, now)
+            case ("blocks",):
+                self._put_block(key, value, now)
+            case ("episodes",):
+                when = datetime.fromisoformat(now)
+                new_episode(self._edit, self._kinds(), encode_nulls(value), when, "", key)
+            case _:
+                self._put_preference(collection[1], key, value, now)
+
+    def _put_fact(self, name: str, key: str, value: Mapping[str, Any], now: str) -> None:
+        schema = self._facts.schema(name)
+        schema.check_fields(list(value))
+        data = schema.checked(value)
+        if schema.constraint.temporal and key != schema.singleton(value):
+            known = self._facts.entry(name, key)
+            if known is not None and same_data(known, data):
+                return
+            raise InvalidValue(
+                "facts of this type end each other, and what held is not overwritten. Put to the"
+                " singleton key what holds from now on.",
+                where=f"{name}.{key}",
+            )
+        self._facts.commit(schema, data, Provenance(now), key=key)
+
+    def _put_block(self, key: str, value: Mapping[str, Any], now: str) -> None:
+        book = self._blocks
+        book.put(key, value["text"], now=now)
+        entry = book.find(key)
+        assert entry is not None  # noqa: S101 - it was just stored
+        fresh = _entry(dict(value), entry, now)
+        if entry_value(fresh) != entry_value(entry):
+            self._edit("blocks").put(("blocks", key), fresh)
 
     def _put_preference(self, category: str, key: str, value: Mapping[str, Any], now: str) -> None:
         book = self._preferences
@@ -191,22 +320,25 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
     """
     where = f"{collection[-1]}.{key}"
     if not isinstance(value, Mapping):
-        raise InvalidValue(f"expected a table, found {_word(value)}.", where=where)
+        raise InvalidValue(f"expected a table, found {toml_word(value)}.", where=where)
     copied: dict[str, Any] = _copied(value, where)
     for name in copied:
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
-            raise InvalidValue(f"expected text as a key, found {_word(name)}.", where=where)
+            raise InvalidValue(f"expected text as a key, found {toml_word(name)}.", where=where)
         if name.startswith("_"):
             raise InvalidValue(
                 "fields that begin with an underscore belong to the diary. Leave it out.",
                 where=f"{where}.{name}",
             )
-    text, labels = _FIELDS[collection[0]]
-    _check_text(copied.get(text), f"{where}.{text}")
+    for text in _TEXTS.get(collection[0], ()):
+        _check_text(copied.get(text), f"{where}.{text}")
+    labels = _LABELS.get(collection[0])
+    if labels is None:
+        return copied
     found = copied.setdefault(labels, [])
     if not isinstance(found, list):
         raise InvalidValue(
-            f"expected a list of text, found {_word(found)}.", where=f"{where}.{labels}"
+            f"expected a list of text, found {toml_word(found)}.", where=f"{where}.{labels}"
         )
     for number, label in enumerate(cast("Sequence[Any]", found)):
         _check_text(label, f"{where}.{labels}.{number}")
@@ -215,7 +347,7 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
 
 def _check_text(value: Any, where: str) -> None:
     if not isinstance(value, str):
-        raise InvalidValue(f"expected text, found {_word(value)}.", where=where)
+        raise InvalidValue(f"expected text, found {toml_word(value)}.", where=where)
 
 
 def _entry(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:
@@ -240,16 +372,3 @@ def _copied(value: Any, where: str = "", depth: int = 0) -> Any:
         if isinstance(value, kind):
             return kind(value)
     return value
-
-
-def _word(value: Any) -> str:
-    """Return what TOML calls a value of this type."""
-    if value is None:
-        return "nothing"
-    words = {bool: "true or false", str: "text", int: "number", float: "number"}
-    for kind, word in words.items():
-        if isinstance(value, kind):
-            return word
-    if isinstance(value, Mapping):
-        return "a table"
-    return "a list" if isinstance(value, list | tuple) else type(value).__name__

@@ -11,16 +11,19 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
 
+from tomldiary.block_verbs import BlockVerbs
 from tomldiary.conversations import Conversations, entry_to_conversation
 from tomldiary.engine import Source as Why
+from tomldiary.episode_verbs import EpisodeVerbs
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.forgetting import Selection
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
-from tomldiary.preferences import Preferences, entry_count, entry_text, entry_to_item
-from tomldiary.recall import Hit, Indexes, Source
-from tomldiary.render import conversation_fact, escape_for_model, render_memory
+from tomldiary.portability import Portability
+from tomldiary.preferences import Preferences, entry_to_item
+from tomldiary.recall import Indexes
+from tomldiary.recall_verbs import RecallVerbs
 from tomldiary.schema import item_type
 from tomldiary.transaction import fingerprint
 from tomldiary.twins import async_twin, run_coroutine
@@ -28,18 +31,15 @@ from tomldiary.twins import async_twin, run_coroutine
 if TYPE_CHECKING:
     from collections.abc import (
         AsyncGenerator,
-        Callable,
-        Collection,
         Generator,
         Iterable,
-        Iterator,
         Mapping,
     )
     from datetime import datetime
 
     from tomldiary.diary import Diary
     from tomldiary.engine import Engine, Transaction
-    from tomldiary.errors import DocumentError
+    from tomldiary.errors import DiaryError
     from tomldiary.forgetting import ForgetReceipt
     from tomldiary.models import ConversationItem
     from tomldiary.similarity import Match
@@ -51,10 +51,9 @@ __all__ = ["UserDiary"]
 _logger = get_logger(__name__)
 
 KINDS = ("preferences", "conversations")
-_SUMMARIES_SHOWN = 3
 
 
-class UserDiary(Past):
+class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
     """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
 
     diary: Diary
@@ -113,6 +112,10 @@ class UserDiary(Past):
         source = Why("transaction", session_id, actor, reason, operation_id)
         async with self._engine.atransaction(self.user_id, source, expected=expected):
             yield self
+
+    def has_done(self, operation_id: str) -> bool:
+        """Tell whether a transaction with this operation id is in history; forgetting forgets the id too."""
+        return self._engine.done_with(self.user_id, operation_id) is not None
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
@@ -370,73 +373,7 @@ class UserDiary(Past):
         """
         return run_coroutine(self.aadd_turn(user_msg, assistant_msg, session_id, now=now))
 
-    # Finding and showing
-
-    def recall(
-        self, query: str, limit: int = 5, *, kinds: Collection[str] | None = None
-    ) -> list[Hit]:
-        """Return the entries that match a question best, with score and matching words.
-
-        Args:
-            query: A question or words; no query language.
-            limit: Most hits returned.
-            kinds: Documents to look in: "preferences", "conversations"; None is both.
-        """
-        wanted = KINDS if kinds is None else tuple(kind for kind in KINDS if kind in kinds)
-        documents = tuple(self._document(kind) for kind in KINDS)
-        fetch = limit if kinds is None else _MANY
-        found = self._indexes.search(
-            self.user_id, query, documents, self._sources(documents), fetch
-        )
-        return [
-            _hit(source, score, words) for source, score, words in found if source.kind in wanted
-        ][: max(0, limit)]
-
-    arecall = async_twin(recall)
-
-    def _sources(self, documents: tuple[Document, ...]) -> Iterator[Source]:
-        book = Preferences(documents[0], self.diary.turn_rules.preferences)
-        for category in self.diary.allowed:
-            for key, entry in book.entries(category):
-                body = f"{entry_text(entry)} {category} {_joined(entry.get('contexts'))}"
-                yield Source("preferences", f"{category}/{key}", body, entry)
-        for key, entry in Conversations(documents[1]).entries():
-            body = f"{entry.get('summary', '')} {_joined(entry.get('keywords'))}"
-            yield Source("conversations", key, body, entry)
-
-    def render(
-        self,
-        query: str | None = None,
-        max_tokens: int = 1500,
-        token_counter: Callable[[str], int] | None = None,
-    ) -> str:
-        """Return what is remembered as text for a model: framed, escaped, within a budget.
-
-        Args:
-            query: Facts that match it come first; None orders by count and date alone.
-            max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many.
-            token_counter: Counts tokens; None takes four characters for one token.
-        """
-        book = self._book()
-        ranked: list[tuple[tuple[int, str], str, str]] = []
-        for category in self.diary.allowed:
-            for key, entry in book.entries(category):
-                rank = (entry_count(entry), str(entry.get("_updated", "")))
-                ranked.append((rank, f"{category}/{key}", _fact(category, entry)))
-        ranked.sort(key=lambda item: item[0], reverse=True)
-        if query:
-            hits = self.recall(query, len(ranked) + 1, kinds=("preferences",))
-            order = {hit.key: number for number, hit in enumerate(hits)}
-            ranked.sort(key=lambda item: order.get(item[1], len(order)))
-        facts = [fact for _, _, fact in ranked]
-        facts += [
-            conversation_fact(shown.updated, shown.summary)
-            for shown in self.conversations(_SUMMARIES_SHOWN).values()
-            if shown.summary
-        ]
-        return render_memory(facts, max_tokens=max_tokens, token_counter=token_counter)
-
-    arender = async_twin(render)
+    # As it is stored
 
     def entry(self, kind: str, key: str) -> dict[str, Any]:
         """Return the fields of one entry as they are in the file.
@@ -461,10 +398,20 @@ class UserDiary(Past):
             raise UnknownEntry(f"{kind}/{key}")
         return dict(found)
 
-    def problems(self) -> list[DocumentError]:
-        """Return what is wrong with files that cannot be used just now; reads serve the last good state."""
-        found = (self._engine.load(self.user_id, kind) for kind in KINDS)
-        return [known.problem for known in found if known is not None and known.problem]
+    def problems(self) -> list[DiaryError]:
+        """Return why files cannot be used just now, and why facts are left out.
+
+        Of a file that cannot be used, reads serve the last good state; a fact that breaks the model or
+        the constraint of its type stays in the file, unread.
+        """
+        kinds = dict.fromkeys([*KINDS, *self._engine.kinds(self.user_id)])
+        found = [self._engine.load(self.user_id, kind) for kind in kinds]
+        broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
+        return [*broken, *self._fact_problems()]
+
+    def documents(self) -> list[str]:
+        """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""
+        return self._engine.kinds(self.user_id)
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
@@ -475,34 +422,3 @@ class UserDiary(Past):
 
     def _book(self) -> Preferences:
         return Preferences(self._document("preferences"), self.diary.turn_rules.preferences)
-
-
-_MANY = 1_000_000  # all entries: kinds are filtered after ranking
-
-
-def _joined(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else ""  # pyright: ignore[reportUnknownArgumentType]
-
-
-def _fact(category: str, entry: Mapping[str, Any]) -> str:
-    contexts = _joined(entry.get("contexts"))
-    count = entry_count(entry)
-    text = f"{escape_for_model(category)}: {escape_for_model(entry_text(entry))}"
-    if contexts:
-        text += f" [{escape_for_model(contexts)}]"
-    return f"{text} ({count}×)" if count > 1 else text
-
-
-def _hit(source: Source, score: float, words: list[str]) -> Hit:
-    entry = source.entry
-    text = entry_text(entry) if source.kind == "preferences" else str(entry.get("summary", ""))
-    return Hit(
-        source.kind,
-        source.key,
-        text,
-        score,
-        words,
-        created=str(entry.get("_created", "")),
-        updated=str(entry.get("_updated", "")),
-        source=str(entry.get("_source", "")),
-    )

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from tomldiary.backends.base import Backend
     from tomldiary.diary import Diary
     from tomldiary.receipts import TurnStatus
     from tomldiary.writing.intake import Intake
@@ -104,6 +105,8 @@ class MemoryWriter:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
             raise ValueError("workers, qsize, coalesce and breaker are at least 1.")
         self.diary = diary
+        # Anything with `update_memory` will do for a diary; only a real one has a backend that we know.
+        self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self._context = contextvars.copy_context()
@@ -132,7 +135,7 @@ class MemoryWriter:
         self._intake = self._new_intake()
 
     def _new_intake(self) -> Intake | None:
-        backend = getattr(getattr(self.diary, "engine", None), "backend", None)
+        backend = self._backend
         root: Path | None = getattr(backend, "journal_folder", None)
         if backend is None or root is None:
             return None
@@ -235,7 +238,7 @@ class MemoryWriter:
             self._take_back(job, room)
             raise
         if is_here:
-            job.receipt.wait_stored()  # raises what went wrong
+            job.receipt.check_stored()
         return job.receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
@@ -270,6 +273,8 @@ class MemoryWriter:
 
             job.time = timestamp()
             job.rendered = render_turn(turn, operation, job.time)
+        elif self._backend is not None:
+            job.epoch = self._backend.epoch(turn.user_id)
         return job
 
     def _same(self, job: Job) -> Job | None:
@@ -295,7 +300,7 @@ class MemoryWriter:
         if not job.is_new:
             self._by_operation[job.turn.user_id, job.operation] = job
         if self._intake is None:
-            job.receipt.settle_stored(is_stored=False)
+            job.receipt.settle_stored(False)  # noqa: FBT003 - the answer itself
             self._workers.add([job])
         elif not is_here:
             self._intake.put(job)
@@ -321,7 +326,7 @@ class MemoryWriter:
                 self._figures.submitted += 1 + len(job.group)
                 self._figures.recovered += 1 + len(job.group)
             else:
-                job.receipt.settle_stored(is_stored=True)
+                job.receipt.settle_stored(True)  # noqa: FBT003 - the answer itself
         self._workers.add(jobs)
         _wake(jobs, None)
 
@@ -329,7 +334,7 @@ class MemoryWriter:
         """Answer for turns that could not be stored; called with the state held."""
         self._figures.failed += len(jobs)
         for job in jobs:
-            job.receipt.settle_stored(is_stored=False, error=error)
+            job.receipt.settle_stored(error)
             job.receipt.settle(None, error)
             self._forget_operation(job)
         _wake(jobs, error)
@@ -488,9 +493,15 @@ class MemoryWriter:
         if thread is not None:
             thread.stop()
             thread.join(_GRACE)
-        # What does not let itself be ended may still write to the journal: it stays locked.
-        if self._intake is not None and (thread is None or not thread.thread.is_alive()):
+        if self._intake is None:
+            return
+        if thread is None or not thread.thread.is_alive():
             self._intake.close()
+        else:
+            # What does not let itself be ended may still write to the journal: it stays locked so long.
+            threading.Thread(
+                target=_close_behind, args=(thread.thread, self._intake), daemon=True
+            ).start()
 
     def __enter__(self) -> Self:
         return self
@@ -515,6 +526,11 @@ class MemoryWriter:
     ) -> None:
         """Close, and wait for what is queued."""
         await self.close()
+
+
+def _close_behind(thread: threading.Thread, intake: Intake) -> None:
+    thread.join()
+    intake.close()
 
 
 def _one_of(name: str, first: str | None, second: str | None) -> str:

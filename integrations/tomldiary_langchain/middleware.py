@@ -93,7 +93,7 @@ class DiaryState(AgentState[Any]):
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
 
 
-class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
+class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
     """Shows the model what is known about its user, and hands each finished turn to a writer once.
 
     The memory is read once per turn and shown on each model call, in front of the turn; it is no part
@@ -269,7 +269,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any, Any]):
         if said is None:
             return
         # The same turn is the same operation, however often a host resumes, retries or replays it.
-        turn = "\0".join([run.session, run.question_id or "", *said])
+        turn = "\0".join([status, run.session, run.question_id or "", *said])
         operation = blake2b(turn.encode("utf-8", "replace"), digest_size=16).hexdigest()
         self.writer.submit_nowait(
             Turn(run.user, run.session, *said, status=status, operation_id=operation)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
+from tomldiary.errors import IdentifierError
 from tomldiary.identity import given, session_of, user_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-__all__ = ["Who", "resolve_session", "resolve_user"]
+__all__ = ["Who", "resolve_session", "resolve_user", "session_here"]
 
 Who = str | Callable[[Any, Any], str | None] | None
 """An id; a function of the state and LangGraph's `Runtime` that returns one; or None to look it up."""
@@ -38,6 +40,18 @@ def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
     """
     hint = _HINT.format(what="session", config="a thread_id")
     return session_of(given("session", explicit, state, _runtime()), hint=hint, **_places(config))
+
+
+def session_here() -> str:
+    """Return the session of the run that this is called in; "" outside of one, or if it names none."""
+    try:
+        config = get_config()
+    except RuntimeError:  # called outside a graph
+        return ""
+    try:
+        return session_of(None, default="", **_places(config))
+    except IdentifierError:  # a store is no place to complain about a run's settings
+        return ""
 
 
 def _places(config: RunnableConfig) -> dict[str, Any]:

@@ -2,79 +2,79 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any
 
-from langgraph.store.base import (
-    BaseStore,
-    GetOp,
-    Item,
-    ListNamespacesOp,
-    MatchCondition,
-    PutOp,
-    SearchItem,
-    SearchOp,
-)
+from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp
 
 from tomldiary.diary import Diary
-from tomldiary.engine import Source, Transaction
-from tomldiary.errors import NotSupported
-from tomldiary.models import timestamp
-from tomldiary.typed_entries import TypedEntries, checked_value, entry_times, entry_value
-from tomldiary_langgraph.checks import check_op
-from tomldiary_langgraph.filters import matches
-from tomldiary_langgraph.namespaces import Place, is_label, parse_namespace, places
+from tomldiary.items.expiry import Expiry
+from tomldiary.items.ops import Get
+from tomldiary.items.store import ItemStore
+from tomldiary.twins import in_thread
+from tomldiary_langgraph.embeddings import Embedder
+from tomldiary_langgraph.identity import session_here
+from tomldiary_langgraph.operations import check_written, item, operation, result
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
+    from concurrent.futures import Future
     from types import TracebackType
-    from typing import Self
+    from typing import Literal, Self
 
-    from langgraph.store.base import Op, Result
+    from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-    from tomldiary.typed_entries import Change
+    from tomldiary.items.owners import UserLabel
+    from tomldiary.items.store import Prepared
 
 __all__ = ["DiaryStore"]
 
-_ALL = 1_000_000  # hits asked for, because prefix and filter come after the ranking
-_ANY = "*"
-
-T = TypeVar("T", bound=Item)
-
 
 class DiaryStore(BaseStore):
-    """The typed entries of a diary behind LangGraph's store interface, sync and async. Thread-safe.
+    """A diary behind LangGraph's store interface, sync and async, with any namespace. Thread-safe.
 
-    The namespaces are `(user, "diary", "preferences", category)`, with values such as
-    `{"text": "dark roast", "contexts": ["morning"]}`, and `(user, "diary", "conversations")`, with
-    `{"summary": "…", "keywords": […]}`. `text` and `summary` are required and stored without white
-    space around them, keys of your own are kept, and the diary's rules hold: categories, limits, no
-    text twice. Deleting and putting one key is replacing it; the counter of an entry stays.
-
-    A search with `query` is ranked by words, and returns only what matches; scores of different
-    users do not compare. `index` has no effect. There are no other namespaces, no TTL and no
-    vectors. LangGraph allows no dot in a label, so a user whose id has one, such as an e-mail
-    address, is reached through `diary.user(id)` but not through a store, and is not listed.
+    A namespace `(user, …)` holds any JSON value under any key, in the user's `items/…` documents. The
+    namespaces `(user, "diary", "preferences", category)`, with values such as `{"text": "dark roast",
+    "contexts": ["morning"]}`, and `(user, "diary", "conversations")`, with `{"summary": "…",
+    "keywords": […]}`, are the diary's typed entries, and its rules hold there: categories, limits, no
+    text twice.
 
     A batch is checked as a whole before anything is written. Its reads see what was stored before it;
-    of several puts to one key the last one counts; changes of one user are one transaction.
+    of several puts to one key the last one counts; changes of one user are one transaction. One object
+    serves sync and async callers, threads, event loops; any number of objects and processes may work
+    on one folder. What is put inside a graph's run is filed under the run's session.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
-        user_label: Which label of a namespace is the user; only 0, the first.
+        user_label: Which label of a namespace is the user, 0 being the first; a function of namespace
+            and key that names the user, or None for nobody; None: all is shared.
+        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields`. Without one a `query` searches by words.
+        ttl: LangGraph's `TTLConfig`: `default_ttl`, `refresh_on_read` (True), `omit_expired` (False),
+            `sweep_interval_minutes` (5). Times are minutes.
 
     Raises:
-        NotSupported: Another `user_label`, or a put with a TTL.
+        InvalidValue: `user_label` or `index` is nothing of the kind.
+        MissingExtra: `index` is given, and numpy is not installed.
     """
 
-    def __init__(self, diary: Diary | str | os.PathLike[str], user_label: int = 0) -> None:
-        if isinstance(user_label, bool) or user_label != 0:
-            raise NotSupported(
-                f"user_label={user_label!r}: in the namespaces of this store the user is the first"
-                " label, user_label=0."
-            )
+    supports_ttl = True
+
+    def __init__(
+        self,
+        diary: Diary | str | os.PathLike[str],
+        user_label: UserLabel = 0,
+        index: IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+    ) -> None:
         self.diary = diary if isinstance(diary, Diary) else Diary(diary)
+        self.ttl_config = ttl
+        self._embedder = Embedder(index) if index is not None else None
+        self._items = ItemStore(
+            self.diary,
+            user_label=user_label,
+            expiry=_expiry(ttl),
+            embedding=self._embedder.embedding if self._embedder is not None else None,
+        )
 
     def __repr__(self) -> str:
         return f"DiaryStore({self.diary!r})"
@@ -88,7 +88,8 @@ class DiaryStore(BaseStore):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Leave; every write is finished when its call returns, so there is nothing to close."""
+        """Stop the sweeper, if it runs; every write is finished when its call returns."""
+        self.stop_ttl_sweeper()
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,6 +101,7 @@ class DiaryStore(BaseStore):
         trace: TracebackType | None,
     ) -> None:
         """See `__exit__`."""
+        await in_thread(self.stop_ttl_sweeper)
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in the same order.
@@ -109,143 +111,123 @@ class DiaryStore(BaseStore):
             LimitReached: A category is full. Nothing was written.
             BackendError: The storage failed. Of several users in one batch, some may have been written.
         """
-        return self._run(list(ops))
+        ops = list(ops)
+        is_done, found = self._quick(ops)
+        if is_done:
+            return found
+        work = self._prepared(ops)
+        vectors = self._embedder.vectors(work) if self._embedder is not None else ((), ())
+        answers = self._items.finish(work, *vectors, session=session_here())
+        return [result(each) for each in answers]
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations like `batch`, without holding the event loop."""
-        return await asyncio.to_thread(self._run, list(ops))
+        ops = list(ops)
+        if self.diary.engine.backend.is_quick:
+            is_done, found = self._quick(ops)
+            if is_done:
+                return found
+        session = session_here()
+        if self._embedder is None:
+            return await in_thread(self._run, ops, session)
+        work = await in_thread(self._prepared, ops)
+        vectors = await self._embedder.avectors(work)
+        answers = await in_thread(self._items.finish, work, *vectors, session=session)
+        return [result(each) for each in answers]
 
-    def _run(self, ops: list[Op]) -> list[Result]:
-        puts: dict[tuple[Place, str], dict[str, Any] | None] = {}
-        for op in ops:
-            check_op(op, self.diary.allowed)
-            if isinstance(op, PutOp):
-                place = self._place(op.namespace)
-                value = op.value
-                if value is not None:
-                    value = checked_value(place.collection, op.key, value)
-                puts[place, op.key] = value
-        view = _View(self.diary)
-        results = [self._read(view, op) for op in ops]
-        self._write(puts)
-        return results
+    def _quick(self, ops: list[Op]) -> tuple[bool, list[Result]]:
+        """Run one read if that takes no more than a look at a file's status, and tell whether it did."""
+        if len(ops) != 1 or not isinstance(ops[0], GetOp):
+            return False, []
+        get = operation(ops[0])
+        is_done, found = self._items.get(get) if isinstance(get, Get) else (False, None)
+        return is_done, [None if found is None else item(found)]
 
-    def _place(self, namespace: tuple[str, ...]) -> Place:
-        return parse_namespace(namespace, self.diary.allowed)
+    def _prepared(self, ops: list[Op]) -> Prepared:
+        return self._items.prepare([operation(op) for op in ops])
 
-    # Reading
+    def _run(self, ops: list[Op], session: str) -> list[Result]:
+        found = self._items.finish(self._prepared(ops), session=session)
+        return [result(each) for each in found]
 
-    def _read(self, view: _View, op: Op) -> Result:
-        if isinstance(op, GetOp):
-            place = self._place(op.namespace)
-            entry = view[place.user].get(place.collection, op.key)
-            return None if entry is None else _item(Item, place, op.key, entry)
-        if isinstance(op, SearchOp):
-            return self._search(view, op)
-        if isinstance(op, ListNamespacesOp):
-            return self._namespaces(view, op)
-        return None
+    def update(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        fn: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
+        *,
+        index: Literal[False] | list[str] | None = None,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> Item | None:
+        """Replace a value by what a function makes of it, with no other writer in between.
 
-    def _places(self, prefix: tuple[str, ...]) -> list[Place]:
-        users = [prefix[0]] if prefix else filter(is_label, self.diary.users())
-        return [
-            place
-            for user in users
-            for place in places(user, self.diary.allowed)
-            if place.namespace[: len(prefix)] == tuple(prefix)
-        ]
+        Args:
+            namespace: The item's.
+            key: The item's.
+            fn: Gets a copy of the value, None if there is none, and returns the new one, None to remove
+                the item. It may be called again if a person saved the file meanwhile, and must not write.
+            index: As in `put`.
+            ttl: As in `put`.
 
-    def _search(self, view: _View, op: SearchOp) -> list[SearchItem]:
-        wanted = self._places(op.namespace_prefix)
-        if op.query is not None and op.query.strip():
-            found = self._ranked(view, wanted, op.query)
-        else:
-            found = [
-                _item(SearchItem, place, key, entry)
-                for place in wanted
-                for key, entry in view[place.user].entries(place.collection)
-            ]
-            found.sort(key=lambda item: (item.key, item.namespace))
-            found.sort(key=lambda item: item.updated_at, reverse=True)
-        condition = op.filter
-        if condition:
-            found = [item for item in found if matches(item.value, condition)]
-        return found[op.offset : op.offset + op.limit]
+        Returns:
+            The item as it is now.
 
-    def _ranked(self, view: _View, wanted: list[Place], query: str) -> list[SearchItem]:
-        found: list[SearchItem] = []
-        for user in dict.fromkeys(place.user for place in wanted):
-            kinds = {place.collection[0] for place in wanted if place.user == user}
-            for hit in self.diary.user(user).recall(query, _ALL, kinds=kinds):
-                place, key = Place(user, (hit.kind,)), hit.key
-                if hit.kind == "preferences":
-                    category, _, key = hit.key.partition("/")
-                    place = Place(user, (hit.kind, category))
-                entry = view[user].get(place.collection, key) if place in wanted else None
-                if entry is not None:
-                    found.append(_item(SearchItem, place, key, entry, score=hit.score))
-        found.sort(key=lambda item: item.score or 0.0, reverse=True)
-        return found
+        Raises:
+            ValueError: What it returned cannot be stored. Nothing was written.
+        """
+        return self._update(namespace, key, fn, index, ttl, session_here())
 
-    def _namespaces(self, view: _View, op: ListNamespacesOp) -> list[tuple[str, ...]]:
-        found = {
-            place.namespace[: op.max_depth]
-            for place in self._places(())
-            if all(_fits(place.namespace, condition) for condition in op.match_conditions or ())
-            and any(True for _ in view[place.user].entries(place.collection))
-        }
-        return sorted(found)[op.offset : op.offset + op.limit]
+    async def aupdate(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        fn: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
+        *,
+        index: Literal[False] | list[str] | None = None,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> Item | None:
+        """Replace a value like `update`; `fn` is called in a worker thread."""
+        return await in_thread(self._update, namespace, key, fn, index, ttl, session_here())
 
-    # Writing
+    def _update(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        fn: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
+        index: Literal[False] | list[str] | None,
+        ttl: Any,
+        session: str,
+    ) -> Item | None:
+        check_written(namespace)
+        minutes = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
+        found = self._items.update(
+            tuple(namespace), str(key), fn, index=index, ttl=minutes, session=session
+        )
+        return None if found is None else item(found)
 
-    def _write(self, puts: Mapping[tuple[Place, str], dict[str, Any] | None]) -> None:
-        now = timestamp()
-        mine: dict[str, list[Change]] = {}
-        for (place, key), value in puts.items():
-            mine.setdefault(place.user, []).append((place.collection, key, value))
-        engine = self.diary.engine
-        if len(mine) > 1:
-            # Each user is a transaction of their own: find what fails before the first one.
-            for user, changes in mine.items():
-                TypedEntries.within(self.diary, Transaction(engine, user)).apply(changes, now)
-        for user, changes in mine.items():
+    # Time to live
 
-            def write(tx: Transaction, changes: list[Change] = changes) -> None:
-                TypedEntries.within(self.diary, tx).apply(changes, now)
+    def sweep_ttl(self) -> int:
+        """Remove the items whose time is over and return how many that were."""
+        return self._items.sweep()
 
-            engine.write(user, write, Source("put", actor="store"))
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
+        """Remove expired items every so many minutes, in a thread; the future ends when it is stopped."""
+        every = sweep_interval_minutes
+        return self._items.sweeper.start(
+            self._items.expiry.sweep_interval if every is None else every
+        )
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Stop removing expired items; False if the thread is still at work after `timeout` seconds."""
+        return self._items.sweeper.stop(timeout)
 
 
-class _View(dict[str, TypedEntries]):
-    """The entries of each user as they were when a batch first read them."""
-
-    def __init__(self, diary: Diary) -> None:
-        super().__init__()
-        self._diary = diary
-
-    def __missing__(self, user: str) -> TypedEntries:
-        entries = self[user] = TypedEntries.stored(self._diary, user)
-        return entries
-
-
-def _item(kind: type[T], place: Place, key: str, entry: Mapping[str, Any], **more: Any) -> T:
-    created, updated = entry_times(entry)
-    return kind(
-        namespace=place.namespace,
-        key=key,
-        value=entry_value(entry),
-        created_at=created,
-        updated_at=updated,
-        **more,
+def _expiry(ttl: TTLConfig | None) -> Expiry:
+    given: Mapping[str, Any] = ttl or {}
+    every = given.get("sweep_interval_minutes")
+    return Expiry(
+        refresh_on_read=given.get("refresh_on_read", True),
+        omit_expired=given.get("omit_expired", False),
+        sweep_interval=5.0 if every is None else every,
     )
-
-
-def _fits(namespace: tuple[str, ...], condition: MatchCondition) -> bool:
-    path = cast("tuple[str, ...]", condition.path)
-    if len(path) > len(namespace):
-        return False
-    if condition.match_type == "prefix":
-        part = namespace[: len(path)]
-    else:
-        part = namespace[len(namespace) - len(path) :]
-    return all(label in (_ANY, found) for label, found in zip(path, part, strict=True))

@@ -11,12 +11,35 @@ from __future__ import annotations
 from tomldiary.errors import MissingExtra
 
 try:
+    from tomldiary.agent_memory import (
+        MemoryAccessError,
+        MemoryFile,
+        format_memory_prompt,
+        get_memory_path,
+        load_memory,
+    )
+    from tomldiary_pydantic_ai.agent_memory import AgentMemoryToolset
+    from tomldiary_pydantic_ai.capability import DiaryCapability
     from tomldiary_pydantic_ai.compaction import compactor_agent
     from tomldiary_pydantic_ai.extraction import build_extractor, extractor_agent
+    from tomldiary_pydantic_ai.harness_store import TomlMemoryStore
     from tomldiary_pydantic_ai.toolset import DiaryToolset
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "pydantic_ai":
         raise
     raise MissingExtra("tomldiary_pydantic_ai", "pydantic-ai") from error
 
-__all__ = ["DiaryToolset", "build_extractor", "compactor_agent", "extractor_agent"]
+__all__ = [
+    "AgentMemoryToolset",
+    "DiaryCapability",
+    "DiaryToolset",
+    "MemoryAccessError",
+    "MemoryFile",
+    "TomlMemoryStore",
+    "build_extractor",
+    "compactor_agent",
+    "extractor_agent",
+    "format_memory_prompt",
+    "get_memory_path",
+    "load_memory",
+]

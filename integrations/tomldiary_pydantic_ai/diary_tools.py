@@ -3,56 +3,78 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 
-from tomldiary.memory_verbs import Answer, MemoryVerbs, described_by, failure, naming_categories
+from tomldiary.memory_verbs import MemoryVerbs, described_by, failure, naming_categories
+from tomldiary_pydantic_ai.spans import span
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
     from pydantic_ai.tools import ToolDefinition
 
-__all__ = ["diary_functions", "telling_categories"]
+    from tomldiary.memory_verbs import Answer
+
+__all__ = ["call_id", "diary_functions", "telling_categories"]
 
 
 def diary_functions(
-    verbs: Callable[[RunContext[Any]], MemoryVerbs],
+    verbs: Callable[[RunContext[Any], str], MemoryVerbs],
 ) -> dict[str, Callable[..., Coroutine[Any, Any, str]]]:
-    """Return the tools by name; `verbs` says for each run whose diary it is."""
+    """Return the tools by name.
+
+    Args:
+        verbs: Says for each call whose diary it is; its second argument is the id of the call.
+    """
 
     @described_by(MemoryVerbs.recall)
     async def recall(ctx: RunContext[Any], query: str, limit: int = 5) -> str:
-        return await answer(ctx, lambda user: user.arecall(query, limit))
+        return await answer(ctx, "recall", query, limit)
 
     @described_by(MemoryVerbs.remember)
     async def remember(
         ctx: RunContext[Any], text: str, category: str, contexts: list[str] | None = None
     ) -> str:
-        return await answer(ctx, lambda user: user.aremember(text, category, contexts))
+        return await answer(ctx, "remember", text, category, contexts)
 
     @described_by(MemoryVerbs.update)
     async def update(
         ctx: RunContext[Any], key: str, text: str, contexts: list[str] | None = None
     ) -> str:
-        return await answer(ctx, lambda user: user.aupdate(key, text, contexts))
+        return await answer(ctx, "update", key, text, contexts)
 
     @described_by(MemoryVerbs.forget)
     async def forget(ctx: RunContext[Any], key: str) -> str:
-        return await answer(ctx, lambda user: user.aforget(key))
+        return await answer(ctx, "forget", key)
 
-    async def answer(
-        ctx: RunContext[Any], use: Callable[[MemoryVerbs], Coroutine[Any, Any, Answer]]
-    ) -> str:
-        try:
-            user = verbs(ctx)
-        except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
-            return str(failure(error))
-        return str(await use(user))
+    async def answer(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
+        with span(ctx, verb) as told:
+            try:
+                user = verbs(ctx, call_id(ctx, verb, *arguments))
+            except Exception as error:  # noqa: BLE001 - the host's function that names the user may fail
+                said = failure(error)
+            else:
+                said: Answer = await getattr(user, f"a{verb}")(*arguments)
+            told["failed"] = said.is_error
+        return str(said)
 
     return {tool.__name__: tool for tool in (recall, remember, update, forget)}
+
+
+def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
+    """Return an id that a repetition of the same call has too, and no other call; "" outside of a run.
+
+    Some models number the calls of each response anew, so what is asked for is part of it.
+    """
+    if ctx.run_id is None or ctx.tool_call_id is None:
+        return ""
+    call = json.dumps([ctx.run_id, ctx.run_step, ctx.tool_call_id, verb, *arguments])
+    return hashlib.sha256(call.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def telling_categories(

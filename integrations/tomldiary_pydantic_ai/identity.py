@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
+
+from pydantic_ai import RunContext
+from pydantic_ai.tools import AgentDepsT
 
 from tomldiary import identity
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import TypeAlias
+__all__ = ["RunOwner", "Who", "session_of", "user_of"]
 
-    from pydantic_ai import RunContext
-    from pydantic_ai.tools import AgentDepsT
+Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
+"""A name, a function of the run, or None: look in the run's deps and metadata."""
 
-    Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
-    """A name, a function of the run, or None: look in the run's deps and metadata."""
 
-__all__ = ["session_of", "user_of"]
+class RunOwner(NamedTuple):
+    """Whose run it is, and which session it belongs to."""
+
+    user: str
+    session: str
+
 
 _HINT = (
     "To say whose memory it is, give user_id (a text, or a function of the run context), or put a"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import InstructionPart
@@ -15,14 +16,22 @@ from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import VERBS, WRITING_VERBS, MemoryVerbs
+from tomldiary.render import render_memory, scrub
+from tomldiary_pydantic_ai.conversation import prompt_words
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
-from tomldiary_pydantic_ai.identity import session_of, user_of
+from tomldiary_pydantic_ai.identity import RunOwner, session_of, user_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+    from typing import Self
+
+    from pydantic_ai.toolsets import ToolsetTool
+
+    from tomldiary.ranking import MemoryLines
     from tomldiary.user import UserDiary
     from tomldiary_pydantic_ai.identity import Who
 
-__all__ = ["DiaryToolset", "prompt_words"]
+__all__ = ["DiaryToolset"]
 
 _logger = get_logger(__name__)
 
@@ -88,9 +97,9 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         on_error: Literal["ignore", "raise"] = "ignore",
         approve: Collection[str] = (),
     ) -> None:
-        super().__init__(id=id)
+        super().__init__(id=id, max_retries=_RETRIES)
         self.diary = Diary(diary) if isinstance(diary, str | os.PathLike) else diary
-        self.heading = heading
+        self.heading = scrub(heading)
         self.inject = _one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = max_tokens
         self.token_counter = token_counter
@@ -98,12 +107,14 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         self.on_error = _one_of("on_error", on_error, ("ignore", "raise"))
         self._user_id = user_id
         self._session_id = session_id
+        self._run: RunOwner | None = None
         names = _tool_names(tools)
-        self.guidance = _default_guidance(names) if guidance is None else guidance
+        self.look_up = "recall" if "recall" in names else ""
+        self.guidance = scrub(_default_guidance(names) if guidance is None else guidance)
         described = dict(descriptions or {})
         _known_names("descriptions", described)
         needs_approval = _known_names("approve", approve)
-        functions = diary_functions(lambda ctx: MemoryVerbs(self.user(ctx), self.session(ctx)))
+        functions = diary_functions(self._verbs)
         prepare = {"remember": telling_categories(self.diary.allowed)}
         for name in names:
             self.add_tool(
@@ -119,31 +130,59 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
                 )
             )
 
+    def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
+        """Return whose run this is and which session it belongs to, as it was found when the run began.
+
+        Raises:
+            IdentifierError: Nobody says who the user is, or a name cannot be used.
+        """
+        if self._run is not None:
+            return self._run
+        return RunOwner(user_of(ctx, self._user_id), session_of(ctx, self._session_id))
+
     def user(self, ctx: RunContext[AgentDepsT]) -> UserDiary:
         """Return the diary of the user a run is about.
 
         Raises:
             IdentifierError: Nobody says who that is.
         """
-        return self.diary.user(user_of(ctx, self._user_id))
+        return self.diary.user(self.owner(ctx).user)
 
-    def session(self, ctx: RunContext[AgentDepsT]) -> str:
-        """Return the session a run belongs to.
-
-        Raises:
-            IdentifierError: A session is given that is blank or no text.
-        """
-        return session_of(ctx, self._session_id)
+    def for_owner(self, owner: RunOwner) -> Self:
+        """Return this toolset for one run, whose owner stays the same whatever its deps become."""
+        bound = copy.copy(self)
+        bound._run = owner  # noqa: SLF001 - a copy of ours  # pyright: ignore[reportPrivateUsage]
+        return bound
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        """Make sure that the run has a user and a session, before its model is called.
+        """Settle whose run it is, before its model is called; reads nothing.
 
         Raises:
             IdentifierError: Nobody says who the user is, or a name cannot be used.
         """
-        self.user(ctx)
-        self.session(ctx)
-        return await super().for_run(ctx)
+        owner = self.owner(ctx)
+        self.diary.user(owner.user)
+        return self.for_owner(owner)
+
+    async def call_tool(
+        self,
+        name: str,
+        tool_args: dict[str, Any],
+        ctx: RunContext[AgentDepsT],
+        tool: ToolsetTool[AgentDepsT],
+    ) -> Any:
+        """Call a tool for the run that this toolset was made for."""
+        outer = _CALLED.set(self)
+        try:
+            return await super().call_tool(name, tool_args, ctx, tool)
+        finally:
+            _CALLED.reset(outer)
+
+    def _verbs(self, ctx: RunContext[Any], call_id: str) -> MemoryVerbs:
+        # The tools are made once, and `self` is the toolset they were made for, not that of the run.
+        toolset = _CALLED.get() or self
+        owner = toolset.owner(ctx)
+        return MemoryVerbs(self.diary.user(owner.user), owner.session, operation_id=call_id)
 
     async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> list[InstructionPart] | None:
         """Return the guidance, which never changes, and the memory as it is now.
@@ -165,31 +204,39 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         Raises:
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        query = prompt_words(ctx.prompt) if self.query == "prompt" else None
         try:
-            text = await self.user(ctx).arender(
-                query, max_tokens=self.max_tokens, token_counter=self.token_counter
+            memory = await self.lines(ctx)
+            return render_memory(
+                memory.shown,
+                max_tokens=self.max_tokens,
+                token_counter=self.token_counter,
+                heading=self.heading,
+                look_up=self.look_up,
             )
-        except Exception as error:
-            if self.on_error == "raise":
-                raise
-            _logger.warning("a run goes on without its memory: %s", type(error).__name__)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on unless it is to fail
+            self.go_on_without(error)
             return ""
-        return f"{self.heading}\n{text}" if self.heading and text else text
+
+    async def lines(self, ctx: RunContext[AgentDepsT]) -> MemoryLines:
+        """Return what is remembered of the run's user.
+
+        Raises:
+            Exception: The memory cannot be read.
+        """
+        words = prompt_words(ctx.prompt) if self.query == "prompt" else None
+        owner = self.owner(ctx)
+        return await self.diary.user(owner.user).amemory_lines(words, but_session=owner.session)
+
+    def go_on_without(self, error: Exception) -> None:
+        """Log that a run goes on without its memory; raise the error where that is asked for."""
+        if self.on_error == "raise":
+            raise error
+        _logger.warning("a run goes on without its memory: %s", type(error).__name__)
 
 
-def prompt_words(prompt: object) -> str | None:
-    """Return the text of a prompt, which may be text, a sequence of parts, or nothing."""
-    if isinstance(prompt, str):
-        return prompt
-    if not isinstance(prompt, Collection):
-        return None
-    parts: list[str] = []
-    for part in cast("Collection[Any]", prompt):
-        text = part if isinstance(part, str) else getattr(part, "content", None)
-        if isinstance(text, str):
-            parts.append(text)
-    return "\n".join(parts) or None
+_CALLED: ContextVar[DiaryToolset[Any] | None] = ContextVar("tomldiary_toolset", default=None)
+# Arguments that do not fit are answered with what is wrong; only a model that never learns ends its run.
+_RETRIES = 10
 
 
 def _default_guidance(names: Collection[str]) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["Epochs"]
 
 _KEY_BYTES = 32
+_STAGED = ".staged-"
+_LONG = 3600.0  # seconds
 _SETTLED = 2_000_000_000  # nanoseconds; some file systems keep times by the second
 _KNOWN = 10_000  # users
 
@@ -32,6 +34,7 @@ class Epochs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
+        self._place = str(self._folder)
         self._known: dict[str, tuple[int, int]] = {}
 
     def read(self, user: str) -> int:
@@ -42,7 +45,7 @@ class Epochs:
         """
         try:
             # Whoever writes an epoch renames a file into this folder, which changes its time.
-            changed = os.stat(self._folder).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
+            changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
         except FileNotFoundError:
             return 0
         except OSError as error:
@@ -76,6 +79,11 @@ class Epochs:
         try:
             path = self._file(self._key() or self._new_key(), user)
             make_folder(self._folder, sync=True)
+            _sweep(self._key_file.parent)
+            _sweep(self._folder)
+            sync_folder(
+                self._key_file.parent
+            )  # whoever made the key may have been killed before this
             _replace(path, f"{epoch}\n".encode())
         except OSError as error:
             raise BackendError(
@@ -89,7 +97,7 @@ class Epochs:
     def _new_key(self) -> bytes:
         folder = self._key_file.parent
         make_folder(folder, sync=True)
-        temp = folder / f".staged-{os.getpid()}-{secrets.token_hex(4)}.tmp"
+        temp = folder / f"{_STAGED}{os.getpid()}-{secrets.token_hex(4)}.tmp"
         write_new(str(temp), secrets.token_bytes(_KEY_BYTES), sync=True)
         try:
             # Whoever comes second uses the key of the first; both users' locks are held, but not by one.
@@ -108,8 +116,15 @@ class Epochs:
         return self._folder / name
 
 
+def _sweep(folder: Path) -> None:
+    """Remove what somebody staged who was killed long ago; whoever is at it now needs milliseconds."""
+    for entry in os.scandir(folder):
+        if entry.name.startswith(_STAGED) and time.time() - entry.stat().st_mtime > _LONG:
+            os.unlink(entry.path)  # noqa: PTH108 - an entry, not a path
+
+
 def _replace(path: Path, data: bytes) -> None:
-    temp = path.with_name(f".staged-{os.getpid()}-{path.name}.tmp")
+    temp = path.with_name(f"{_STAGED}{os.getpid()}-{path.name}.tmp")
     temp.unlink(missing_ok=True)  # of a process of the same number that was killed
     write_new(str(temp), data, sync=True)
     temp.replace(path)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.backends.pruning import drop_superseded
-from tomldiary.backends.segments import new_segment, segments, split_records
+from tomldiary.backends.segments import damaged, new_segment, segments, split_records
 from tomldiary.erasure import Plan, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection
@@ -70,6 +70,7 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
     _check_folder(folder)
     if not folder.is_dir():
         backend.epochs.write(user, epoch)  # a first turn may be under way
+        _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch)
     job = _Job(selection, epoch)
     try:
@@ -80,6 +81,7 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         work = None  # what cannot be read or counted can be removed
     if work is not None and work.is_empty and not selection.everything:
         backend.epochs.write(user, epoch)
+        _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch, files=_digests(folder))
     try:
         _write_job(folder, job)
@@ -123,6 +125,7 @@ def finish(backend: LocalBackend, user: str) -> None:
 
 def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
     try:
+        _forget_turns(backend, user, job.selection, job.epoch)
         if job.selection.everything:
             _remove(folder)
         else:
@@ -131,6 +134,15 @@ def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
         raise _unfinished(folder, error) from error
     finally:
         backend.reopen(user)
+
+
+def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch: int) -> None:
+    """Take what is selected out of the journals of background writers, also of those at work."""
+    root = backend.journal_root
+    if root.is_dir():
+        from tomldiary.writing.erasure import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
+
+        forget_turns(root, user, selection, epoch)
 
 
 def _unfinished(folder: Path, error: OSError) -> BackendError:
@@ -214,8 +226,12 @@ class _Work:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to forget."""
-        return self.plan.is_empty and self._new_ledger == self._ledger
+        """Whether there is nothing to forget; what a damaged record holds cannot be known."""
+        return (
+            self.plan.is_empty
+            and self._new_ledger == self._ledger
+            and not damaged(self._folder / "history")
+        )
 
     def stage(self, job: _Job) -> None:
         """Write all files as they are going to be, and then that they are there."""
@@ -263,6 +279,8 @@ def _publish(folder: Path, job: _Job) -> None:
             (folder / name).replace(folder / target)
     for kind, document in job.documents.items():
         _publish_document(folder, kind, document)
+    for aside in damaged(folder / "history"):
+        aside.unlink()
     for place in {
         (folder / "history"),
         *((folder / f"{kind}.toml").parent for kind in job.documents),
@@ -291,8 +309,11 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
             edit.delete(path)
             if block is not None:
                 edit.restore(path, block.text, made.own_values(path) or {})
-        staged.unlink()
-        write_new(str(staged), edit.done().text.encode(), sync=True)
+        # What is staged stays until there is better: without it the document would count as done.
+        merged = staged.with_name(f"{staged.name}-merged")
+        merged.unlink(missing_ok=True)
+        write_new(str(merged), edit.done().text.encode(), sync=True)
+        merged.replace(staged)
     staged.replace(target)
 
 

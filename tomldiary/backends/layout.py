@@ -31,7 +31,7 @@ STAGED = ".staged-"
 _SUFFIX = ".toml"
 _OWNER = "owner"
 _HISTORY = "history"
-_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_][a-z0-9_.%=~-]*)*")
+_KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
 _STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.\d+-")
 _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""

@@ -16,6 +16,7 @@ import itertools
 import os
 import secrets
 import shutil
+import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -66,7 +67,7 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
@@ -77,6 +78,7 @@ __all__ = ["LocalBackend"]
 _SYSTEM = ".tomldiary"
 _OWNER = "owner.toml"
 _JOB_PREFIX = ".forgetting"
+_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
 _MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
@@ -133,10 +135,13 @@ class LocalBackend(AsyncVerbs):
         self._sync = durability == "full"
         self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
         self.epochs = Epochs(self.base_path / _SYSTEM)
+        self.journal_root = self.base_path / _SYSTEM / "journal"
+        """Where journals are, also those of writers with another durability."""
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
         self._on_disk: dict[str, _OnDisk] = {}
+        self._everybody: tuple[int, list[str]] | None = None
         self._is_root_on_disk = False
         # Process ids come again, in a container after each restart: a name that a crash left must not.
         self._names = itertools.count(secrets.randbits(16))
@@ -147,7 +152,7 @@ class LocalBackend(AsyncVerbs):
     @property
     def journal_folder(self) -> Path | None:
         """Where a background writer keeps turns until they are applied; None keeps them in memory."""
-        return self.base_path / _SYSTEM / "journal" if self.durability != "none" else None
+        return self.journal_root if self.durability != "none" else None
 
     # Reading
 
@@ -186,6 +191,12 @@ class LocalBackend(AsyncVerbs):
         self._open(user)
         return file_token(f"{self.folder(user)}/{kind}.toml")
 
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
+        """Return the versions of several files: one `stat` each."""
+        self._open(user)
+        folder = f"{self.folder(user)}/"
+        return [file_token(f"{folder}{kind}.toml") for kind in kinds]
+
     def read(self, user: str, kind: str) -> Stored | None:
         """Return the document's text, or None."""
         self._open(user)
@@ -199,6 +210,42 @@ class LocalBackend(AsyncVerbs):
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return kinds_in(self.folder(user))
+
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
+        """Return when documents were last added to folders of the user; None: too recently to tell."""
+        place = self.folder(user)
+        times = tuple([_folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < time.time_ns() - _YOUNG else None
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / _SYSTEM / "index" / encode_folder(user)
+
+    def known_users(self) -> list[str]:
+        """Return the ids of all who have a folder, sorted: one `stat` if nobody came or left."""
+        before = self._everybody
+        when = _folder_time(str(self.base_path))
+        if before is not None and before[0] == when:
+            return before[1]
+        try:
+            folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        found: list[str] = []
+        is_whole = when < time.time_ns() - _YOUNG
+        for name in folders:
+            if name == _SYSTEM:
+                continue
+            try:
+                user = self._user_of(name)
+            except DiaryError as error:
+                _logger.warning("a user is left out: %s", error)
+                user = None
+            is_whole = is_whole and user is not None
+            found += [user] if user is not None else []
+        if is_whole:
+            self._everybody = (when, sorted(found))
+        return sorted(found)
 
     def users(self) -> list[str]:
         """Return all user ids that have a document; a folder that cannot be read is left out, with a warning."""

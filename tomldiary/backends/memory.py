@@ -14,7 +14,7 @@ from tomldiary.history import next_sequence, parse_record, render_record
 from tomldiary.locks import UserLocks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import Commit, Durability
@@ -52,6 +52,10 @@ class MemoryBackend(AsyncVerbs):
         stored = self._documents.get(user, {}).get(kind)
         return stored.token if stored is not None else None
 
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[int | None]:
+        """Return the versions of several documents."""
+        return [self.token(user, kind) for kind in kinds]
+
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
         return self._documents.get(user, {}).get(kind)
@@ -59,6 +63,10 @@ class MemoryBackend(AsyncVerbs):
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return sorted(self._documents.get(user, {}))
+
+    def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - there are none
+        """Return what differs once a document was added or left: their names."""
+        return tuple(self._documents.get(user, ()))
 
     def commit(self, user: str, commit: Commit) -> dict[str, int]:
         """Store a transaction; the caller holds the user's lock."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import read_file, sync_folder, write_new
 from tomldiary.backends.segments import segments, split_records
+from tomldiary.errors import BackendError
 from tomldiary.history import is_snapshot, next_sequence
 
 if TYPE_CHECKING:
@@ -47,15 +48,24 @@ def drop_superseded(folder: Path) -> None:
     """Remove segments that a snapshot stands for; the caller holds the user's lock.
 
     Raises:
-        OSError: Some may be left. Nobody reads them.
+        BackendError: Some may be left. Nobody reads them.
     """
-    (folder / _TEMP).unlink(missing_ok=True)
-    paths = segments(folder)
-    begins = [number for number, path in enumerate(paths) if number and _begins_with_snapshot(path)]
-    if begins:
-        for path in paths[: begins[-1]]:
-            path.unlink()
-        sync_folder(folder)
+    try:
+        if (folder / _TEMP).exists():
+            (folder / _TEMP).unlink()
+        paths = segments(folder)
+        begins = [
+            number for number, path in enumerate(paths) if number and _begins_with_snapshot(path)
+        ]
+        if begins:
+            for path in paths[: begins[-1]]:
+                path.unlink()
+            sync_folder(folder)
+    except OSError as error:
+        raise BackendError(
+            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). Nobody reads it;"
+            " the next open tries again. Check permissions."
+        ) from error
 
 
 def _begins_with_snapshot(path: Path) -> bool:

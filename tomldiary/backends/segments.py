@@ -88,9 +88,8 @@ def append_records(
     if path is not None and os.stat(path).st_size + len(data) > SEGMENT_BYTES:  # noqa: PTH116 - hot
         path = None
         if sync:
-            _sync_file(
-                newest
-            )  # its last record may be of a process that was killed before it could
+            # Its last record may be of a process that was killed before it could.
+            _sync_file(newest)
     if path is None:
         make_folder(Path(folder), sync=sync)
         path = str(new_segment(Path(folder), Path(newest) if newest else None))
@@ -215,7 +214,9 @@ def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
     found: list[str] = []
     while (at := _last_header(data)) >= 0:
-        found.append(data[at:].decode("utf-8", "replace"))
+        # Only behind the newest record can there be the rest of an append that was cut off.
+        record = data[at:] if found else _without_rest(data[at:])
+        found.append(record.decode("utf-8", "replace"))
         data = data[:at]
     return found[::-1]
 

@@ -10,9 +10,11 @@ import typer
 from tomldiary.cli.demo import demo
 from tomldiary.cli.diff import diff
 from tomldiary.cli.doctor import doctor
+from tomldiary.cli.forget import forget
 from tomldiary.cli.history import history
 from tomldiary.cli.ingest import ingest
 from tomldiary.cli.output import one_line
+from tomldiary.cli.portability import export_memory, import_memory
 from tomldiary.cli.rollback import rollback
 from tomldiary.cli.schema import schema_commands
 from tomldiary.cli.search import search
@@ -38,6 +40,9 @@ app.command()(history)
 app.command()(why)
 app.command()(diff)
 app.command()(rollback)
+app.command("export")(export_memory)
+app.command("import")(import_memory)
+app.command()(forget)
 app.command()(doctor)
 app.command()(torture)
 app.add_typer(schema_commands, name="schema")

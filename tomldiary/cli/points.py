@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["full_key", "point"]
 
+_DOCUMENTS = ("conversations/", "facts/", "blocks/", "episodes/")
+
 
 def point(written: str, user: UserDiary) -> int | datetime:
     """Return the transaction number, or the ISO 8601 time (without a zone: UTC), that was typed.
@@ -37,7 +39,7 @@ def point(written: str, user: UserDiary) -> int | datetime:
 
 def full_key(written: str) -> str:
     """Return the key in its long form, which also finds entries of a category that is empty by now."""
-    if written.startswith("conversations/") or written.count("/") == 0:
+    if written.startswith(_DOCUMENTS) or written.count("/") == 0:
         return written
     if written.startswith("preferences/") and written.count("/") > 1:
         return written

@@ -43,8 +43,12 @@ def show(
     preferences = _narrowed(Document.parse(alice.document("preferences")), category)
     conversations = Document.parse(alice.document("conversations"))
     shown = {"preferences": preferences}
+    others: dict[str, Document] = {}
     if category is None:
         shown["conversations"] = conversations
+        for kind in alice.documents():
+            if kind not in shown:
+                others[kind] = shown[kind] = Document.parse(alice.document(kind))
     if as_json:
         print_json({"user": user, **{kind: _data(kind, shown[kind], raw=raw) for kind in shown}})
     elif raw:
@@ -56,6 +60,11 @@ def show(
         if category is None:
             print_text("\nconversations:")
             print_text(pretty_print_conversations(_data("conversations", conversations, raw=False)))
+        for kind, document in others.items():
+            edit = document.edit()
+            edit.delete(("_meta",))
+            heading(f"\n{one_line(kind)}:")
+            print_toml(edit.done().text)
 
 
 def _show_users(diary: Diary, path: str, *, as_json: bool) -> None:
@@ -74,6 +83,8 @@ def _data(kind: str, document: Document, *, raw: bool) -> Any:
         return document.text
     if kind == "preferences":
         return stored_preferences(document)
+    if kind != "conversations":
+        return {key: value for key, value in document.data.items() if key != "_meta"}
     return {key: dict(entry) for key, entry in Conversations(document).entries()}
 
 

@@ -5,14 +5,17 @@ from tomldiary.testing import BackendSuite
 class TestMyBackend(BackendSuite):
     def make_backend(self, tmp_path):
         return MyBackend(...)
+
+`StoreSuite` is the same for LangGraph stores, whoever made them; it needs langgraph.
 """
 
 from __future__ import annotations
 
 import pytest
 
-pytest.register_assert_rewrite("tomldiary.testing.backend_suite")
+pytest.register_assert_rewrite("tomldiary.testing.backend_suite", "tomldiary.testing.store")
 
 from tomldiary.testing.backend_suite import BackendSuite  # noqa: E402 - rewriting has to come first
+from tomldiary.testing.store_suite import StoreSuite  # noqa: E402 - see above
 
-__all__ = ["BackendSuite"]
+__all__ = ["BackendSuite", "StoreSuite"]

@@ -165,11 +165,15 @@ class Document:
         """Start changes that only live in memory."""
         return Overlay(self)
 
-    def edit(self) -> Edit:
-        """Start a set of changes; nothing happens to this document."""
+    def edit(self, *, is_changed: bool = False) -> Edit:
+        """Start a set of changes; nothing happens to this document.
+
+        Args:
+            is_changed: Whether this document as a whole is a change already.
+        """
         from tomldiary.toml.edit import Edit  # noqa: PLC0415 - an edit makes documents
 
-        return Edit(self)
+        return Edit(self, is_changed=is_changed)
 
 
 class Overlay:

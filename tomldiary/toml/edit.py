@@ -25,8 +25,9 @@ __all__ = ["Edit"]
 class Edit(Overlay):
     """Changes to tables of one document, text and values; `done()` gives the new document."""
 
-    def __init__(self, document: Document) -> None:
+    def __init__(self, document: Document, *, is_changed: bool = False) -> None:
         super().__init__(document)
+        self._changed = is_changed
         self.base = document
         self._blocks = list(document.blocks)
         self._index = dict(document.index)
@@ -135,6 +136,11 @@ class Edit(Overlay):
             list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo
         )
 
+    def length(self, path: Path) -> int:
+        """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
+        block = self._index.get(path)
+        return 0 if block is None else len(block.text)
+
     def done(self) -> Document:
         """Return the changed document, or the same object if nothing changed.
 
@@ -187,7 +193,9 @@ class Edit(Overlay):
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
-        at = self._blocks.index(anchor)
+        # Most new tables go to the end.
+        at = -1 if self._blocks[-1] is anchor else self._blocks.index(anchor)
+        at %= len(self._blocks)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
         if at + 1 < len(self._blocks) and not tail:

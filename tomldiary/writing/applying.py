@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.turns import TurnOperation, current_operation
 from tomldiary.twins import in_thread
 
@@ -61,6 +61,9 @@ async def _apply(
             done = await in_thread(diary.find_turn, turn.user_id, operation)
             if done is not None:
                 return done
+        if diary.engine.backend.epoch(turn.user_id) != job.epoch:
+            # What is forgotten is not even shown to the model again.
+            raise Forgotten("something of this user was forgotten since this turn was taken in.")
         user_msg, assistant_msg = _messages([job, *job.group])
         async with asyncio.timeout(seconds):
             operations = await diary.extract_turn(
@@ -78,7 +81,9 @@ def _commit(
             # A group has one id in history: without this note, its turns would be read one by one again.
             is_durable = len(jobs) > 1
             try:
-                job.journal.append_operations(jobs, operations, sync=is_durable)
+                job.journal.append_operations(
+                    jobs, operations, diary.engine.backend.epoch, sync=is_durable
+                )
             except InvalidValue:  # the commit skips what cannot be stored, and says so
                 if is_durable:
                     raise

@@ -34,7 +34,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.models import timestamp
 from tomldiary.operations import from_dict, to_dict
 from tomldiary.receipts import Turn
-from tomldiary.toml.values import render_value
+from tomldiary.toml.values import plain_text, render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,6 +75,19 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     Raises:
         InvalidValue: A text that no file can store.
     """
+    said = plain_text(turn.user_msg), plain_text(turn.assistant_msg)
+    names = plain_text(turn.user_id), plain_text(turn.session_id), plain_text(operation)
+    if (
+        None not in said
+        and None not in names
+        and turn.status == "completed"
+        and not turn.context_now
+    ):
+        # Nothing to escape: nearly every turn, on the hot path of `submit`.
+        return (
+            f'user = {names[0]}\nsession = {names[1]}\noperation = {names[2]}\ntime = "{time}"\n'
+            f"user_msg = {said[0]}\nassistant_msg = {said[1]}\n"
+        )
     lines = [
         _user_line(turn.user_id),
         f"session = {render_value(turn.session_id, where='session_id')}",

@@ -30,7 +30,7 @@ __all__ = ["Intake", "close_journals"]
 _QUICK = (
     0.002  # seconds; a disk whose last syncs took no longer may be waited for on an idle event loop
 )
-_REMEMBERED = 32  # syncs
+_REMEMBERED = 16  # syncs
 
 _logger = get_logger(__name__)
 

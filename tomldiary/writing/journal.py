@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder, read_file, sync_folder, write_all
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.writing.entries import (
     render_done,
@@ -45,6 +45,10 @@ _IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
 _DONE_AT_ONCE = 64  # finished turns that may wait for the next append
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _OWNER = "owner.lock"
+_FORGOTTEN = (
+    "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
+    " forgotten. Nothing was written."
+)
 
 _logger = get_logger(__name__)
 
@@ -68,6 +72,7 @@ class Journal:
         self._descriptor = -1
         self._retired: list[int] = []
         self._syncing = 0
+        self._place = ""
         self._inode = 0
         self._size = 0
         self._segment = 0
@@ -196,15 +201,32 @@ class Journal:
         return "".join(texts)
 
     def append_operations(
-        self, jobs: Sequence[Job], operations: Iterable[Operation], *, sync: bool = False
+        self,
+        jobs: Sequence[Job],
+        operations: Iterable[Operation],
+        epoch_of: Callable[[str], int],
+        *,
+        sync: bool = False,
     ) -> None:
         """Append what was extracted from a turn, or from turns that were read together.
 
         Raises:
+            Forgotten: Something of the user was forgotten since the turn was taken in; this may hold it.
             BackendError: Nothing was appended.
         """
-        text = render_operations([job.number for job in jobs], jobs[0].operation, operations)
-        self._append_locked(text)
+        first = jobs[0]
+        text = render_operations([job.number for job in jobs], first.operation, operations)
+        with self._mutex:
+            try:
+                self._lock()
+                try:
+                    if epoch_of(first.turn.user_id) != first.epoch:
+                        raise Forgotten(_FORGOTTEN)
+                    self._append(text)
+                finally:
+                    unlock(self._descriptor)
+            except OSError as error:
+                raise _cannot(self._path(self._segment), error) from error
         if sync:
             self.sync()
 
@@ -251,17 +273,6 @@ class Journal:
         if is_idle:
             self._done[self._segment] = []
 
-    def _append_locked(self, text: str) -> None:
-        with self._mutex:
-            try:
-                self._lock()
-                try:
-                    self._append(text)
-                finally:
-                    unlock(self._descriptor)
-            except OSError as error:
-                raise _cannot(self._path(self._segment), error) from error
-
     def _append(self, text: str) -> None:
         """Append to the locked file, together with what became done; on failure it is as before."""
         unwritten = len(self._unwritten)
@@ -281,12 +292,11 @@ class Journal:
 
     def _lock(self, *, wait: bool = True) -> bool:
         """Lock the file that is at the segment's place now; the caller holds the mutex."""
-        path = self._path(self._segment)
         while True:
             if not try_lock(self._descriptor, wait=wait):
                 return False
             try:
-                found = os.stat(path)  # noqa: PTH116 - the hot path of every submit
+                found = os.stat(self._place)  # noqa: PTH116 - the hot path of every submit
             except FileNotFoundError:
                 found = None
             if found is not None and found.st_ino == self._inode:
@@ -299,7 +309,8 @@ class Journal:
         if self._descriptor >= 0:
             self._retired.append(self._descriptor)
         self._close_retired()
-        self._descriptor = os.open(self._path(self._segment), _FLAGS, 0o600)
+        self._place = str(self._path(self._segment))
+        self._descriptor = os.open(self._place, _FLAGS, 0o600)
         found = os.fstat(self._descriptor)
         self._inode, self._size = found.st_ino, found.st_size
 

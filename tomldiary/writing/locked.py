@@ -7,6 +7,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from filelock import lock_descriptor, unlock_descriptor
+
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
@@ -19,8 +21,6 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 
 def try_lock(descriptor: int, *, wait: bool = False) -> bool:
     """Lock an open file; without `wait`, return False at once if somebody else has it."""
-    from filelock import lock_descriptor  # noqa: PLC0415 - slow to import, only writers need it
-
     pause = _FIRST_WAIT
     while not lock_descriptor(descriptor, blocking=False):
         if not wait:
@@ -32,8 +32,6 @@ def try_lock(descriptor: int, *, wait: bool = False) -> bool:
 
 def unlock(descriptor: int) -> None:
     """Let go of an open file."""
-    from filelock import unlock_descriptor  # noqa: PLC0415 - see above
-
     unlock_descriptor(descriptor)
 
 

@@ -100,7 +100,7 @@ def _job(data: dict[str, Any], segment: int) -> Job:
     job = Job(turn_of(data), data["operation"], is_new=False)
     job.segment, job.number = segment, data["number"]
     job.epoch, job.time = data["epoch"], data["time"]
-    job.receipt.settle_stored(is_stored=True)
+    job.receipt.settle_stored(True)  # noqa: FBT003 - the answer itself
     return job
 
 

@@ -37,7 +37,7 @@ def is_transient(error: BaseException) -> bool:
         status = _status(each)
         if status is not None:
             return status in _STATUSES
-        if retry_after(each) is not None:
+        if _asked_pause(each) is not None:
             return True
         names = [kind.__name__.lower() for kind in type(each).__mro__]
         if any(part in name for name in names for part in _NAMES):
@@ -54,17 +54,18 @@ def is_of_the_model(error: BaseException) -> bool:
 
 def retry_after(error: BaseException) -> float | None:
     """Return the seconds that a server asked to wait, if it did."""
-    for each in _causes(error):
-        value: Any = getattr(each, "retry_after", None)
-        if value is None:
-            response: Any = getattr(each, "response", None)
-            headers: Any = getattr(response, "headers", None)
-            value = headers.get("retry-after") if hasattr(headers, "get") else None
-        try:
-            return max(0.0, float(value))
-        except (TypeError, ValueError):
-            continue
-    return None
+    return next(filter(None, map(_asked_pause, _causes(error))), None)
+
+
+def _asked_pause(error: BaseException) -> float | None:
+    value: Any = getattr(error, "retry_after", None)
+    if value is None:
+        headers: Any = getattr(getattr(error, "response", None), "headers", None)
+        value = headers.get("retry-after") if hasattr(headers, "get") else None
+    try:
+        return max(0.0, float(value))
+    except (TypeError, ValueError):
+        return None
 
 
 def _status(error: BaseException) -> int | None:

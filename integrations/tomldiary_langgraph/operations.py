@@ -1,0 +1,111 @@
+"""LangGraph's operations and items in the core's words, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from langgraph.store.base import (
+    GetOp,
+    InvalidNamespaceError,
+    Item,
+    ListNamespacesOp,
+    PutOp,
+    SearchItem,
+    SearchOp,
+    validate_op_namespace,
+)
+
+from tomldiary.errors import InvalidValue
+from tomldiary.items.ops import Condition, Get, List, Put, Search
+from tomldiary.items.ops import Item as Stored
+
+if TYPE_CHECKING:
+    from langgraph.store.base import Op, Result
+
+    from tomldiary.items.ops import Operation
+    from tomldiary.items.store import Result as Answer
+
+__all__ = ["check_written", "item", "operation", "result"]
+
+T = TypeVar("T", bound=Item)
+
+
+def operation(op: Op) -> Operation:
+    """Return the core's operation for one of LangGraph's.
+
+    Raises:
+        ValueError: It is none, or a namespace has a label that LangGraph does not allow.
+    """
+    if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(f"unknown operation: {type(op).__name__}.")
+    _check_sequences(op)
+    validate_op_namespace(op)
+    if isinstance(op, GetOp):
+        return Get(tuple(op.namespace), op.key, op.refresh_ttl)
+    if isinstance(op, PutOp):
+        return Put(
+            tuple(op.namespace), op.key, cast("Any", op.value), cast("Any", op.index), op.ttl
+        )
+    if isinstance(op, SearchOp):
+        return Search(
+            tuple(op.namespace_prefix), op.filter, op.limit, op.offset, op.query, op.refresh_ttl
+        )
+    conditions = [
+        Condition(each.match_type, tuple(cast("tuple[str, ...]", each.path)))
+        for each in op.match_conditions or ()
+    ]
+    return List(tuple(conditions), op.max_depth, op.limit, op.offset)
+
+
+def result(answer: Answer) -> Result:
+    """Return what LangGraph expects for an answer of the core's."""
+    if answer is None:
+        return None
+    if isinstance(answer, Stored):
+        return item(answer)
+    return [
+        _item(SearchItem, each, score=each.score) if isinstance(each, Stored) else each
+        for each in cast("list[Any]", answer)
+    ]
+
+
+def item(found: Stored) -> Item:
+    """Return LangGraph's item for one of the core's."""
+    return _item(Item, found)
+
+
+def check_written(namespace: tuple[str, ...]) -> None:
+    """Hold a namespace to LangGraph's rules for writing, as `put` does.
+
+    Raises:
+        InvalidNamespaceError: It is empty, begins with "langgraph", or has a label that is not allowed.
+    """
+    if not namespace:
+        raise InvalidNamespaceError("Namespace cannot be empty.")
+    validate_op_namespace(PutOp(namespace, "", None))
+    if namespace[0] == "langgraph":
+        raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
+
+
+def _item(kind: type[T], item: Stored, **more: Any) -> T:
+    return kind(
+        namespace=item.namespace,
+        key=item.key,
+        value=item.value,
+        created_at=item.created_at,
+        updated_at=item.updated_at,
+        **more,
+    )
+
+
+def _check_sequences(op: Op) -> None:
+    """Refuse a text where labels belong: it would be read letter by letter."""
+    if isinstance(op, ListNamespacesOp):
+        labels: list[Any] = [condition.path for condition in op.match_conditions or ()]
+    else:
+        labels = [op.namespace_prefix if isinstance(op, SearchOp) else op.namespace]
+    for found in labels:
+        if not isinstance(found, tuple | list):
+            raise InvalidValue(
+                f"expected a tuple of labels, found {type(found).__name__}.", where="namespace"
+            )

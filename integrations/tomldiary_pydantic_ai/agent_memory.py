@@ -1,0 +1,184 @@
+"""pydantic-deep's memory toolset on a diary: one MEMORY document for each agent, with three tools."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import TYPE_CHECKING, Any
+
+from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
+from pydantic_ai.toolsets import FunctionToolset
+
+from tomldiary.agent_memory import (
+    DEFAULT_MAX_MEMORY_LINES,
+    DEFAULT_MEMORY_DIR,
+    SHARED_OWNER,
+    AgentMemory,
+    format_memory_prompt,
+    get_memory_path,
+)
+from tomldiary.diary import Diary
+from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.logging import get_logger
+from tomldiary_pydantic_ai.diary_tools import call_id
+from tomldiary_pydantic_ai.features import appending
+from tomldiary_pydantic_ai.identity import session_of, user_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pydantic_ai.messages import InstructionPart
+
+    from tomldiary.agent_memory import MemoryFile
+    from tomldiary_pydantic_ai.identity import Who
+
+__all__ = ["AgentMemoryToolset"]
+
+_logger = get_logger(__name__)
+
+_DESCRIPTIONS = {
+    "read_memory": "Read all of your notes from earlier sessions.",
+    "write_memory": (
+        "Add to your notes what later sessions will need: what the user prefers, conventions of the"
+        " project, decisions and their reasons, problems that come back and what solves them. It goes to"
+        " the end of the notes; Markdown is fine."
+    ),
+    "update_memory": (
+        "Correct one place in your notes. old_text has to stand there exactly once, or nothing is changed"
+        " and you are told why."
+    ),
+}
+
+
+class AgentMemoryToolset(FunctionToolset[Any]):
+    """An agent's own notes: shown to it on every request, with tools to read, add and correct.
+
+    A drop-in for pydantic-deep's toolset of this name. The notes are a text block of a diary: what
+    several agents, runs and processes add at once is all kept, each change is in history, and the model
+    is shown the newest lines as escaped data.
+
+    Args:
+        agent_name: Whose notes; names the block.
+        memory_dir: A diary, or the folder of one.
+        max_lines: Lines shown on each request, of 80 characters on average.
+        descriptions: Other descriptions of `read_memory`, `write_memory` and `update_memory`.
+        user_id: Notes for each user apart: a text, or a function of the run context. None keeps one
+            document for all, which belongs to no user.
+
+    Raises:
+        InvalidValue: The agent's name leads to another place, `max_lines` is negative, or a description
+            is of no tool.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent_name: str = "main",
+        memory_dir: Diary | str | os.PathLike[str] = DEFAULT_MEMORY_DIR,
+        max_lines: int = DEFAULT_MAX_MEMORY_LINES,
+        descriptions: Mapping[str, str] | None = None,
+        user_id: Who[Any] = None,
+    ) -> None:
+        super().__init__(id="deep-memory", max_retries=_RETRIES)
+        is_place = isinstance(memory_dir, str | os.PathLike)
+        self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
+        self.diary = Diary(memory_dir) if is_place else memory_dir
+        self._agent_name = agent_name
+        self._user_id = user_id
+        if max_lines < 0:
+            raise InvalidValue(f"{max_lines} is negative.", where="max_lines")
+        self._max_lines = max_lines
+        texts = {**_DESCRIPTIONS, **(descriptions or {})}
+        if unknown := sorted(texts.keys() - _DESCRIPTIONS.keys()):
+            raise InvalidValue(
+                f"there is no tool {unknown[0]!r}. Use one of: {', '.join(_DESCRIPTIONS)}.",
+                where="descriptions",
+            )
+        tools: dict[str, Any] = {
+            "read_memory": self._read_memory,
+            "write_memory": self._write_memory,
+            "update_memory": self._update_memory,
+        }
+        for name, tool in tools.items():
+            self.add_function(
+                tool,
+                name=name,
+                description=texts[name],
+                takes_ctx=True,
+                docstring_format="google",
+                require_parameter_descriptions=True,
+            )
+
+    async def _read_memory(self, ctx: RunContext[Any]) -> str:
+        """Read all notes."""
+        return await asyncio.to_thread(self._notes(ctx).read)
+
+    async def _write_memory(self, ctx: RunContext[Any], content: str) -> str:
+        """Add to the notes.
+
+        Args:
+            ctx: The run.
+            content: Text to add.
+        """
+        notes = self._notes(ctx, call_id(ctx, "write", content))
+        return await asyncio.to_thread(notes.write, content)
+
+    async def _update_memory(self, ctx: RunContext[Any], old_text: str, new_text: str) -> str:
+        """Correct one place in the notes.
+
+        Args:
+            ctx: The run.
+            old_text: The text to replace, with enough around it to stand there only once.
+            new_text: The text in its place.
+        """
+        notes = self._notes(ctx, call_id(ctx, "update", old_text, new_text))
+        return await asyncio.to_thread(notes.update, old_text, new_text)
+
+    async def get_instructions(self, ctx: RunContext[Any]) -> list[InstructionPart] | None:
+        """Return the newest of the notes, framed as data; None if there are none or they cannot be read."""
+        try:
+            memory = await asyncio.to_thread(self.load, ctx)
+        except Exception as error:  # noqa: BLE001 - a run goes on without its notes; the tools say what is wrong
+            _logger.warning("a run goes on without its notes: %s", type(error).__name__)
+            return None
+        if memory is None:
+            return None
+        return [appending(format_memory_prompt(memory, self._max_lines), "memory")]
+
+    def load(self, ctx: RunContext[Any]) -> MemoryFile | None:
+        """Return the notes of a run's agent; None if there are none.
+
+        Raises:
+            MemoryAccessError: They cannot be read.
+            IdentifierError: `user_id` is a function and names nobody.
+        """
+        return self._notes(ctx).load()
+
+    async def for_run(self, ctx: RunContext[Any]) -> Any:
+        """Make sure that the run has a user where notes are kept by user, before its model is called.
+
+        Raises:
+            IdentifierError: `user_id` is a function and names nobody.
+        """
+        self._notes(ctx)
+        return await super().for_run(ctx)
+
+    def _notes(self, ctx: RunContext[Any], operation_id: str = "") -> AgentMemory:
+        if self._user_id is None:
+            owner = SHARED_OWNER
+        else:
+            owner = user_of(ctx, self._user_id)
+            if owner == SHARED_OWNER:
+                raise IdentifierError(
+                    "this user id stands for what belongs to no user. Give another."
+                )
+        return AgentMemory(
+            self.diary.user(owner),
+            self._agent_name,
+            self.path,
+            session_id=session_of(ctx, None),
+            operation_id=operation_id,
+        )
+
+
+_RETRIES = 10  # as for DiaryToolset

@@ -1,0 +1,236 @@
+"""A store for pydantic-ai-harness's `Memory`, kept in a diary: `Memory(store=TomlMemoryStore("./memories"))`."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import anyio.to_thread
+
+from tomldiary.diary import Diary
+from tomldiary.errors import Conflict, MissingExtra
+from tomldiary.memory_files import FileMutation, MemoryFiles, OperationReused
+from tomldiary_pydantic_ai.turn_taking import TurnTaking
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tomldiary.memory_files import Found
+
+__all__ = ["TomlMemoryStore"]
+
+T = TypeVar("T")
+
+
+class TomlMemoryStore:
+    """Memory files as text blocks of a diary: safe for several processes, with history, editable by hand.
+
+    It is a `MemoryStore`, a `MetadataMemoryStore` and a `SearchableMemoryStore` of pydantic-ai-harness. The
+    first part of a namespace is whose diary a file is in, so that forgetting a user finds it; without a
+    namespace a file belongs to no user. Searches find words in any of their forms.
+
+    Args:
+        diary: A `Diary`, or the folder of one.
+
+    Raises:
+        MissingExtra: pydantic-ai-harness is not installed.
+    """
+
+    def __init__(self, diary: Diary | str | os.PathLike[str]) -> None:
+        try:
+            # Looked up here: it pins the framework exactly, so that nothing else may depend on it.
+            self._types: Any = importlib.import_module("pydantic_ai_harness.memory")
+        except ModuleNotFoundError as error:
+            raise MissingExtra("TomlMemoryStore", package="pydantic-ai-harness") from error
+        self.diary = Diary(diary) if isinstance(diary, str | os.PathLike) else diary
+        self._files = MemoryFiles(self.diary)
+        self._turns = TurnTaking()
+
+    def __repr__(self) -> str:
+        return f"TomlMemoryStore({self.diary!r})"
+
+    async def read(self, path: str, *, max_chars: int) -> Any:
+        """Return the file at `path`, cut to `max_chars` characters; None if there is none.
+
+        Raises:
+            ValueError: The path is none, or `max_chars` is not positive.
+        """
+        if max_chars <= 0:
+            raise ValueError("max_chars must be positive")
+        await self._turns.wait(path)
+        found = await self._call(self._files.read, path)
+        if found is None:
+            return None
+        return self._types.MemoryFile(
+            content=found.content[:max_chars],
+            version=found.version,
+            operation_id=found.operation,
+            truncated=len(found.content) > max_chars,
+            metadata=found.metadata,
+        )
+
+    async def get_operation(self, operation: Any) -> Any:
+        """Return what was done under an operation id, or None.
+
+        Raises:
+            MemoryOperationConflictError: The id was used for something else.
+        """
+        done = await self._call(self._files.done, operation.id, operation.fingerprint)
+        return None if done is None else self._mutation(done)
+
+    async def write(
+        self, path: str, content: str, *, expected_version: str | None, operation: Any = None
+    ) -> Any:
+        """Create or replace a file whose version is the expected one, recording no metadata.
+
+        Raises:
+            MemoryConflictError: Somebody has written since. Nothing was changed.
+            MemoryOperationConflictError: The operation id was used for something else.
+            ValueError: The path is none, or the content is too long.
+        """
+        return await self.write_with_metadata(
+            path, content, expected_version=expected_version, metadata=None, operation=operation
+        )
+
+    async def write_with_metadata(
+        self,
+        path: str,
+        content: str,
+        *,
+        expected_version: str | None,
+        metadata: Mapping[str, str] | None,
+        operation: Any = None,
+    ) -> Any:
+        """Create or replace a file whose version is the expected one, with what is to be kept about it.
+
+        Raises:
+            MemoryConflictError: Somebody has written since. Nothing was changed.
+            MemoryOperationConflictError: The operation id was used for something else.
+            ValueError: The path is none, or the content or the metadata cannot be stored.
+        """
+        change = partial(
+            self._files.write,
+            path,
+            content,
+            expected=expected_version,
+            metadata=metadata,
+            **_named(operation),
+        )
+        return await self._change(path, change)
+
+    async def delete(
+        self, path: str, *, expected_version: str | None, operation: Any = None
+    ) -> Any:
+        """Remove a file whose version is the expected one.
+
+        Raises:
+            MemoryConflictError: Somebody has written since. Nothing was changed.
+            MemoryOperationConflictError: The operation id was used for something else.
+        """
+        change = partial(self._files.delete, path, expected=expected_version, **_named(operation))
+        return await self._change(path, change)
+
+    async def list_paths(self, prefix: str = "", *, limit: int) -> list[str]:
+        """Return the paths that begin with `prefix`, sorted, at most `limit`.
+
+        Raises:
+            ValueError: `limit` is not positive.
+        """
+        if limit <= 0:
+            raise ValueError("limit must be positive")
+        return (await self._call(lambda: list(self._files.paths(prefix))))[:limit]
+
+    async def search(
+        self,
+        prefix: str,
+        query: str,
+        *,
+        limit: int,
+        max_files: int,
+        max_chars: int,
+        max_file_chars: int,
+    ) -> Any:
+        """Return the files directly below `prefix` that match best, each with a part of its text.
+
+        Args:
+            prefix: Where to look; files in deeper scopes belong to others.
+            query: Words.
+            limit: Most files returned.
+            max_files: Most files looked at.
+            max_chars: Characters for all paths and parts together.
+            max_file_chars: Characters of a file, from its beginning, that a part may come from.
+        """
+        result = partial(self._types.MemorySearchResult, matches=[], scanned=0, truncated=False)
+        if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
+            return result()
+
+        def look() -> tuple[list[str], list[Found]]:
+            paths = [path for path in self._files.paths(prefix) if "/" not in path[len(prefix) :]]
+            known = set(paths[:max_files])
+            found = self._files.search(prefix, query, len(paths) or 1)
+            return paths, [one for one in found if one.path in known]
+
+        paths, found = await self._call(look)
+        matches: list[Any] = []
+        left = max_chars
+        for one in found[:limit]:
+            visible = one.path[len(prefix) :]
+            if left <= len(visible):
+                break
+            part = _part(one.content[:max_file_chars], one.words, left - len(visible))
+            left -= len(visible) + len(part)
+            matches.append(
+                self._types.MemorySearchMatch(path=one.path, snippet=part, score=one.score)
+            )
+        is_cut = any(len(one.content) > max_file_chars for one in found)
+        return result(
+            matches=matches,
+            scanned=min(len(paths), max_files),
+            truncated=is_cut or len(found) > len(matches) or len(paths) > max_files,
+        )
+
+    async def _change(self, path: str, change: Callable[[], FileMutation]) -> Any:
+        try:
+            done = await self._call(change)
+        except self._types.MemoryConflictError:
+            self._turns.lost(path)
+            raise
+        self._turns.done(path)
+        return self._mutation(done)
+
+    async def _call(self, function: Callable[..., T], *arguments: Any) -> T:
+        try:
+            return await anyio.to_thread.run_sync(partial(function, *arguments))
+        except OperationReused as error:
+            raise self._types.MemoryOperationConflictError(str(error)) from error
+        except Conflict as error:
+            raise self._types.MemoryConflictError(str(error)) from error
+
+    def _mutation(self, done: FileMutation) -> Any:
+        return self._types.MemoryMutation(
+            version=done.version, replayed=done.is_replayed, existed=done.existed
+        )
+
+
+def _named(operation: Any) -> dict[str, str]:
+    if operation is None:
+        return {}
+    return {"operation": operation.id, "fingerprint": operation.fingerprint}
+
+
+def _part(content: str, words: list[str], length: int) -> str:
+    """Return a part of a text around the first of these words."""
+    lower = content.lower()
+    places = [at for word in words if (at := lower.find(word.lower())) >= 0]
+    start = max(0, min(min(places, default=0) - length // 3, len(content) - length))
+    part = content[start : start + length]
+    if start and len(part) > _DOTS:
+        part = f"...{part[_DOTS:]}"
+    if start + length < len(content) and len(part) > _DOTS:
+        part = f"{part[:-_DOTS]}..."
+    return part
+
+
+_DOTS = 3

@@ -1,0 +1,99 @@
+"""Makes an agent with a diary durable; run by a test with an interpreter that has the engines.
+
+Usage: python durable_agents.py temporal|dbos|prefect FOLDER
+"""
+
+import asyncio
+import sys
+from pathlib import Path
+
+from pydantic_ai import Agent, models
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
+from pydantic_ai.models.function import FunctionModel
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
+
+models.ALLOW_MODEL_REQUESTS = False
+TOLD = []
+
+
+def respond(messages, _info):
+    TOLD.append(str(messages))
+    if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+        return ModelResponse(parts=[TextPart("done")])
+    return ModelResponse(parts=[ToolCallPart("remember", {"text": "milk", "category": "likes"})])
+
+
+def durable_agent(folder, durability):
+    diary = Diary(folder, agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    writer = MemoryWriter(diary)
+    capability = DiaryCapability(diary, "alice", "s1", writer=writer)
+    second = DiaryToolset(diary, "alice", id="second", inject=False).prefixed("second")
+    agent = Agent(
+        FunctionModel(respond),
+        name="keeper",
+        toolsets=[second],
+        capabilities=[capability, durability],
+    )
+    return diary, writer, agent
+
+
+def check(diary, writer):
+    assert writer.flush(30)
+    alice = diary.user("alice")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "milk"]
+    assert alice.conversations()["s1"].turns == 1
+    assert "- likes: tea" in TOLD[0]
+    writer.close_sync()
+
+
+def temporal(folder):
+    from pydantic_ai.durable_exec.temporal import TemporalDurability  # noqa: PLC0415 - only this engine's
+
+    durability = TemporalDurability()
+    diary, writer, agent = durable_agent(folder, durability)
+    activities = bound(agent).temporal_activities
+    names = [vars(one)["__temporal_activity_definition"].name for one in activities]
+    for operation in ("diary__load", "diary__submit", "diary__call_tool", "second__call_tool"):
+        assert any(operation in name for name in names), operation
+    # Outside of a workflow it runs like any other agent.
+    asyncio.run(agent.run("hello"))
+    check(diary, writer)
+
+
+def bound(agent):
+    found = []
+    agent.root_capability.apply(found.append)
+    return next(one for one in found if hasattr(one, "temporal_activities"))
+
+
+def dbos(folder):
+    from dbos import DBOS  # noqa: PLC0415 - only this engine's
+    from pydantic_ai.durable_exec.dbos import DBOSDurability  # noqa: PLC0415 - only this engine's
+
+    DBOS(config={"name": "keeper", "system_database_url": f"sqlite:///{folder}/dbos.sqlite"})
+    diary, writer, agent = durable_agent(folder / "memories", DBOSDurability())
+
+    @DBOS.workflow()
+    async def work(prompt: str) -> str:
+        return (await agent.run(prompt)).output
+
+    DBOS.launch()
+    assert asyncio.run(work("hello")) == "done"
+    check(diary, writer)
+    DBOS.destroy()
+
+
+def prefect(folder):
+    from pydantic_ai.durable_exec.prefect import PrefectDurability  # noqa: PLC0415 - only this engine's
+
+    diary, writer, agent = durable_agent(folder, PrefectDurability())
+    asyncio.run(agent.run("hello"))
+    check(diary, writer)
+
+
+if __name__ == "__main__":
+    {"temporal": temporal, "dbos": dbos, "prefect": prefect}[sys.argv[1]](Path(sys.argv[2]))
+    sys.stdout.write("ok\n")

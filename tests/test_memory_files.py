@@ -1,0 +1,121 @@
+"""Files with versions for a framework's memory store: compare and swap, one effect for one operation."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from tomldiary import Conflict, Diary
+from tomldiary.agent_memory import SHARED_OWNER
+from tomldiary.checkup import check
+from tomldiary.errors import InvalidValue
+from tomldiary.memory_files import MemoryFiles, OperationReused
+
+PATH = "alice/main/MEMORY.md"
+
+
+@pytest.fixture
+def files(tmp_path):
+    return MemoryFiles(Diary(tmp_path))
+
+
+def test_a_file_belongs_to_the_first_part_of_its_path_and_a_short_path_to_nobody(files):
+    files.write(PATH, "of alice", expected=None)
+    files.write("main/MEMORY.md", "of nobody", expected=None)
+    diary = files.diary
+    assert diary.user("alice").block("main/MEMORY.md").text == "of alice"
+    assert diary.user(SHARED_OWNER).block("main/MEMORY.md").text == "of nobody"
+    diary.user("alice").set_block("persona", "no file")
+    assert list(files.paths()) == [PATH, "main/MEMORY.md"]
+    diary.user("alice").forget(everything=True)
+    assert files.read(PATH) is None
+
+
+def test_only_who_knows_the_present_version_may_write(files):
+    first = files.write(PATH, "one", expected=None)
+    second = files.write(PATH, "one", expected=first.version)
+    assert second.version != first.version
+    for expected in (None, first.version):
+        with pytest.raises(Conflict, match="has changed since it was read"):
+            files.write(PATH, "two", expected=expected)
+        with pytest.raises(Conflict):
+            files.delete(PATH, expected=expected)
+    assert files.read(PATH).content == "one"
+    assert files.delete(PATH, expected=second.version).existed
+    assert files.read(PATH) is None
+
+
+def test_an_edit_by_hand_makes_another_version(files, tmp_path):
+    first = files.write(PATH, "by the agent", expected=None)
+    document = tmp_path / "alice" / "blocks.toml"
+    document.write_text(document.read_text("utf-8").replace("by the agent", "by a person"), "utf-8")
+    assert files.read(PATH).content == "by a person"
+    with pytest.raises(Conflict):
+        files.write(PATH, "again", expected=first.version)
+
+
+def test_an_operation_has_one_effect_also_after_a_restart(files, tmp_path):
+    done = files.write(PATH, "one", expected=None, operation="op", fingerprint="f")
+    for each in (files, MemoryFiles(Diary(tmp_path))):
+        again = each.write(PATH, "two", expected="x", operation="op", fingerprint="f")
+        assert (again.version, again.is_replayed) == (done.version, True)
+        assert each.done("op", "f") == again
+        with pytest.raises(OperationReused):
+            each.done("op", "other")
+        with pytest.raises(OperationReused):
+            each.delete(PATH, expected=done.version, operation="op", fingerprint="other")
+    assert files.read(PATH).content == "one"
+    assert files.done("unknown", "f") is None
+
+
+def test_only_so_many_receipts_are_kept_and_the_diary_stays_sound(files, tmp_path):
+    version = None
+    for number in range(260):
+        done = files.write(PATH, f"{number}", expected=version, operation=f"op {number}")
+        version = done.version
+    assert files.done("op 0", "") is None
+    assert files.done("op 259", "").is_replayed
+    assert len(files.diary.user("alice").document("receipts").split("[receipts.")) == 257
+    assert [found for found in check(files.diary) if found.level != "note"] == []
+
+
+@pytest.mark.parametrize(
+    "path", ["", ".", "..", "a/../b", "/a", "a//b", "a/b/", "a/\n/b", "a/\0/b"]
+)
+def test_a_path_that_leads_elsewhere_is_refused(files, tmp_path, path):
+    for use in (files.read, lambda path: files.write(path, "x", expected=None)):
+        with pytest.raises(InvalidValue, match="is no path"):
+            use(path)
+    assert not list(tmp_path.glob("*.toml"))
+
+
+def test_of_threads_that_write_the_same_version_one_wins(files):
+    first = files.write(PATH, "base", expected=None)
+    together = threading.Barrier(8)
+    won = []
+
+    def write(number):
+        together.wait()
+        with contextlib.suppress(Conflict):
+            won.append(files.write(PATH, f"{number}", expected=first.version))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert files.read(PATH).version == won[0].version
+
+
+def test_metadata_is_kept_with_its_write_and_no_other(files):
+    first = files.write(PATH, "one", expected=None, metadata={"by": "ui"})
+    assert files.read(PATH).metadata == {"by": "ui"}
+    files.write(PATH, "two", expected=first.version)
+    assert files.read(PATH).metadata is None
+    for wrong in ({"a": 1}, {"a": "\0"}, {"a": "x" * 5000}):
+        with pytest.raises(InvalidValue, match="metadata"):
+            files.write("alice/main/b.md", "x", expected=None, metadata=wrong)
+    assert files.read("alice/main/b.md") is None

@@ -1,0 +1,457 @@
+"""The memory in the conversation itself: told once, then what changed, and always as data."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+
+from pydantic_ai import Agent, models
+from pydantic_ai.capabilities import ProcessHistory
+from pydantic_ai.messages import (
+    CompactionPart,
+    ModelMessage,
+    ModelMessagesTypeAdapter,
+    ModelRequest,
+    ModelResponse,
+    SystemPromptPart,
+    TextContent,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.models.test import TestModel
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary.errors import InvalidTOML, InvalidValue
+from tomldiary_pydantic_ai import DiaryCapability
+from tomldiary_pydantic_ai.features import CAN_APPEND
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+models.ALLOW_MODEL_REQUESTS = False
+
+ROOT = Path(__file__).parents[1]
+
+
+class Talk:
+    """A conversation with an agent, and what its model was sent in the last request."""
+
+    def __init__(self, capability: Any, *more: Any, **options: Any) -> None:
+        self.instructions: list[str] = []
+        self.sent: list[list[ModelMessage]] = []
+        self.replies: list[ModelResponse] = []
+        self.messages: list[ModelMessage] = []
+        model = FunctionModel(self._answer)
+        self.agent: Agent[Any, str] = Agent(model, capabilities=[capability, *more], **options)
+
+    def _answer(self, messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        self.instructions.append(info.instructions or "")
+        self.sent.append(list(messages))
+        return self.replies.pop(0) if self.replies else ModelResponse(parts=[TextPart("hm")])
+
+    def say(self, prompt: str | None, **options: Any) -> str:
+        """Say something, and return what the diary told the model after it; "" if nothing."""
+        before = sum(len(told(message)) for message in self.messages)
+        result = asyncio.run(
+            self.agent.run(prompt, message_history=self.messages or None, **options)
+        )
+        self.messages = result.all_messages()
+        return "\n".join([text for message in self.messages for text in told(message)][before:])
+
+
+def told(message: ModelMessage) -> list[str]:
+    return [
+        item.content
+        for part in message.parts
+        if isinstance(part, UserPromptPart) and not isinstance(part.content, str)
+        for item in part.content
+        if isinstance(item, TextContent)
+    ]
+
+
+def diary_with(*likes: str, path: Any = "memory:") -> Diary:
+    diary = Diary(path)
+    with diary.user("alice").transaction():
+        for text in likes:
+            diary.user("alice").upsert_preference("likes", text)
+    return diary
+
+
+MANY = [f"fact number {n}" for n in range(20)]
+
+
+# What the model is told, and when
+
+
+def test_the_memory_is_told_once_and_then_what_changed(tmp_path: Path):
+    diary = diary_with(*MANY)
+    alice = diary.user("alice")
+    talk = Talk(DiaryCapability(diary, "alice"))
+    assert talk.say("hello").count("\n- likes: ") == 20
+    assert talk.say("again") == ""
+    alice.upsert_preference("likes", "milk")
+    alice.upsert_preference("likes", "fact 0 no more", id="pref001")
+    alice.forget_preference("likes", "pref002")
+    assert set(talk.say("third").splitlines()[1:-1]) == {
+        "no longer: likes: fact number 0",
+        "no longer: likes: fact number 1",
+        "+ likes: fact 0 no more (2×)",
+        "+ likes: milk",
+    }
+    assert talk.say("fourth") == ""
+
+
+def test_every_request_begins_with_the_one_before_it():
+    diary = diary_with(*MANY)
+    talk = Talk(DiaryCapability(diary, "alice"))
+    for number in range(6):
+        talk.say(f"turn {number}")
+        diary.user("alice").upsert_preference("likes", f"new fact {number}")
+    flat = [[part for message in sent for part in texts(message)] for sent in talk.sent]
+    for shorter, longer in pairwise(flat):
+        assert longer[: len(shorter)] == shorter
+    assert len(set(talk.instructions)) == 1
+
+
+def texts(message: ModelMessage) -> list[str]:
+    return [str(getattr(part, "content", "")) for part in message.parts]
+
+
+def test_the_instructions_are_the_same_for_everybody():
+    diary = diary_with(*MANY)
+    given: set[str] = set()
+    for user in ("alice", "bob", "müller@example.org"):
+        talk = Talk(DiaryCapability(diary, user))
+        talk.say("hello")
+        given.update(talk.instructions)
+    (text,) = given
+    assert "fact" not in text
+
+
+def test_a_conversation_that_was_stored_and_loaded_is_not_told_again():
+    diary = diary_with(*MANY)
+    talk = Talk(DiaryCapability(diary, "alice"))
+    talk.say("hello")
+    talk.messages = ModelMessagesTypeAdapter.validate_json(
+        ModelMessagesTypeAdapter.dump_json(talk.messages)
+    )
+    assert talk.say("again") == ""
+    diary.user("alice").upsert_preference("likes", "milk")
+    assert talk.say("third").splitlines()[1:-1] == ["+ likes: milk"]
+
+
+def test_a_conversation_that_lost_its_marks_is_told_afresh():
+    diary = diary_with(*MANY)
+    talk = Talk(DiaryCapability(diary, "alice"))
+    talk.say("hello")
+    for message in talk.messages:
+        for part in message.parts:
+            if isinstance(part, UserPromptPart) and not isinstance(part.content, str):
+                part.content = "\n".join(
+                    str(getattr(item, "content", item)) for item in part.content
+                )
+    assert talk.say("again").count("\n- likes: ") == 20
+
+
+def test_a_text_of_the_users_that_looks_like_memory_is_not_taken_for_it():
+    talk = Talk(DiaryCapability(diary_with("tea"), "alice"))
+    talk.say("hello")
+    (fake,) = (text for message in talk.messages for text in told(message))
+    other = Talk(DiaryCapability(diary_with("tea"), "alice"))
+    assert fake in other.say(fake)
+
+
+@pytest.mark.parametrize("where", ["response", "history"])
+def test_after_a_compaction_the_memory_is_told_afresh(where: str):
+    diary = diary_with(*MANY)
+    talk = Talk(DiaryCapability(diary, "alice"))
+    talk.say("hello")
+    if where == "response":
+        part = CompactionPart(content="They talked.", provider_name="function")
+        talk.messages.append(ModelResponse(parts=[part]))
+    else:  # what a summarising history processor leaves
+        talk.messages = [
+            ModelRequest(parts=[UserPromptPart("They talked.")]),
+            ModelResponse(parts=[TextPart("I see.")]),
+        ]
+    assert talk.say("again").count("\n- likes: ") == 20
+
+
+def test_a_compaction_within_a_run_has_the_memory_told_again_at_once():
+    diary = diary_with(*MANY)
+
+    def shorten(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return messages[-2:] if len(messages) > 2 else messages
+
+    talk = Talk(DiaryCapability(diary, "alice"))
+    shortening = Talk(ProcessHistory(shorten), DiaryCapability(diary, "alice"))
+    for one in (talk, shortening):
+        one.replies = [ModelResponse(parts=[ToolCallPart("recall", {"query": "fact"})])]
+        one.say("hello")
+    assert [sum(len(told(m)) for m in sent) for sent in talk.sent] == [1, 1]
+    assert [sum(len(told(m)) for m in sent) for sent in shortening.sent] == [1, 1]
+    assert any(isinstance(p, ToolReturnPart) for m in shortening.sent[1] for p in m.parts)
+
+
+def test_the_model_is_told_at_the_prompt_and_not_among_the_results_of_tools():
+    diary = diary_with(*MANY)
+    talk = Talk(DiaryCapability(diary, "alice"))
+    talk.replies = [
+        ModelResponse(parts=[ToolCallPart("remember", {"text": "milk", "category": "likes"})])
+    ]
+    assert "milk" not in talk.say("I like milk")
+    last = talk.sent[1][-1]
+    assert [part.part_kind for part in last.parts] == ["tool-return"]
+    assert talk.say("again").splitlines()[1:-1] == ["+ likes: milk"]
+
+
+def test_the_system_prompt_and_the_prompt_stay_where_they_were():
+    talk = Talk(DiaryCapability(diary_with("tea"), "alice"), system_prompt="Be kind.")
+    talk.say("hello")
+    kinds = [type(part) for message in talk.sent[0] for part in message.parts]
+    assert kinds == [SystemPromptPart, UserPromptPart, UserPromptPart]
+    assert texts(talk.sent[0][0])[:2] == ["Be kind.", "hello"]
+
+
+def test_two_memories_in_one_agent_are_kept_apart():
+    team = diary_with("deploys on Fridays")
+    own = diary_with("tea")
+    first = DiaryCapability(own, "alice", heading="## Yours")
+    second = DiaryCapability(team, "alice", heading="## The team's", id="team", tools="none")
+    talk = Talk(first, second)
+    text = talk.say("hello")
+    assert "## Yours\n<user_memory" in text
+    assert "## The team's\n<user_memory" in text
+    team.user("alice").upsert_preference("likes", "rolls back on Mondays")
+    assert "Mondays" in talk.say("again")
+    assert "tea" not in talk.say("third")
+
+
+def test_two_diaries_under_one_id_are_refused():
+    first, second = (DiaryCapability(diary_with(text), "alice") for text in ("tea", "milk"))
+    with pytest.raises(Exception, match="id"):
+        Talk(first, second).say("hello")
+
+
+def test_memory_of_two_users_in_one_conversation_is_told_to_each():
+    diary = diary_with("tea")
+    diary.user("bob").upsert_preference("likes", "milk")
+    talk = Talk(DiaryCapability(diary, lambda ctx: ctx.deps), deps_type=str)
+    assert "likes: tea" in talk.say("hello", deps="alice")
+    text = talk.say("hello, it is Bob now", deps="bob")
+    assert "likes: milk" in text
+    assert "tea" not in text
+
+
+def test_what_matches_the_prompt_is_told_where_that_is_asked_for():
+    diary = diary_with("sails at weekends", *MANY, *MANY)
+    talk = Talk(DiaryCapability(diary, "alice", query="prompt", max_tokens=60))
+    assert "sails" not in talk.say("hello")
+    assert "+ likes: sails at weekends" in talk.say("Where could I go sailing?") or "sails" in str(
+        told(talk.messages[-2])
+    )
+
+
+def test_memory_in_the_instructions_is_there_only_where_that_is_asked_for():
+    diary = diary_with(*MANY)
+    talk = Talk(DiaryCapability(diary, "alice", inject="instructions"))
+    assert talk.say("hello") == ""
+    assert "likes: fact number 7" in talk.instructions[0]
+    diary.user("alice").upsert_preference("likes", "milk")
+    talk.say("again")
+    everything = talk.instructions[1] + str(talk.sent[1])
+    assert "milk" in everything
+    # Where the framework can, the first text stays as it was, and the change comes after it.
+    assert ("milk" not in talk.instructions[1]) is CAN_APPEND
+    hidden = Talk(DiaryCapability(diary, "alice", inject=False))
+    hidden.say("hello")
+    assert "fact number" not in hidden.instructions[0] + str(hidden.sent)
+
+
+def test_a_capability_offers_the_tools_of_the_toolset(tmp_path: Path):
+    def offered(**options: Any) -> list[str]:
+        model = TestModel(call_tools=[])
+        agent = Agent(model, capabilities=[DiaryCapability(tmp_path, "alice", **options)])
+        asyncio.run(agent.run("hello"))
+        parameters = model.last_model_request_parameters
+        assert parameters is not None
+        return [tool.name for tool in parameters.function_tools]
+
+    assert offered() == ["recall", "remember", "update", "forget"]
+    assert offered(tools="read") == ["recall"]
+    assert offered(tools="none") == []
+    with pytest.raises(InvalidValue, match="there is no tool 'write'"):
+        DiaryCapability(tmp_path, "alice", tools=["write"])
+    prefixed = Talk(DiaryCapability(diary_with("tea"), "alice").prefix_tools("diary"))
+    prefixed.replies = [ModelResponse(parts=[ToolCallPart("diary_recall", {"query": "tea"})])]
+    assert "likes: tea" in prefixed.say("hello")
+    assert "likes/pref001: tea" in str(prefixed.sent[1])
+
+
+def test_whose_run_it_is_is_asked_once():
+    asked: list[str] = []
+
+    def user(ctx: Any) -> str:
+        asked.append(ctx.run_id)
+        return "alice"
+
+    diary = diary_with("tea")
+    talk = Talk(DiaryCapability(diary, user))
+    call = ToolCallPart("remember", {"text": "milk", "category": "likes"})
+    talk.replies = [ModelResponse(parts=[call])]
+    talk.say("hello")
+    assert len(asked) == 1
+    assert len(diary.user("alice").preferences("likes")) == 2
+
+
+def test_a_memory_that_cannot_be_read_stops_a_run_only_where_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice" / "preferences.toml").write_text("= broken", encoding="utf-8")
+    assert Talk(DiaryCapability(tmp_path, "alice")).say("hello") == ""
+    assert "a run goes on without its memory: InvalidTOML" in caplog.text
+    with pytest.raises(InvalidTOML):
+        Talk(DiaryCapability(tmp_path, "alice", on_error="raise")).say("hello")
+
+
+# Specs, spans, durable execution
+
+
+def test_an_agent_spec_makes_one(tmp_path: Path):
+    spec = {
+        "model": "test",
+        "capabilities": [
+            {"DiaryCapability": {"diary": str(tmp_path), "user_id": "alice", "extractor": "rules"}}
+        ],
+    }
+    assert DiaryCapability.get_serialization_name() == "DiaryCapability"
+    agent = Agent.from_spec(spec, custom_capability_types=[DiaryCapability])
+    model = TestModel(call_tools=["recall"])
+    asyncio.run(agent.run("I love green tea.", model=model))
+    (capability,) = find(agent)
+    assert capability.writer.flush(30)
+    capability.writer.close_sync()
+    assert Diary(tmp_path).user("alice").recall("tea")
+    wrong = {"model": "test", "capabilities": [{"DiaryCapability": {"diary": "x", "toools": []}}]}
+    with pytest.raises(Exception, match="toools"):
+        Agent.from_spec(wrong, custom_capability_types=[DiaryCapability])
+
+
+def find(agent: Any) -> list[Any]:
+    found: list[Any] = []
+    agent.root_capability.apply(found.append)
+    return [one for one in found if isinstance(one, DiaryCapability)]
+
+
+def test_a_spec_file_makes_one(tmp_path: Path):
+    pytest.importorskip("yaml")
+    diary_with("tea", path=tmp_path / "memories")
+    file = tmp_path / "agent.yaml"
+    file.write_text(
+        f"model: test\ncapabilities:\n  - DiaryCapability:\n      diary: {tmp_path}/memories\n"
+        "      user_id: alice\n      tools: read\n",
+        encoding="utf-8",
+    )
+    agent = Agent.from_file(file, custom_capability_types=[DiaryCapability])
+    model = TestModel(call_tools=[])
+    result = asyncio.run(agent.run("hello", model=model))
+    assert "likes: tea" in str(result.all_messages())
+
+
+def test_spans_say_what_was_done_and_neither_what_is_stored_nor_whose_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    trace = pytest.importorskip("opentelemetry.trace")
+    from pydantic_ai.models.instrumented import InstrumentationSettings  # noqa: PLC0415 - needs what is looked for above
+
+    spans: list[tuple[str, dict[str, Any]]] = []
+
+    class Span(trace.NonRecordingSpan):
+        def __init__(self, name: str) -> None:
+            super().__init__(trace.INVALID_SPAN_CONTEXT)
+            self.attributes: dict[str, Any] = {}
+            spans.append((name, self.attributes))
+
+        def is_recording(self) -> bool:
+            return True
+
+        def set_attribute(self, key: str, value: Any) -> None:
+            self.attributes[key] = value
+
+        def record_exception(self, exception: BaseException, *args: Any, **kwargs: Any) -> None:
+            self.attributes["exception"] = str(exception)
+
+    class Tracer(trace.NoOpTracer):
+        def start_span(self, name: str, *args: Any, **kwargs: Any) -> Span:
+            return Span(name)
+
+        @contextmanager
+        def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[Span]:
+            yield Span(name)
+
+    class Provider(trace.NoOpTracerProvider):
+        def get_tracer(self, *args: Any, **kwargs: Any) -> Tracer:
+            return Tracer()
+
+    diary = diary_with("the secret", path=tmp_path)
+    diary.agent = "rules"
+    writer = MemoryWriter(diary)
+    settings = InstrumentationSettings(tracer_provider=Provider(), include_content=False)
+    talk = Talk(DiaryCapability(diary, "alice", writer=writer))
+    monkeypatch.setattr(talk.agent, "_instrument_default", settings)
+    calls = [
+        ToolCallPart("recall", {"query": "the secret"}),
+        ToolCallPart("forget", {"key": "likes/the secret"}),
+    ]
+    talk.replies = [ModelResponse(parts=calls)]
+    talk.say("hello")
+    writer.close_sync()
+    ours = {name: attributes for name, attributes in spans if name.startswith("tomldiary.")}
+    assert set(ours) == {"tomldiary.inject", "tomldiary.recall", "tomldiary.forget", "tomldiary.submit"}  # fmt: skip
+    assert ours["tomldiary.inject"]["tomldiary.facts"] == 1
+    assert ours["tomldiary.forget"] == {"tomldiary.failed": True}
+    assert ours["tomldiary.submit"] == {"tomldiary.status": "completed"}
+    written = json.dumps(ours)
+    assert "secret" not in written
+    assert "alice" not in written
+
+
+DURABLE = os.environ.get("TOMLDIARY_DURABLE_PYTHON")
+
+
+@pytest.mark.skipif(DURABLE is None, reason="$TOMLDIARY_DURABLE_PYTHON names no interpreter")
+@pytest.mark.parametrize("engine", ["temporal", "dbos", "prefect"])
+def test_an_agent_with_a_diary_can_be_made_durable(tmp_path: Path, engine: str):
+    done = subprocess.run(
+        [str(DURABLE), str(ROOT / "tests" / "durable_agents.py"), engine, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("ok")
+
+
+def test_without_the_package_of_the_engine_nothing_durable_is_needed(tmp_path: Path):
+    code = "import tomldiary_pydantic_ai, sys; print({'temporalio', 'dbos', 'prefect'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,517 @@
+"""Every run of an agent reaches the writer as a turn, however it ends; users are never mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+
+from pydantic import BaseModel
+from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ToolOutput, models
+from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextPart,
+    ToolCallPart,
+    ToolReturnPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import UsageLimits
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+models.ALLOW_MODEL_REQUESTS = False
+
+ROOT = Path(__file__).parents[1]
+SAID = "I like tea."
+
+
+class Kept(MemoryWriter):
+    """A writer that also keeps the turns it was handed."""
+
+    def __init__(self, diary: Diary, **options: Any) -> None:
+        super().__init__(diary, **options)
+        self.turns: list[Turn] = []
+
+    def submit_nowait(self, turn: Turn) -> Any:
+        receipt = super().submit_nowait(turn)
+        self.turns.append(turn)
+        return receipt
+
+
+def answer(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+    return ModelResponse(parts=[TextPart("Good choice.")])
+
+
+async def stream(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for word in ("Good ", "choice."):
+        yield word
+
+
+def fail(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+    raise ModelHTTPError(500, "scripted")
+
+
+def call_once(tool: str, **arguments: Any) -> Any:
+    """Return a model that calls a tool, and then answers."""
+
+    def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        last = messages[-1]
+        if any(isinstance(part, ToolReturnPart) for part in last.parts):
+            return ModelResponse(parts=[TextPart("Good choice.")])
+        return ModelResponse(parts=[TextPart("Let me see."), ToolCallPart(tool, arguments)])
+
+    return respond
+
+
+class Setting:
+    """An agent with a memory that is not empty, and the writer that its turns should reach."""
+
+    def __init__(self, path: Path, respond: Any = answer, **options: Any) -> None:
+        self.diary = Diary(path, agent="rules")
+        self.diary.user("alice").upsert_preference("dislikes", "the colour green")
+        self.writer = Kept(self.diary)
+        self.capability = DiaryCapability(self.diary, "alice", "s1", writer=self.writer)
+        model = FunctionModel(respond, stream_function=stream)
+        self.agent: Agent[None, Any] = Agent(model, capabilities=[self.capability], **options)
+
+    def the_turn(self, status: str, assistant: str) -> Turn:
+        """Check that one turn was handed in and applied, and return it."""
+        assert self.writer.flush(30)
+        (turn,) = self.writer.turns
+        assert (turn.user_id, turn.session_id, turn.user_msg) == ("alice", "s1", SAID)
+        assert (turn.status, turn.assistant_msg) == (status, assistant)
+        assert turn.operation_id
+        assert self.writer.stats()["failed"] == 0
+        assert self.diary.user("alice").conversations()["s1"].turns == 1
+        self.writer.close_sync()
+        return turn
+
+
+# The ways in which a run ends
+
+
+def test_a_run_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    result = asyncio.run(setting.agent.run(SAID))
+    turn = setting.the_turn("completed", "Good choice.")
+    assert turn.operation_id == result.run_id
+    assert [item.text for item in setting.diary.user("alice").preferences("likes").values()] == [SAID]  # fmt: skip
+
+
+def test_a_sync_run_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    loop = asyncio.new_event_loop()  # else the framework makes one that nobody closes
+    asyncio.set_event_loop(loop)
+    try:
+        setting.agent.run_sync(SAID)
+        setting.the_turn("completed", "Good choice.")
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def test_a_streamed_run_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.run_stream(SAID) as response:
+            assert [text async for text in response.stream_text(delta=True)]
+
+    asyncio.run(run())
+    setting.the_turn("completed", "Good choice.")
+
+
+def test_a_run_that_was_stepped_through_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            async for _ in steps:
+                pass
+
+    asyncio.run(run())
+    setting.the_turn("completed", "Good choice.")
+
+
+def test_a_stream_that_its_reader_left_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.run_stream(SAID) as response:
+            async for _ in response.stream_text(delta=True):
+                break
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "Good choice.")
+
+
+def test_a_stepped_run_that_its_reader_left_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        return "seen"
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            async for node in steps:
+                if Agent.is_call_tools_node(node):
+                    break
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "Let me see.")
+
+
+def test_a_run_whose_task_was_cancelled_in_a_tool_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("wait"))
+
+    async def run() -> None:
+        waiting = asyncio.Event()
+
+        @setting.agent.tool_plain
+        async def wait() -> str:
+            waiting.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        task = asyncio.create_task(setting.agent.run(SAID))
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "Let me see.")
+
+
+def test_a_run_whose_task_was_cancelled_while_the_model_was_asked_is_handed_in(tmp_path: Path):
+    waiting = asyncio.Event()
+
+    async def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        waiting.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    setting = Setting(tmp_path, respond)
+
+    async def run() -> None:
+        task = asyncio.create_task(setting.agent.run(SAID))
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "")
+
+
+def test_a_run_whose_model_failed_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, fail)
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("failed", "")
+
+
+def test_a_run_that_used_up_its_requests_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        return "seen"
+
+    with pytest.raises(UsageLimitExceeded):
+        asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=1)))
+    setting.the_turn("failed", "Let me see.")
+
+
+def test_a_run_that_was_not_allowed_one_request_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    with pytest.raises(UsageLimitExceeded):
+        asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=0)))
+    setting.the_turn("failed", "")
+
+
+def test_a_run_whose_tool_failed_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("failed", "Let me see.")
+
+
+# What of a run is handed in
+
+
+def test_what_the_diary_itself_told_the_model_is_not_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    seen: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(repr(messages))
+        return answer(messages, info)
+
+    asyncio.run(setting.agent.run(SAID, model=FunctionModel(respond)))
+    turn = setting.the_turn("completed", "Good choice.")
+    assert "the colour green" in seen[0]
+    assert "green" not in turn.user_msg + turn.assistant_msg
+
+
+def test_only_the_turn_itself_is_handed_in_and_not_those_before_it(tmp_path: Path):
+    setting = Setting(tmp_path)
+    first = asyncio.run(setting.agent.run(SAID))
+    asyncio.run(setting.agent.run("And cake.", message_history=first.all_messages()))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "And cake."]
+    assert len({turn.operation_id for turn in setting.writer.turns}) == 2
+    setting.writer.close_sync()
+
+
+def test_an_answer_that_is_no_text_is_handed_in_as_json(tmp_path: Path):
+    class Order(BaseModel):
+        drink: str
+
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"drink": "tea"})])
+
+    setting = Setting(tmp_path, respond, output_type=ToolOutput(Order))
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", '{"drink":"tea"}')
+
+
+def test_a_prompt_with_pictures_is_handed_in_with_its_words(tmp_path: Path):
+    setting = Setting(tmp_path)
+    picture = BinaryContent(b"x", media_type="image/png")
+    asyncio.run(setting.agent.run([SAID, picture]))
+    setting.the_turn("completed", "Good choice.")
+
+
+def test_a_run_that_waits_for_approval_is_handed_in_and_so_is_the_rest_of_it(tmp_path: Path):
+    setting = Setting(
+        tmp_path,
+        call_once("look"),
+        output_type=[str, DeferredToolRequests],
+        instructions="Be brief.",
+    )
+
+    @setting.agent.tool_plain(requires_approval=True)
+    def look() -> str:
+        return "seen"
+
+    async def run() -> None:
+        waiting = await setting.agent.run(SAID)
+        assert isinstance(waiting.output, DeferredToolRequests)
+        approvals = {waiting.output.approvals[0].tool_call_id: True}
+        done = await setting.agent.run(
+            message_history=waiting.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals=approvals),
+        )
+        assert done.output == "Good choice."
+
+    asyncio.run(run())
+    first, second = setting.writer.turns
+    assert (first.user_msg, first.assistant_msg) == (SAID, "Let me see.")
+    assert (second.user_msg, second.assistant_msg) == ("", "Good choice.")
+    assert setting.writer.flush(30)
+    assert setting.writer.stats()["failed"] == 0
+    setting.writer.close_sync()
+
+
+def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
+    hold = threading.Event()
+    setting = Setting(tmp_path)
+
+    def slow(_message: str, *, deps: Any) -> None:
+        assert hold.wait(30)
+
+    setting.diary.agent = slow
+    setting.writer = Kept(setting.diary, workers=1, qsize=1)
+    setting.capability.writer = setting.writer
+
+    async def run() -> None:
+        runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
+        done, _ = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) < 5
+        hold.set()
+        await asyncio.gather(*runs)
+
+    asyncio.run(run())
+    assert setting.writer.flush(30)
+    assert len(setting.writer.turns) == 5
+    setting.writer.close_sync()
+
+
+def test_a_writer_that_is_closed_does_not_change_how_a_run_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    setting = Setting(tmp_path)
+    setting.writer.close_sync()
+    assert asyncio.run(setting.agent.run(SAID)).output == "Good choice."
+    assert "a turn could not be handed in: RuntimeError" in caplog.text
+    assert SAID not in caplog.text
+
+
+def test_turns_of_a_program_that_ends_at_once_are_applied(tmp_path: Path):
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests")]!r}
+from pathlib import Path
+from test_pydantic_ai_turns import SAID, Setting
+Setting(Path({str(tmp_path)!r})).agent.run_sync(SAID)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert Diary(tmp_path).user("alice").conversations()["s1"].turns == 1
+
+
+# Many at once
+
+
+@dataclass
+class Deps:
+    user_id: str
+    word: str = ""
+
+
+def test_thirty_users_at_once_never_see_or_get_what_is_anothers(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    users = [f"user {n}@example.org" for n in range(30)]
+    for user in users:
+        diary.user(user).upsert_preference("likes", f"the secret of {user}")
+    writer = Kept(diary)
+    told: dict[str, str] = {}
+    together = asyncio.Barrier(len(users))
+
+    async def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        await together.wait()  # all runs are under way at the same time
+        text = repr(messages)
+        (user,) = {one for one in users if f"I am {one}." in text}
+        told[user] = text
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart(f"Hello {user}.")])
+        call = {"text": f"noted by {user}", "category": "likes"}
+        return ModelResponse(parts=[ToolCallPart("remember", call)])
+
+    agent = Agent(
+        FunctionModel(respond),
+        deps_type=Deps,
+        capabilities=[DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)],
+    )
+
+    async def run() -> None:
+        await asyncio.gather(*(agent.run(f"I am {user}.", deps=Deps(user)) for user in users))
+
+    asyncio.run(run())
+    assert writer.flush(30)
+    for user in users:
+        others = [one for one in users if one != user]
+        assert f"the secret of {user}" in told[user]
+        assert not any(f"the secret of {one}'" in told[user] for one in others)
+        stored = {item.text for item in diary.user(user).preferences("likes").values()}
+        assert {f"the secret of {user}", f"noted by {user}"} <= stored
+        (turn,) = [turn for turn in writer.turns if turn.user_id == user]
+        assert (turn.user_msg, turn.assistant_msg) == (f"I am {user}.", f"Hello {user}.")
+    writer.close_sync()
+
+
+@pytest.mark.parametrize("runs", [20, 40])
+@pytest.mark.parametrize("door", ["toolset", "capability"])
+def test_runs_that_write_to_one_user_at_once_all_keep_what_they_wrote(
+    tmp_path: Path, runs: int, door: str
+):
+    assert write_together(tmp_path, door, [f"fact {n}" for n in range(runs)]) == "done"
+    stored = Diary(tmp_path).user("alice").preferences("likes").values()
+    assert sorted(item.text for item in stored) == sorted(f"fact {n}" for n in range(runs))
+
+
+def test_two_processes_that_write_to_one_user_at_once_keep_what_both_wrote(tmp_path: Path):
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests")]!r}
+from pathlib import Path
+from test_pydantic_ai_turns import write_together
+print("ready", flush=True)
+sys.stdin.readline()
+write_together(Path({str(tmp_path)!r}), "capability", [f"{{sys.argv[1]}} {{n}}" for n in range(20)])
+"""
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", code, name],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    env={**os.environ, "PYTHONPATH": ""},
+                )
+            )
+            for name in ("one", "two")
+        ]
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in started:
+            process.communicate("go\n", timeout=60)
+            assert process.returncode == 0
+    stored = Diary(tmp_path).user("alice").preferences("likes").values()
+    expected = [f"{name} {n}" for name in ("one", "two") for n in range(20)]
+    assert sorted(item.text for item in stored) == sorted(expected)
+
+
+def write_together(path: Path, door: str, facts: list[str]) -> str:
+    """Let as many runs as there are facts note down one each at the same time, all about one user."""
+    together = asyncio.Barrier(len(facts))
+
+    async def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart("done")])
+        await together.wait()
+        first = messages[0]
+        assert isinstance(first, ModelRequest)
+        call = {"text": str(first.parts[0].content), "category": "likes"}
+        return ModelResponse(parts=[ToolCallPart("remember", call)])
+
+    toolset: Any = {"toolsets": [DiaryToolset(path, "alice")]}
+    capability: Any = {"capabilities": [DiaryCapability(path, "alice")]}
+    agent = Agent(FunctionModel(respond), **(toolset if door == "toolset" else capability))
+
+    async def run() -> set[str]:
+        return {result.output for result in await asyncio.gather(*map(agent.run, facts))}
+
+    (output,) = asyncio.run(run())
+    return output
+
+
+def test_a_run_without_a_user_fails_before_its_model_and_hands_in_nothing(tmp_path: Path):
+    writer = Kept(Diary(tmp_path))
+    requests: list[Any] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        requests.append(messages)
+        return answer(messages, info)
+
+    for user in (None, "", "  ", 7):
+        capability = DiaryCapability(writer.diary, user, writer=writer)  # pyright: ignore[reportArgumentType]
+        agent = Agent(FunctionModel(respond), capabilities=[capability])
+        with pytest.raises((ValueError, UserError)):
+            asyncio.run(agent.run(SAID))
+    assert (requests, writer.turns) == ([], [])

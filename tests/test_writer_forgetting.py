@@ -1,0 +1,153 @@
+"""What is forgotten goes from journals and dead letters too, also from those in use."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from tomldiary import Diary, Forgotten, MemoryWriter, Turn
+from tomldiary.forgetting import Selection
+from tomldiary.writing.dead_letters import DeadLetters
+from tomldiary.writing.retrying import RetryPolicy
+
+LONG = 30
+
+
+class Gate:
+    """An extractor that waits until it is let through, and stores what the user said."""
+
+    def __init__(self):
+        self.began, self.open = threading.Semaphore(0), threading.Event()
+        self.seen = []
+
+    async def run(self, message, *, deps):
+        self.seen.append(deps.user_msg)
+        self.began.release()
+        while not self.open.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        if deps.user_msg.startswith("bad"):
+            raise ValueError(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+def hits(folder, *words):
+    return [
+        (path.relative_to(folder).as_posix(), word)
+        for path in folder.rglob("*")
+        if path.is_file()
+        for word in words
+        if word.encode() in path.read_bytes()
+    ]
+
+
+def texts(diary, user="alice"):
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+def submit(writer, *texts, user="alice", session="s"):
+    receipts = [writer.submit_nowait(Turn(user, session, text, "ok")) for text in texts]
+    for receipt in receipts:
+        assert receipt.wait_stored(LONG)
+    return receipts
+
+
+def test_a_queued_turn_of_the_forgotten_session_is_gone_and_the_others_are_applied(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, workers=1) as writer:
+        [first] = submit(writer, "first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        [gone] = submit(writer, "secret jazz", session="gone")
+        [kept] = submit(writer, "tea", session="kept")
+        assert hits(tmp_path, "secret")
+        diary.user("alice").forget(session_id="gone")
+        assert hits(tmp_path, "secret") == []
+        gate.open.set()
+        first.wait(LONG)
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+        kept.wait(LONG)
+        stats = writer.stats()
+    assert texts(diary) == ["tea"]
+    assert "secret jazz" not in diary.user("alice").render()
+    assert (stats["completed"], stats["failed"], stats["dead_letters"]) == (2, 1, 0)
+    assert hits(tmp_path, "secret") == []
+
+
+def test_what_a_model_made_of_a_turn_before_a_forgetting_goes_too(tmp_path):
+    """It had read the memory that was forgotten; the turn is read again."""
+    diary = Diary(tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, "copied", ()))
+    writer = MemoryWriter(diary)
+    receipts = []
+    with diary.engine.backend.lock("alice", LONG):  # nothing can be committed meanwhile
+        receipts += submit(writer, "a turn")
+        journal = next((tmp_path / ".tomldiary" / "journal").iterdir())
+        while not hits(journal, "copied"):
+            threading.Event().wait(0.01)
+        diary.engine.backend.forget("alice", Selection(session_id="another"))
+        assert hits(tmp_path, "copied") == []
+        assert hits(journal, "a turn")
+    receipts[0].wait(LONG)
+    assert texts(diary) == ["copied"]
+    writer.close_sync()
+
+
+@pytest.mark.parametrize("verb", ["forget", "delete_user"])
+def test_a_user_who_is_deleted_is_not_brought_back_by_queued_turns(tmp_path, verb):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    diary.user("alice").upsert_preference("likes", "tea")
+    with MemoryWriter(diary, workers=1) as writer:
+        receipts = submit(writer, "secret one", "secret two")
+        assert gate.began.acquire(timeout=LONG)
+        if verb == "forget":
+            diary.user("alice").forget(everything=True)
+        else:
+            asyncio.run(diary.backend.delete_user("alice"))
+        gate.open.set()
+        for receipt in receipts:
+            with pytest.raises(Forgotten):
+                receipt.wait(LONG)
+        assert gate.seen == ["secret one"]  # the other was not even shown to the model
+        assert hits(tmp_path, "secret", "alice") == []
+        [again] = submit(writer, "coffee")
+        again.wait(LONG)
+    assert texts(diary) == ["coffee"]
+
+
+def test_the_journal_of_a_closed_writer_forgets_as_well(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    writer = MemoryWriter(diary)
+    submit(writer, "secret")
+    submit(writer, "juice", user="bob")
+    stats = writer.close_sync(drain=False)
+    assert stats["pending"] == 2
+    diary.user("alice").forget(everything=True)
+    assert hits(tmp_path, "secret") == []
+    gate.open.set()
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(LONG)
+    assert (texts(diary), texts(diary, "bob")) == ([], ["juice"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "left"),
+    [({"session_id": "s"}, []), ({"session_id": "t"}, ["bad secret"]), ({"everything": True}, [])],
+)
+def test_dead_letters_forget(tmp_path, selector, left):
+    gate = Gate()
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        for receipt in submit(writer, "bad secret"):
+            with pytest.raises(Exception, match="bad secret"):
+                receipt.wait(LONG)
+    letters = DeadLetters(tmp_path / ".tomldiary" / "journal")
+    assert [letter.turn.user_msg for letter in letters.list()] == ["bad secret"]
+    diary.user("alice").forget(**selector)
+    assert [letter.turn.user_msg for letter in letters.list()] == left
+    assert bool(hits(tmp_path, "secret")) == bool(left)

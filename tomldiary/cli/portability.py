@@ -1,0 +1,74 @@
+"""`export` and `import`: one user's whole memory out of a folder and back into one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tomldiary.cli.memory import known_user
+from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.diary import Diary
+from tomldiary.errors import InvalidValue
+
+__all__ = ["export_memory", "import_memory"]
+
+
+def export_memory(
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A new file for it, which only you can read; else it is printed."),
+    ] = None,
+) -> None:
+    """Print everything that is remembered about a user as JSON, or write it to a file."""
+    exported = known_user(path, user).user(user).export()
+    if output is None:
+        print_json(exported)
+        return
+    try:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidValue("the file is there already, name a new one", where=str(output)) from None
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor is no path
+        json.dump(exported, file, indent=2)
+        file.write("\n")
+    print_text(f"wrote {len(exported['documents'])} documents to {one_line(output)}")
+
+
+def import_memory(
+    file: Annotated[str, typer.Argument(help="What export wrote; - is standard input.")],
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory it becomes.")],
+    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Let the memory be exactly what the file holds.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Take an export in, all of it or nothing; what is there already is not overwritten."""
+    changed = (
+        Diary(path, agent="rules")
+        .user(user)
+        .import_(_read(file), replace=replace, actor="hand", reason="tomldiary import")
+    )
+    if as_json:
+        print_json(changed)
+    elif changed:
+        print_text(f"imported: {', '.join(map(one_line, changed))}")
+    else:
+        print_text("Everything in it was there already.")
+
+
+def _read(file: str) -> Any:
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidValue(f"this is no JSON ({error})", where=file) from None

@@ -1,0 +1,347 @@
+"""What is stored in a user's namespaces, held in memory and compared with the files at every look.
+
+A snapshot of a namespace is immutable: a batch reads from the ones it took first. An entry that did not
+change is the same object in the next snapshot, so indexes follow by comparing references.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import insort
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.forks import renew_after_fork
+from tomldiary.items.entry import Entry
+from tomldiary.items.naming import ROOT, kind_of, namespace_of, part_name, part_of
+from tomldiary.logging import get_logger
+from tomldiary.transaction import OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tomldiary.engine import Engine
+    from tomldiary.items.naming import Namespace
+    from tomldiary.outside import Known
+    from tomldiary.toml.document import Document
+    from tomldiary.transaction import Transaction
+
+__all__ = ["Catalog", "Part", "Snapshot"]
+
+_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
+_logger = get_logger(__name__)
+
+
+class Part:
+    """One document of a namespace."""
+
+    __slots__ = ("_before", "_entries", "document", "kind", "known")
+
+    def __init__(
+        self, kind: str, known: Known | None, document: Document, before: Part | None
+    ) -> None:
+        self.kind = kind
+        self.known = known
+        self.document = document
+        self._before = before.read_entries if before is not None else {}
+        self._entries: dict[str, Entry] | None = None
+
+    @property
+    def read_entries(self) -> dict[str, Entry]:
+        """The entries if they were asked for already, else those of the version before."""
+        return self._before if self._entries is None else self._entries
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Its items by key; those that did not change are the same objects as before."""
+        if self._entries is None:
+            old, found = self._before, dict[str, Entry]()
+            for key, table in (self.document.table(("items",)) or {}).items():
+                known = old.get(key)
+                if known is not None and known.table is table:
+                    found[key] = known
+                elif isinstance(table, Mapping):
+                    found[key] = Entry(key, cast("Mapping[str, Any]", table))
+            self._entries, self._before = found, {}
+        return self._entries
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no item."""
+        if self._entries is not None:
+            return not self._entries
+        tables = self.document.table(("items",)) or {}
+        return not any(isinstance(table, Mapping) for table in tables.values())
+
+    def holds(self, key: str) -> bool:
+        """Tell whether it has a table for a key."""
+        return self.document.table(("items", key)) is not None
+
+    @property
+    def count(self) -> int:
+        """How many tables it has."""
+        return len(self.document.table(("items",)) or {})
+
+    @property
+    def size(self) -> int:
+        """Characters of the document."""
+        return len(self.document.text)
+
+    def is_at(self, token: object) -> bool:
+        """Tell whether it was read at this version of its file, which did not change since."""
+        known = self.known
+        return known is not None and known.token == token and not known.is_young
+
+
+class Snapshot:
+    """The items of one namespace at one moment."""
+
+    __slots__ = ("_entries", "_ordered", "base", "namespace", "parts", "user")
+
+    def __init__(
+        self,
+        user: str,
+        namespace: Namespace,
+        parts: tuple[Part, ...] = (),
+        entries: dict[str, Entry] | None = None,
+    ) -> None:
+        self.user = user
+        self.namespace = namespace
+        self.parts = parts
+        self._entries = entries
+        self._ordered: list[Entry] | None = None
+        self.base = part_of(parts[0].kind)[0] if parts else ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored there."""
+        return not self._entries and all(part.is_empty for part in self.parts)
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Its items by key; the newest, should a hand edit have made two of one key."""
+        if self._entries is None:
+            if len(self.parts) == 1:
+                return self.parts[0].entries
+            found: dict[str, Entry] = {}
+            for part in self.parts:
+                for key, entry in part.entries.items():
+                    other = found.get(key)
+                    if other is None or entry.updated >= other.updated:
+                        found[key] = entry
+            self._entries = found
+        return self._entries
+
+    @property
+    def ordered(self) -> list[Entry]:
+        """Its items, the newest first, then by key."""
+        if self._ordered is None:
+            self._ordered = sorted(self.entries.values(), key=attrgetter("order"))
+        return self._ordered
+
+    def get(self, key: str) -> Entry | None:
+        """Return an item, or None."""
+        return self.entries.get(key)
+
+
+class Catalog:
+    """The namespaces of one user. Thread-safe."""
+
+    def __init__(self, engine: Engine, user: str) -> None:
+        self.user = user
+        self._engine = engine
+        self._backend = engine.backend
+        self._parts: dict[str, Part] = {}
+        self._numbers: dict[str, list[int]] = {}
+        self._namespaces: dict[str, Namespace] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._listing: Any = None
+        self._folders = [ROOT[:-1]]
+        self._sorted: list[tuple[Namespace, str]] = []
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.RLock()
+
+    def snapshot(self, namespace: Namespace) -> Snapshot:
+        """Return a namespace as it is now, in a transaction with its changes; empty if there is none."""
+        base = kind_of(self.user, namespace)
+        with self._guard:
+            if self._listing is None:
+                self._list()
+            return self._snapshot(base, namespace)
+
+    def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
+        """Return all namespaces that begin with some labels and hold something, in their order."""
+        size = len(prefix)
+        with self._guard:
+            self._list()
+            wanted = [each for each in self._sorted if each[0][:size] == prefix]
+            known = [self._snapshots.get(base) for _, base in wanted]
+            fresh = self._are_fresh(known)
+            found = [
+                before if before is not None and is_fresh else self._snapshot(base, namespace)
+                for (namespace, base), before, is_fresh in zip(wanted, known, fresh, strict=True)
+            ]
+        return [each for each in found if not each.is_empty]
+
+    def _are_fresh(self, snapshots: list[Snapshot | None]) -> list[bool]:
+        """Tell which snapshots show what their documents hold now; no new document is looked for."""
+        look = getattr(self._backend, "tokens", None)
+        if look is None or OPEN.get() is not None:
+            return [False] * len(snapshots)
+        kinds = [part.kind for each in snapshots if each is not None for part in each.parts]
+        tokens = iter(look(self.user, kinds))
+        fresh: list[bool] = []
+        for each in snapshots:
+            if each is None:
+                fresh.append(False)
+                continue
+            parts = each.parts
+            same = [part.is_at(token) for part, token in zip(parts, tokens, strict=False)]
+            fresh.append(len(parts) == len(self._numbers[each.base]) and False not in same)
+        return fresh
+
+    def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
+        """Return an item if it is where it was when last looked for and that document is unchanged."""
+        before = self._snapshots.get(kind_of(self.user, namespace))
+        if before is None or OPEN.get() is not None:
+            return None
+        for part in before.parts:
+            entry = part.entries.get(key)
+            if entry is not None:
+                token = self._backend.token(self.user, part.kind)
+                is_only = len(before.parts) == 1 or before.get(key) is entry
+                return (before, entry) if is_only and part.is_at(token) else None
+        return None
+
+    def numbers(self, namespace: Namespace) -> list[int]:
+        """Return the numbers of a namespace's documents as last seen."""
+        return list(self._numbers.get(kind_of(self.user, namespace), []))
+
+    def _snapshot(self, base: str, namespace: Namespace) -> Snapshot:
+        numbers = self._numbers.get(base)
+        found: list[Part] = []
+        for number in (*numbers, numbers[-1] + 1) if numbers else (1,):
+            part = self._part(part_name(base, number))
+            if part is None:
+                self._dropped(base, number)
+                continue
+            found.append(part)
+            if numbers is None or number > numbers[-1]:
+                self._add(base, number, namespace)
+                return self._snapshot(base, namespace)  # there may be more
+        if not found:
+            self._snapshots.pop(base, None)
+            return Snapshot(self.user, namespace)
+        before = self._snapshots.get(base)
+        if before is not None and _same(before.parts, found):
+            return before
+        made = self._snapshots[base] = Snapshot(self.user, namespace, tuple(found))
+        return made
+
+    def _part(self, kind: str) -> Part | None:
+        """Return a document as it is now."""
+        part = self._parts.get(kind)
+        joined = self._joined()
+        if joined is not None:
+            document = joined.document(kind)
+            if part is not None and part.document is document:
+                return part
+            return Part(kind, None, document, part) if document.text or document.data else None
+        if part is not None and part.is_at(self._backend.token(self.user, kind)):
+            return part
+        known = self._engine.load(self.user, kind)
+        if known is None:
+            self._parts.pop(kind, None)
+            return None
+        if part is not None and part.document is known.document:
+            part.known = known
+            return part
+        made = self._parts[kind] = Part(kind, known, known.document, part)
+        return made
+
+    def _add(self, base: str, number: int, namespace: Namespace) -> None:
+        insort(self._numbers.setdefault(base, []), number)
+        self._namespaces[base] = namespace
+        self._listing = ()
+
+    def _dropped(self, base: str, number: int) -> None:
+        numbers = self._numbers.get(base, [])
+        if number in numbers:
+            self._numbers[base] = [each for each in numbers if each != number]
+            if not self._numbers[base]:
+                del self._numbers[base], self._namespaces[base]
+
+    # Which documents there are
+
+    def _list(self) -> None:
+        now = _changes(self._backend, self.user, self._folders)
+        if now is not None and now == self._listing and OPEN.get() is None:
+            return
+        kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
+        numbers: dict[str, list[int]] = {}
+        for base, number in map(part_of, kinds):
+            insort(numbers.setdefault(base, []), number)
+        self._namespaces = {
+            base: self._namespaces.get(base) or self._namespace(base, numbers[base][0])
+            for base in numbers
+        }
+        self._numbers = numbers
+        self._sorted = sorted((labels, base) for base, labels in self._namespaces.items() if labels)
+        for kind in self._parts.keys() - kinds:
+            del self._parts[kind]
+        for base in self._snapshots.keys() - numbers.keys():
+            del self._snapshots[base]
+        folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
+        folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
+        # There may be more of them now; what was added since is noticed at the next look.
+        is_same = sorted(folders) == self._folders
+        self._folders = sorted(folders)
+        self._listing = now if is_same and now is not None else ()
+
+    def _kinds(self) -> list[str]:
+        joined = self._joined()
+        own = joined.kinds() if joined is not None else []
+        return sorted({*self._backend.kinds(self.user), *own})
+
+    def _joined(self) -> Transaction | None:
+        """Return the transaction that a read made here and now takes part in."""
+        joined = OPEN.get()
+        if joined is None or joined.user != self.user:
+            return None
+        return joined if joined.is_joined_by(self._engine, self.user) else None
+
+    def _namespace(self, base: str, number: int) -> Namespace:
+        found = namespace_of(self.user, base)
+        if found is None:
+            part = self._part(part_name(base, number))
+            meta = (part.document.table(("_meta",)) if part is not None else None) or {}
+            labels = meta.get("namespace")
+            if isinstance(labels, list):
+                found = tuple(str(label) for label in cast("list[Any]", labels))
+        if found is None or not found or kind_of(self.user, found) != base:
+            _logger.warning("%s holds items of no namespace; it is left alone", base)
+            return ()
+        return found
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the documents as last seen."""
+        yield from list(self._parts.values())
+
+
+def _same(before: tuple[Part, ...], now: list[Part]) -> bool:
+    return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+
+
+def _slashes(folder: str) -> Iterable[int]:
+    return [at for at, letter in enumerate(folder) if letter == "/"]
+
+
+def _changes(backend: Any, user: str, folders: list[str]) -> Any:
+    """Return what differs once a document was added to one of these folders or left it; None: unknown."""
+    look = getattr(backend, "folder_times", None)
+    return None if look is None else look(user, folders)

@@ -1,0 +1,289 @@
+"""One item as a TOML table: the fields of its value, and meta that begins with an underscore.
+
+    [items."2026 plan"]
+    title = "move"
+    done = false
+    _created = "2026-11-20T03:37:54.320748+00:00"
+    _updated = "2026-11-20T03:37:54.320748+00:00"
+    _expires = "…"  _ttl = 60.0        # only with a time to live, in minutes
+    _index = false                     # only if the caller chose what is searched
+
+A field of a value that begins with an underscore or a backslash gets a backslash in front. What was
+null is named in `_null`.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.toml.guards import MAX_DEPTH
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+
+if TYPE_CHECKING:
+    from typing import Self
+
+__all__ = [
+    "Clock",
+    "Entry",
+    "checked_key",
+    "checked_value",
+    "copied",
+    "moment",
+    "table_of",
+    "written",
+]
+
+_EPOCH = datetime.fromtimestamp(0, UTC)
+_MINUTE = 60_000_000  # microseconds
+_MICROSECOND = timedelta(microseconds=1)
+_ESCAPED = ("_", "\\")
+_DEEPEST = MAX_DEPTH - 4
+_BITS = 13_000  # about the digits of an integer that TOML text may hold
+_PLAIN = (str, int, float, bool)
+
+
+def moment(micros: int) -> datetime:
+    """Return microseconds since 1970 as a time in UTC."""
+    return _EPOCH + micros * _MICROSECOND
+
+
+def written(micros: int) -> str:
+    """Return microseconds since 1970 as it is written in a file."""
+    return moment(micros).isoformat(timespec="microseconds")
+
+
+def _micros(text: Any) -> int | None:
+    """Return a time from a file in microseconds since 1970; None if it is none."""
+    try:
+        found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        return (found - _EPOCH) // _MICROSECOND
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+class Clock:
+    """The time in microseconds since 1970, never twice the same."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._last = 0
+
+    def now(self) -> int:
+        """Return a time later than all before."""
+        with self._guard:
+            self._last = max(time.time_ns() // 1000, self._last + 1)
+            return self._last
+
+    def renew(self) -> None:
+        """Make a new lock, after a fork."""
+        self._guard = threading.Lock()
+
+
+class Entry:
+    """An item as stored. Immutable; `value` is shared, so what is handed out is a copy of it."""
+
+    __slots__ = ("_moments", "expires", "key", "table", "updated", "value")
+
+    def __init__(self, key: str, table: Mapping[str, Any]) -> None:
+        self.key = key
+        self.table = table
+        created = table.get("_created")
+        self.updated = _micros(table.get("_updated", created)) or 0
+        """Microseconds since 1970; 0 if a hand edit took it away."""
+        self.expires = _micros(table["_expires"]) if "_expires" in table else None
+        """When it expires, unless it was read since."""
+        whole = decode_nulls(table) if NULL_FIELD in table else table
+        self.value = {key.removeprefix("\\"): item for key, item in whole.items() if key[:1] != "_"}
+        """The value; not a copy."""
+        self._moments: tuple[datetime, datetime] | None = None
+
+    @property
+    def moments(self) -> tuple[datetime, datetime]:
+        """When the key was first put, and when last."""
+        if self._moments is None:
+            created = _micros(self.table.get("_created"))
+            self._moments = (
+                moment(self.updated if created is None else created),
+                moment(self.updated),
+            )
+        return self._moments
+
+    @property
+    def ttl(self) -> float | None:
+        """Minutes it lives from the last time it was put or read; None if it does not expire."""
+        found = self.table.get("_ttl")
+        return float(found) if isinstance(found, int | float) and found > 0 else None
+
+    @property
+    def index(self) -> bool | list[str] | None:
+        """What the caller wanted indexed: False, a list of fields, or None for the store's own choice."""
+        found = self.table.get("_index")
+        if isinstance(found, list):
+            return [str(each) for each in cast("list[Any]", found)]
+        return False if found is False else None
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Sorts the newest first, then by key."""
+        return (-self.updated, self.key)
+
+    def lives_until(self, refreshed: int | None) -> int | None:
+        """Return when it expires, given the time it was last refreshed to."""
+        if self.expires is None or refreshed is None:
+            return self.expires
+        return max(self.expires, refreshed)
+
+    def reads_as(self, other: Self) -> bool:
+        """Tell whether another entry comes from the same table object."""
+        return self.table is other.table
+
+
+def table_of(
+    value: Mapping[str, Any],
+    old: Mapping[str, Any] | None,
+    *,
+    now: int,
+    ttl: float | None = None,
+    index: bool | Sequence[str] | None = None,
+    session: str = "",
+) -> dict[str, Any]:
+    """Return the table of an item that is put.
+
+    Args:
+        value: What `checked_value` returned.
+        old: Its table before; None if it is new.
+        now: When, in microseconds since 1970; an item is never older than it was.
+        ttl: Minutes until it expires; None is never.
+        index: See `Entry.index`.
+        session: The session that puts it.
+    """
+    fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
+    table = (
+        fields if all(type(each) in _PLAIN for each in fields.values()) else encode_nulls(fields)
+    )
+    before = Entry("", old) if old is not None else None
+    updated = now if before is None else max(now, before.updated + 1)
+    created = old.get("_created") if old is not None else None
+    last = written(updated)
+    table["_created"] = last if created is None else created
+    table["_updated"] = last
+    if old is not None and old.get("_created_by"):
+        table["_created_by"] = old["_created_by"]
+    elif old is None and session:
+        table["_created_by"] = session
+    if session or (old is not None and "_created_by" in old):
+        table["_updated_by"] = session
+    if ttl is not None:
+        table["_expires"] = written(updated + round(ttl * _MINUTE))
+        table["_ttl"] = ttl
+    if index is False:
+        table["_index"] = False
+    elif index is not None and index is not True:
+        table["_index"] = list(index)
+    return table
+
+
+def checked_key(key: Any) -> str:
+    """Return a key as plain text.
+
+    Raises:
+        InvalidValue: It is no text, or no text that a file can hold.
+    """
+    if not isinstance(key, str):
+        raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where="key")
+    if not key.isascii():
+        _check_unicode(key, "key")
+    return str.__str__(key)
+
+
+def checked_value(value: Any, where: str) -> dict[str, Any]:
+    """Return a deep copy of a value that can be stored and comes back equal.
+
+    Raises:
+        InvalidValue: It is no mapping, or holds what TOML has no word for; names the place.
+    """
+    if not isinstance(value, Mapping):
+        raise InvalidValue(
+            f"expected a mapping as the value, found {type(value).__name__}.", where=where
+        )
+    return _checked(value, where, 0)
+
+
+def _checked(value: Any, where: str, depth: int) -> Any:
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+    if kind is str:
+        if not value.isascii():
+            _check_unicode(value, where)
+        return value
+    if kind is bool or kind is float or value is None:
+        return value
+    if isinstance(value, Mapping):
+        _check_depth(depth, where)
+        table: dict[str, Any] = {}
+        for key, item in cast("Mapping[Any, Any]", value).items():
+            if not isinstance(key, str):
+                raise InvalidValue(
+                    f"expected text as a key, found {type(key).__name__}.", where=where
+                )
+            place = f"{where}.{key}"
+            table[_checked(str.__str__(key), place, depth)] = _checked(item, place, depth + 1)
+        return table
+    if isinstance(value, list | tuple):
+        _check_depth(depth, where)
+        items = cast("Sequence[Any]", value)
+        return [_checked(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
+    return _scalar(value, where)
+
+
+def _scalar(value: Any, where: str) -> Any:
+    """Take text and numbers out of their subclasses: files have only these."""
+    if isinstance(value, str):
+        _check_unicode(value, where)
+        return str.__str__(value)
+    if isinstance(value, int):
+        if value.bit_length() > _BITS:
+            raise InvalidValue("an integer of more than 3,900 digits.", where=where)
+        return int(value)
+    if isinstance(value, float):
+        return float(value)
+    if isinstance(value, date | time_of_day):
+        return value
+    raise InvalidValue(
+        f"expected what JSON knows, found {type(value).__name__}. Turn it into text, numbers, lists"
+        " and tables.",
+        where=where,
+    )
+
+
+def _check_depth(depth: int, where: str) -> None:
+    if depth > _DEEPEST:  # also where a value contains itself
+        raise InvalidValue(f"nested deeper than {_DEEPEST}. Flatten it.", where=where[:200])
+
+
+def _check_unicode(text: str, where: str) -> None:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidValue(
+            f"the text holds half of a surrogate pair at character {error.start}, which no file can"
+            " store. Replace or remove it.",
+            where=where.encode("utf-8", "replace").decode(),
+        ) from None
+
+
+def copied(value: Any) -> Any:
+    """Return a deep copy of a value from a document."""
+    if type(value) is dict:
+        table = cast("dict[str, Any]", value)
+        return {key: item if type(item) in _PLAIN else copied(item) for key, item in table.items()}
+    if type(value) is list:
+        return [copied(item) for item in cast("list[Any]", value)]
+    return value

@@ -1,0 +1,228 @@
+"""Filters of a search, compiled once and applied to values: `{"status": "open", "n": {"$gt": 3}}`.
+
+A field is a key or a dotted path (`user.name`; a key that has the dots itself comes first). A field that
+is missing meets no condition but `$exists: False`. Numbers compare with numbers, text with text, dates
+with dates and with text that is one; anything else is neither more nor less. True is not 1, and NaN
+equals nothing. A table without operators is a filter for the table in that field.
+
+A filter is looked up, never made into code, a pattern or a query.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, time
+from typing import Any, cast
+
+from tomldiary.errors import InvalidValue
+
+__all__ = ["Predicate", "compile_filter"]
+
+Predicate = Callable[[Mapping[str, Any]], bool]
+_Test = Callable[[Any], bool]
+
+_DEPTH = 64  # levels of a filter; one that contains itself ends here too
+_MISSING = object()
+_NUMBERS = (int, float)
+
+
+def compile_filter(condition: Any) -> Predicate:
+    """Return what tells whether a value meets every condition of a filter.
+
+    Raises:
+        InvalidValue: It is no mapping, uses an unknown operator, or compares with something that has no
+            order or cannot be stored.
+    """
+    return _compiled(condition, "filter", 0)
+
+
+def _compiled(condition: Any, where: str, depth: int) -> Predicate:
+    if not isinstance(condition, Mapping):
+        raise InvalidValue(f"expected a mapping, found {type(condition).__name__}.", where=where)
+    _check_depth(depth, where)
+    parts: list[Predicate] = []
+    for key, wanted in cast("Mapping[Any, Any]", condition).items():
+        if not isinstance(key, str):
+            raise InvalidValue("expected text as a field's name.", where=where)
+        place = f"{where}.{key}"
+        if key.startswith("$"):
+            parts.append(_logical(key, wanted, place, depth))
+        else:
+            parts.append(_field(key, _test(wanted, place, depth + 1)))
+    if len(parts) == 1:
+        return parts[0]
+    return lambda value: all(part(value) for part in parts)
+
+
+def _logical(name: str, wanted: Any, where: str, depth: int) -> Predicate:
+    if name == "$not":
+        inner = _compiled(wanted, where, depth + 1)
+        return lambda value: not inner(value)
+    if name not in {"$and", "$or"}:
+        raise InvalidValue(
+            f"unknown operator {name!r}. Use one of: $and, $or, $not, or a field's name with"
+            f" {', '.join(_NAMES)}.",
+            where=where,
+        )
+    if not isinstance(wanted, list | tuple) or not wanted:
+        raise InvalidValue("expected a list of filters that is not empty.", where=where)
+    several = [
+        _compiled(each, f"{where}.{number}", depth + 1)
+        for number, each in enumerate(cast("Sequence[Any]", wanted))
+    ]
+    if name == "$and":
+        return lambda value: all(one(value) for one in several)
+    return lambda value: any(one(value) for one in several)
+
+
+def _field(key: str, test: _Test) -> Predicate:
+    if "." not in key:
+        return lambda value: test(value.get(key, _MISSING))
+    path = key.split(".")
+
+    def check(value: Mapping[str, Any]) -> bool:
+        if key in value:
+            return test(value[key])
+        found: Any = value
+        for part in path:
+            if not isinstance(found, Mapping):
+                return test(_MISSING)
+            found = cast("Mapping[str, Any]", found).get(part, _MISSING)
+        return test(found)
+
+    return check
+
+
+def _test(wanted: Any, where: str, depth: int) -> _Test:
+    _check_depth(depth, where)
+    if not isinstance(wanted, Mapping):
+        _check_operand(wanted, where, depth)
+        return _equals(wanted)
+    table = cast("Mapping[Any, Any]", wanted)
+    if not any(isinstance(key, str) and key.startswith("$") for key in table):
+        inner = _compiled(table, where, depth)
+        return lambda found: isinstance(found, Mapping) and inner(cast("Mapping[str, Any]", found))
+    tests = [_operation(name, operand, where, depth) for name, operand in table.items()]
+    return tests[0] if len(tests) == 1 else lambda found: all(test(found) for test in tests)
+
+
+def _operation(name: Any, operand: Any, where: str, depth: int) -> _Test:
+    if name == "$not":
+        inner = _test(operand, f"{where}.$not", depth + 1)
+        return lambda found: not inner(found)
+    if name == "$exists":
+        if operand is not True and operand is not False:
+            raise InvalidValue("$exists is True or False.", where=where)
+        return lambda found: (found is not _MISSING) is operand
+    if name not in _NAMES:
+        raise InvalidValue(
+            f"unknown operator {name!r}. Use one of: {', '.join(_NAMES)}.", where=where
+        )
+    _check_operand(operand, where, depth)
+    if name == "$eq":
+        return _equals(operand)
+    if name == "$ne":
+        return lambda found: found is not _MISSING and not _equal(found, operand)
+    if name in {"$in", "$nin"}:
+        return _membership(operand, where, is_in=name == "$in")
+    if _order(operand) is None:
+        raise InvalidValue(
+            f"{name} compares numbers, text or dates, found {type(operand).__name__}.", where=where
+        )
+    return _compared(_COMPARISONS[name], operand)
+
+
+def _equals(wanted: Any) -> _Test:
+    if type(wanted) is str:
+        return lambda found: type(found) is str and found == wanted
+    return lambda found: found is not _MISSING and _equal(found, wanted)
+
+
+def _membership(operand: Any, where: str, *, is_in: bool) -> _Test:
+    if not isinstance(operand, list | tuple):
+        raise InvalidValue("expected a list of values.", where=where)
+    values = list(cast("Sequence[Any]", operand))
+
+    def check(found: Any) -> bool:
+        return found is not _MISSING and any(_equal(found, one) for one in values) is is_in
+
+    return check
+
+
+def _compared(compare: Callable[[Any, Any], bool], wanted: Any) -> _Test:
+    kind = _order(wanted)
+
+    def check(found: Any) -> bool:
+        if kind is float and type(found) in _NUMBERS:
+            return compare(found, wanted)
+        have = _order(found)
+        try:
+            if have is kind:
+                return compare(*_same_zone(found, wanted))
+            if have is str and kind is not float:
+                return compare(
+                    *_same_zone(cast("type[date]", type(wanted)).fromisoformat(found), wanted)
+                )
+        except (TypeError, ValueError):  # no date at all
+            return False
+        return False
+
+    return check
+
+
+def _same_zone(one: Any, other: Any) -> tuple[Any, Any]:
+    """Take a date and time without a zone for UTC, as everywhere in a diary."""
+    if isinstance(one, datetime) and isinstance(other, datetime):
+        aware = [each if each.tzinfo else each.replace(tzinfo=UTC) for each in (one, other)]
+        return aware[0], aware[1]
+    return one, other
+
+
+def _equal(left: Any, right: Any) -> bool:
+    if isinstance(left, bool) or isinstance(right, bool):
+        return left is right
+    if isinstance(left, Mapping) and isinstance(right, Mapping):
+        one, two = cast("Mapping[str, Any]", left), cast("Mapping[str, Any]", right)
+        return one.keys() == two.keys() and all(_equal(one[key], two[key]) for key in one)
+    if isinstance(left, list | tuple) and isinstance(right, list | tuple):
+        first, second = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
+        return len(first) == len(second) and all(map(_equal, first, second))
+    return bool(left == right)
+
+
+def _order(value: Any) -> type[Any] | None:
+    """Return what a value can be compared with, or None if it has no order."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, int | float):
+        return float
+    return next((kind for kind in (str, datetime, date, time) if isinstance(value, kind)), None)
+
+
+def _check_depth(depth: int, where: str) -> None:
+    if depth > _DEPTH:
+        raise InvalidValue(f"nested deeper than {_DEPTH}.", where=where)
+
+
+def _check_operand(operand: Any, where: str, depth: int) -> None:
+    _check_depth(depth, where)
+    if isinstance(operand, Mapping):
+        for key, item in cast("Mapping[Any, Any]", operand).items():
+            if not isinstance(key, str):
+                raise InvalidValue("expected text as a key.", where=where)
+            _check_operand(item, where, depth + 1)
+    elif isinstance(operand, list | tuple):
+        for item in cast("Sequence[Any]", operand):
+            _check_operand(item, where, depth + 1)
+    elif operand is not None and not isinstance(operand, bool | int | float | str | date | time):
+        raise InvalidValue(f"no stored value is a {type(operand).__name__}.", where=where)
+
+
+_COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+_NAMES = ("$eq", "$ne", *_COMPARISONS, "$in", "$nin", "$exists", "$not")

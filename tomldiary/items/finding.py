@@ -1,0 +1,216 @@
+"""How items are found: newest first, or best first by words or by vectors; filters come before the limit."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from heapq import merge
+from itertools import chain, islice
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import Forgotten
+from tomldiary.forks import renew_after_fork
+from tomldiary.items.entry import copied
+from tomldiary.items.lexical import LexicalIndex
+from tomldiary.items.ops import Item
+from tomldiary.items.vectors import VectorIndex
+from tomldiary.transaction import OPEN
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.items.catalog import Snapshot
+    from tomldiary.items.entry import Entry
+    from tomldiary.items.naming import Namespace
+    from tomldiary.items.ops import Search
+    from tomldiary.items.vectors import Embedding
+    from tomldiary.items.view import View
+
+__all__ = ["Finder", "as_item"]
+
+Found = tuple["float | None", "Snapshot", "Entry"]
+_CACHED_USERS = 256
+
+
+class Finder:
+    """Searches namespaces, with indexes for the users asked about most recently.
+
+    Args:
+        diary: Whose storage; indexes are kept beside it.
+        embedding: How texts become vectors; None searches by words.
+
+    Raises:
+        MissingExtra: There is an embedding, and numpy is not installed.
+    """
+
+    def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
+        self.embedding = embedding
+        self._diary = diary
+        self._lexical: OrderedDict[str, LexicalIndex] = OrderedDict()
+        self._vectors: OrderedDict[str, tuple[int, VectorIndex]] = OrderedDict()
+        self.renew()
+        renew_after_fork(self)
+        if embedding is not None:
+            VectorIndex(embedding, None)  # says so now if it cannot work
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.Lock()
+
+    def search(
+        self,
+        view: View,
+        op: Search,
+        snapshots: Sequence[Snapshot],
+        vectors: Mapping[str, Sequence[float]],
+    ) -> list[Item]:
+        """Return one page of what an operation asks for."""
+        fits = op.fits
+        found = (
+            (score, snapshot, entry)
+            for score, snapshot, entry in self._all(op.query, snapshots, vectors)
+            if (fits is None or fits(entry.value)) and view.is_shown(snapshot, entry)
+        )
+        page = list(islice(found, op.offset, op.offset + op.limit))
+        if op.refresh:
+            for _, snapshot, entry in page:
+                view.read(snapshot, entry)
+        return [as_item(snapshot, entry, score) for score, snapshot, entry in page]
+
+    def _all(
+        self,
+        query: str | None,
+        snapshots: Sequence[Snapshot],
+        vectors: Mapping[str, Sequence[float]],
+    ) -> Iterable[Found]:
+        if query and query.strip():
+            found = (
+                self._by_words(query, snapshots)
+                if self.embedding is None
+                else self._by_vectors(vectors[query], snapshots)
+            )
+            if found is not None:
+                return found
+        return _newest_first(snapshots)
+
+    def _by_words(self, query: str, snapshots: Sequence[Snapshot]) -> Iterable[Found] | None:
+        several: list[Iterator[Found]] = []
+        for user, mine in _by_user(snapshots).items():
+            found = self._index(user).search(mine, query)
+            if found is None:
+                return None
+            several.append(found)
+        return _best_first(several)
+
+    def _by_vectors(self, query: Sequence[float], snapshots: Sequence[Snapshot]) -> Iterable[Found]:
+        several: list[Iterator[Found]] = []
+        without: list[tuple[Snapshot, Entry]] = []
+        for user, mine in _by_user(snapshots).items():
+            found, bare = self._vectors_of(user).ranked(mine, query)
+            several.append(found)
+            without += bare
+        without.sort(key=lambda place: (place[1].order, place[0].namespace))
+        return chain(_best_first(several), ((None, *place) for place in without))
+
+    # Vectors
+
+    def missing(
+        self, texts: Mapping[str, Sequence[str]], searched: Sequence[Snapshot]
+    ) -> dict[str, list[str]]:
+        """Return the texts that have to be embedded first, by user.
+
+        Args:
+            texts: Texts that are about to be put, by user.
+            searched: Namespaces that are about to be searched.
+        """
+        found = {user: self._vectors_of(user).missing(mine) for user, mine in texts.items()}
+        for user, mine in _by_user(searched).items():
+            known = found.setdefault(user, [])
+            known += [
+                text for text in self._vectors_of(user).missing_below(mine) if text not in known
+            ]
+        return {user: mine for user, mine in found.items() if mine}
+
+    def epochs(self, users: Iterable[str]) -> dict[str, int]:
+        """Return how often something of these users was forgotten."""
+        return {user: self._diary.engine.backend.epoch(user) for user in users}
+
+    def add(
+        self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
+    ) -> None:
+        """Keep vectors of texts that were read in an epoch.
+
+        Raises:
+            Forgotten: Something of the user was forgotten since.
+        """
+        engine = self._diary.engine
+        joined = OPEN.get()
+        if joined is not None and joined.is_joined_by(engine, user):
+            self._vectors_of(user).add(texts, vectors)
+            return
+        with engine.backend.lock(user, engine.lock_timeout):
+            if engine.backend.epoch(user) != epoch:
+                raise Forgotten(
+                    "something of this user was forgotten while texts were embedded, and these may hold"
+                    " what was forgotten. Nothing was written; do it again if it is still wanted."
+                )
+            self._vectors_of(user).add(texts, vectors)
+
+    def _vectors_of(self, user: str) -> VectorIndex:
+        assert self.embedding is not None  # noqa: S101 - the callers looked
+        epoch = self._diary.engine.backend.epoch(user)
+        with self._guard:
+            known = self._vectors.get(user)
+            if known is None or known[0] != epoch:
+                look = getattr(self._diary.engine.backend, "index_folder", None)
+                folder = None if look is None else look(user)
+                known = self._vectors[user] = (epoch, VectorIndex(self.embedding, folder))
+            self._vectors.move_to_end(user)
+            while len(self._vectors) > _CACHED_USERS:
+                self._vectors.popitem(last=False)
+            return known[1]
+
+    def _index(self, user: str) -> LexicalIndex:
+        with self._guard:
+            found = self._lexical.get(user)
+            if found is None:
+                found = self._lexical[user] = LexicalIndex()
+            self._lexical.move_to_end(user)
+            while len(self._lexical) > _CACHED_USERS:
+                self._lexical.popitem(last=False)
+            return found
+
+
+def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
+    """Return an item as it is handed out."""
+    return Item(snapshot.namespace, entry.key, copied(entry.value), *entry.moments, score)
+
+
+def _by_user(snapshots: Sequence[Snapshot]) -> dict[str, list[Snapshot]]:
+    found: dict[str, list[Snapshot]] = {}
+    for snapshot in snapshots:
+        found.setdefault(snapshot.user, []).append(snapshot)
+    return found
+
+
+def _best_first(several: list[Iterator[Found]]) -> Iterable[Found]:
+    if len(several) == 1:
+        return several[0]
+    return merge(*several, key=lambda found: -(found[0] or 0.0))
+
+
+def _newest_first(snapshots: Sequence[Snapshot]) -> Iterable[Found]:
+    """Yield items of several namespaces in one order that never changes: newest first, key, namespace."""
+    if len(snapshots) == 1:
+        only = snapshots[0]
+        return ((None, only, entry) for entry in only.ordered)
+    several = [_decorated(snapshot) for snapshot in snapshots]
+    return ((None, found[1], found[2]) for found in merge(*several, key=itemgetter(0)))
+
+
+def _decorated(
+    snapshot: Snapshot,
+) -> Iterator[tuple[tuple[int, str, Namespace], Snapshot, Entry]]:
+    return (((*entry.order, snapshot.namespace), snapshot, entry) for entry in snapshot.ordered)

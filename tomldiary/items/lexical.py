@@ -1,0 +1,130 @@
+"""Ranked search by words, without an embedder: SQLite FTS5 with Porter stemming over one user's items.
+
+In memory, derived, and brought up to date by comparing entries: one that did not change is the same
+object in the next snapshot. The words of a question are looked for as words; no question is ever part of
+a query's own language.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from typing import TYPE_CHECKING
+
+from tomldiary.forks import renew_after_fork
+from tomldiary.items.paths import all_texts, texts_at
+from tomldiary.recall import query_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tomldiary.items.catalog import Snapshot
+    from tomldiary.items.entry import Entry
+    from tomldiary.items.naming import Namespace
+
+__all__ = ["LexicalIndex", "searched_text"]
+
+_FIRST = 256  # rows fetched at first; all of them if filters leave too few
+_ALL = -1
+
+
+def searched_text(entry: Entry) -> str:
+    """Return what of an item is searched: all its texts, the fields it was put with, or nothing."""
+    index = entry.index
+    if index is False:
+        return ""
+    if isinstance(index, list):
+        return " ".join(text for path in index for text in texts_at(entry.value, path))
+    return " ".join(all_texts(entry.value))
+
+
+class LexicalIndex:
+    """The full-text index of one user's items. Thread-safe."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start anew: an SQLite connection does not survive a fork."""
+        self._guard = threading.Lock()
+        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
+        self._database.execute(
+            "CREATE VIRTUAL TABLE items USING fts5(body, tokenize='porter unicode61')"
+        )
+        self._seen: dict[Namespace, Snapshot] = {}
+        self._rows: dict[Entry, int] = {}
+        self._by_row: dict[int, tuple[Namespace, Entry]] = {}
+        self._next = 1
+
+    def search(
+        self, snapshots: Sequence[Snapshot], query: str
+    ) -> Iterator[tuple[float, Snapshot, Entry]] | None:
+        """Yield what matches a question, best first, with its score; None if it has no words.
+
+        The order of equal scores stays the same while nothing is put.
+        """
+        words = query_words(query)
+        if not words:
+            return None
+        return self._matches(snapshots, " OR ".join(f'"{word}"' for word in words))
+
+    def _matches(
+        self, snapshots: Sequence[Snapshot], match: str
+    ) -> Iterator[tuple[float, Snapshot, Entry]]:
+        wanted = {snapshot.namespace: snapshot for snapshot in snapshots}
+        done = 0
+        for limit in (_FIRST, _ALL):
+            with self._guard:
+                for snapshot in snapshots:
+                    self._refresh(snapshot)
+                rows = self._database.execute(
+                    "SELECT rowid, -bm25(items) AS score FROM items WHERE items MATCH ?"
+                    " ORDER BY score DESC, rowid LIMIT ? OFFSET ?",
+                    (match, limit, done),
+                ).fetchall()
+                found = [(score, *self._by_row[row]) for row, score in rows]
+            for score, namespace, entry in found:
+                snapshot = wanted.get(namespace)
+                if snapshot is not None and snapshot.get(entry.key) is entry:
+                    yield float(score), snapshot, entry
+            done += len(rows)
+            if len(rows) < _FIRST:
+                return
+
+    def _refresh(self, snapshot: Snapshot) -> None:
+        before = self._seen.get(snapshot.namespace)
+        if before is snapshot:
+            return
+        old = set(before.entries.values() if before is not None else ())
+        now = set(snapshot.entries.values())
+        self._database.execute("BEGIN")
+        for entry in old - now:
+            row = self._rows.pop(entry, None)
+            if row is not None:
+                del self._by_row[row]
+                self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))
+        for entry in snapshot.ordered:
+            if entry in old:
+                continue
+            text = searched_text(entry)
+            if text:
+                self._rows[entry] = self._next
+                self._by_row[self._next] = (snapshot.namespace, entry)
+                self._database.execute(
+                    "INSERT INTO items(rowid, body) VALUES (?, ?)", (self._next, text)
+                )
+                self._next += 1
+        self._database.execute("COMMIT")
+        self._seen[snapshot.namespace] = snapshot
+
+    def keep(self, namespaces: Sequence[Namespace]) -> None:
+        """Let go of all namespaces but these."""
+        for namespace in self._seen.keys() - set(namespaces):
+            with self._guard:
+                before = self._seen.pop(namespace)
+                for entry in before.entries.values():
+                    row = self._rows.pop(entry, None)
+                    if row is not None:
+                        del self._by_row[row]
+                        self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))

@@ -1,0 +1,104 @@
+"""The texts that a value holds at a path, the way stores of the LangGraph family write paths.
+
+`a.b` a field of a field, `a[0]` `a[-1]` an element, `a[*].b` each element, `*` everything one level down,
+`{a,b.c}` several fields at once, `$` or nothing the whole value as JSON. A path that leads nowhere, or is
+no path, holds nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["all_texts", "texts_at"]
+
+_TOKEN = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|[^.\[{]+|\[.*|\{.*")
+
+
+def texts_at(value: Any, path: str) -> list[str]:
+    """Return the texts at a path, in the order of the value."""
+    if path in {"", "$"}:
+        return [_as_json(value)]
+    return list(_walk(value, _tokens(path)))
+
+
+def all_texts(value: Any) -> Iterator[str]:
+    """Yield every text in a value, in the order of the value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in cast("Mapping[str, Any]", value).values():
+            yield from all_texts(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from all_texts(item)
+
+
+@lru_cache(maxsize=512)
+def _tokens(path: str) -> tuple[str, ...]:
+    return tuple(_TOKEN.findall(path))
+
+
+def _walk(value: Any, tokens: tuple[str, ...]) -> Iterator[str]:
+    if not tokens:
+        yield from _leaf(value)
+        return
+    first, rest = tokens[0], tokens[1:]
+    if first == "*":
+        for item in _children(value):
+            yield from _walk(item, rest)
+    elif first.startswith("["):
+        for item in _elements(value, first[1:-1]):
+            yield from _walk(item, rest)
+    elif first.startswith("{"):
+        for field in first[1:-1].split(","):
+            found = _field(value, field.strip().split("."))
+            if not isinstance(found, list | Mapping) or found:
+                yield from _leaf(found)
+    elif isinstance(value, Mapping) and first in value:
+        yield from _walk(cast("Mapping[str, Any]", value)[first], rest)
+
+
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(cast("Mapping[str, Any]", value).values())
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
+def _elements(value: Any, number: str) -> list[Any]:
+    if not isinstance(value, list):
+        return []
+    items = cast("list[Any]", value)
+    if number == "*":
+        return items
+    try:
+        at = int(number)
+    except ValueError:
+        return []
+    return [items[at]] if -len(items) <= at < len(items) else []
+
+
+def _field(value: Any, path: list[str]) -> Any:
+    for part in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = cast("Mapping[str, Any]", value).get(part)
+    return value
+
+
+def _leaf(value: Any) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, str | bool | int | float):
+        return [str(value)]
+    return [_as_json(value)]
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

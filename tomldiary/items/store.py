@@ -1,0 +1,425 @@
+"""Items of all users behind four operations: get, put, search, list, in batches that are all or nothing.
+
+Any namespace, any key, any JSON value. A batch is checked whole before anything is written; its reads see
+what was stored before it; of several puts to one key the last one counts; changes of one user are one
+transaction. Calls made apart never share a fate. Thread-safe, for any number of processes.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine import Source
+from tomldiary.errors import NotSupported
+from tomldiary.forks import renew_after_fork
+from tomldiary.items.catalog import Catalog
+from tomldiary.items.entry import Clock, Entry, copied
+from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
+from tomldiary.items.finding import Finder, as_item
+from tomldiary.items.naming import SHARED
+from tomldiary.items.ops import Get, Item, List, Put, Search, checked
+from tomldiary.items.owners import Owners
+from tomldiary.items.typed import TypedNamespaces, is_typed
+from tomldiary.items.view import View
+from tomldiary.items.writes import apply_puts, remove_items
+from tomldiary.models import timestamp
+from tomldiary.transaction import Transaction
+from tomldiary.typed_entries import TypedEntries, checked_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.items.catalog import Snapshot
+    from tomldiary.items.naming import Namespace
+    from tomldiary.items.ops import Operation
+    from tomldiary.items.owners import UserLabel
+    from tomldiary.items.vectors import Embedding
+
+__all__ = ["ItemStore", "Prepared", "Result"]
+
+Result = Item | list[Item] | list[tuple[str, ...]] | None
+_CACHED_USERS = 1024
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A batch that was checked, and what has to be embedded before it can be run."""
+
+    ops: list[Operation]
+    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Users, each with a text."""
+    queries: list[str] = field(default_factory=list[str])
+    epochs: dict[str, int] = field(default_factory=dict[str, int])
+
+
+class ItemStore:
+    """The items of a diary, and its typed entries as the namespaces `(user, "diary", …)`.
+
+    Args:
+        diary: Whose storage and rules.
+        user_label: Says who owns a namespace; see `UserLabel`.
+        expiry: What happens to items with a time to live.
+        embedding: How texts become vectors; None searches by words.
+
+    Raises:
+        InvalidValue: `user_label` is nothing of the kind.
+        MissingExtra: There is an embedding, and numpy is not installed.
+    """
+
+    def __init__(
+        self,
+        diary: Diary,
+        *,
+        user_label: UserLabel = 0,
+        expiry: Expiry | None = None,
+        embedding: Embedding | None = None,
+    ) -> None:
+        self.diary = diary
+        self.expiry = expiry or Expiry()
+        self.sweeper = Sweeper(self.sweep)
+        self._owners = Owners(user_label)
+        self._typed = TypedNamespaces(diary)
+        self._finder = Finder(diary, embedding)
+        self._clock = Clock()
+        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
+        self._deadlines: dict[str, Deadlines] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make new locks."""
+        self._guard = threading.Lock()
+        self._clock.renew()
+
+    # Batches
+
+    def run(self, ops: Sequence[Operation], *, session: str = "") -> list[Result]:
+        """Run operations and return their results in the same order.
+
+        Args:
+            ops: The operations.
+            session: The session that puts, for history and for forgetting; "" if there is none.
+
+        Raises:
+            InvalidValue: An operation is not valid, or a value breaks the schema. Nothing was written.
+            LimitReached: A category is full. Nothing was written.
+            BackendError: The storage failed. Of several users in one batch, some may have been written.
+        """
+        work = self.prepare(ops)
+        embedding = self._finder.embedding
+        texts: Sequence[Sequence[float]] = ()
+        queries: Sequence[Sequence[float]] = ()
+        if embedding is not None and (work.texts or work.queries):
+            found = embedding.embed([*(text for _, text in work.texts), *work.queries])
+            texts, queries = found[: len(work.texts)], found[len(work.texts) :]
+        return self.finish(work, texts, queries, session=session)
+
+    def get(self, op: Get) -> tuple[bool, Item | None]:
+        """Return an item if that takes one look at one file, and whether it did.
+
+        Raises:
+            InvalidValue: The operation is not valid.
+        """
+        found = checked(op)
+        if not isinstance(found, Get) or is_typed(found.namespace):
+            return False, None
+        user = self._owners.owner(found.namespace, found.key)
+        catalog = self._catalogs.get(user)
+        known = catalog.find(found.namespace, found.key) if catalog is not None else None
+        if known is None or known[1].expires is not None:
+            return False, None
+        return True, as_item(*known)
+
+    def prepare(self, ops: Sequence[Operation]) -> Prepared:
+        """Check operations, and find out what has to be embedded for them.
+
+        Raises:
+            InvalidValue: An operation is not valid, or a value breaks the schema.
+        """
+        work = Prepared([self._checked(op) for op in ops])
+        embedding = self._finder.embedding
+        if embedding is None:
+            return work
+        put: dict[str, list[str]] = {}
+        searched: list[Snapshot] = []
+        for op in work.ops:
+            if isinstance(op, Put) and op.value is not None:
+                found = embedding.texts(op.value, op.index)
+                put.setdefault(self._owner(op.namespace, op.key), []).extend(found)
+            elif isinstance(op, Search) and op.query and op.query.strip():
+                searched += self.below(op.prefix)
+                work.queries.append(op.query)
+        work.queries = list(dict.fromkeys(work.queries))
+        work.epochs = self._finder.epochs({*put, *(each.user for each in searched)})
+        missing = self._finder.missing(put, searched)
+        work.texts = [(user, text) for user, mine in missing.items() for text in mine]
+        return work
+
+    def finish(
+        self,
+        work: Prepared,
+        texts: Sequence[Sequence[float]] = (),
+        queries: Sequence[Sequence[float]] = (),
+        *,
+        session: str = "",
+    ) -> list[Result]:
+        """Run what `prepare` has checked; see `run`.
+
+        Args:
+            work: The batch.
+            texts: A vector for each of its texts.
+            queries: A vector for each of its queries.
+            session: As in `run`.
+        """
+        for user, epoch in work.epochs.items():
+            mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
+            if mine:
+                self._finder.add(
+                    user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch
+                )
+        vectors = dict(zip(work.queries, queries, strict=True))
+        view = self._view()
+        results = [self._read(view, op, vectors) for op in work.ops]
+        view.refresh()
+        self._write([op for op in work.ops if isinstance(op, Put)], session)
+        return results
+
+    def _view(self) -> View:
+        return View(self.deadlines, self._clock.now, omits_expired=self.expiry.omit_expired)
+
+    def _checked(self, op: Operation) -> Operation:
+        if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
+            found = checked(op)
+            if isinstance(found, Search):
+                if is_typed(found.prefix):
+                    self._typed.check_prefix(found.prefix)
+            elif not isinstance(found, List) and is_typed(found.namespace):
+                self._typed.collection(found.namespace)
+            return found
+        found = checked(replace(op, value=None))
+        assert isinstance(found, Put)  # noqa: S101 - for the type checker
+        collection = self._typed.collection(found.namespace)
+        if found.ttl is not None:
+            raise NotSupported(
+                "ttl: entries of a diary do not expire. Put without a ttl, or to another namespace."
+            )
+        return replace(found, value=checked_value(collection, found.key, op.value))
+
+    # Reading
+
+    def _read(self, view: View, op: Operation, vectors: Mapping[str, Sequence[float]]) -> Result:
+        if isinstance(op, Get):
+            snapshot, entry = self._get(view, op)
+            if entry is None or not view.is_shown(snapshot, entry):
+                return None
+            if op.refresh:
+                view.read(snapshot, entry)
+            return as_item(snapshot, entry)
+        if isinstance(op, Search):
+            snapshots = [view.pinned(each) for each in self.below(op.prefix)]
+            return self._finder.search(view, op, snapshots, vectors)
+        if isinstance(op, List):
+            return self._list(view, op)
+        return None
+
+    def _get(self, view: View, op: Get) -> tuple[Snapshot, Entry | None]:
+        if is_typed(op.namespace):
+            return self._typed.find(op.namespace, op.key)
+        user = self._owners.owner(op.namespace, op.key)
+        known = view.seen(user, op.namespace)
+        if known is None:
+            catalog = self.catalog(user)
+            found = catalog.find(op.namespace, op.key)
+            if found is not None:
+                view.pinned(found[0])
+                return found
+            known = view.pinned(catalog.snapshot(op.namespace))
+        return known, known.get(op.key)
+
+    def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
+        prefix: tuple[str, ...] = ()
+        for condition in op.conditions:
+            if condition.where == "prefix":
+                stars = [n for n, label in enumerate(condition.labels) if label == "*"]
+                prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
+        snapshots = [view.pinned(each) for each in self.below(prefix)]
+        for condition in op.conditions:
+            snapshots = [each for each in snapshots if condition.fits(each.namespace)]
+        if self.expiry.omit_expired:
+            snapshots = [
+                each
+                for each in snapshots
+                if any(view.is_shown(each, entry) for entry in each.entries.values())
+            ]
+        found = {each.namespace[: op.max_depth] for each in snapshots}
+        return sorted(found)[op.offset : op.offset + op.limit]
+
+    # Writing
+
+    def _write(self, puts: Sequence[Put], session: str) -> None:
+        if not puts:
+            return
+        last = {(put.namespace, put.key): put for put in puts}
+        mine: dict[str, list[Put]] = {}
+        for put in last.values():
+            mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
+        if len(mine) > 1:
+            # Each user is a transaction of their own: find what fails before the first one.
+            for user, changes in mine.items():
+                self._apply(Transaction(self.diary.engine, user), changes, session)
+        for user, changes in mine.items():
+
+            def write(tx: Transaction, changes: list[Put] = changes) -> None:
+                self._apply(tx, changes, session)
+
+            self.diary.engine.write(user, write, Source("put", session, actor="store"))
+
+    def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
+        typed = [put for put in puts if is_typed(put.namespace)]
+        if typed:
+            changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
+            TypedEntries.within(self.diary, tx).apply(changes, timestamp())
+        items = [put for put in puts if not is_typed(put.namespace)]
+        if items:
+            apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
+
+    def update(
+        self,
+        namespace: Namespace,
+        key: str,
+        change: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
+        *,
+        index: bool | list[str] | None = None,
+        ttl: float | None = None,
+        session: str = "",
+    ) -> Item | None:
+        """Replace a value by what a function makes of it, with no other writer in between.
+
+        Args:
+            namespace: The item's.
+            key: The item's.
+            change: Gets a copy of the value, None if there is none, and returns the new one, None to
+                remove the item. It may be called again if a person saved the file meanwhile, and must not
+                write to the same user's memory.
+            index: As in `Put`.
+            ttl: As in `Put`.
+            session: As in `run`.
+
+        Raises:
+            InvalidValue: What it returned cannot be stored. Nothing was written.
+        """
+        probe = self._checked(Get(namespace, key))
+        assert isinstance(probe, Get)  # noqa: S101 - for the type checker
+        owner = self._owner(probe.namespace, probe.key)
+
+        def write(tx: Transaction) -> None:
+            before = self._within(tx, probe.namespace, probe.key)
+            made = change(before)
+            put = self._checked(Put(probe.namespace, probe.key, made, index, ttl))  # pyright: ignore[reportArgumentType] - checked there
+            assert isinstance(put, Put)  # noqa: S101 - for the type checker
+            self._apply(tx, [put], session)
+
+        self.diary.engine.write(owner, write, Source("update", session, actor="store"))
+        snapshot, entry = self._get(self._view(), probe)
+        return None if entry is None else as_item(snapshot, entry)
+
+    def _within(self, tx: Transaction, namespace: Namespace, key: str) -> dict[str, Any] | None:
+        """Return a value as the transaction sees it."""
+        if is_typed(namespace):
+            table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
+            return None if table is None else copied(Entry(key, table).value)
+        snapshot = self.catalog(tx.user).snapshot(namespace)
+        entry = snapshot.get(key)
+        if entry is None:
+            return None
+        deadlines = self.deadlines(tx.user)
+        if self.expiry.omit_expired and deadlines.is_over(namespace, entry, self._clock.now()):
+            return None
+        return copied(entry.value)
+
+    # Expiry
+
+    def sweep(self) -> int:
+        """Remove the items whose time is over and return how many that were."""
+        removed = 0
+        for user in self.diary.users():
+            removed += self._sweep_user(user)
+        return removed
+
+    def _sweep_user(self, user: str) -> int:
+        deadlines = self.deadlines(user)
+
+        def over() -> dict[Namespace, list[str]]:
+            now = self._clock.now()
+            found: dict[Namespace, list[str]] = {}
+            for snapshot in self.catalog(user).snapshots():
+                keys = [
+                    entry.key
+                    for entry in snapshot.entries.values()
+                    if deadlines.is_over(snapshot.namespace, entry, now)
+                ]
+                if keys:
+                    found[snapshot.namespace] = keys
+            return found
+
+        if not over():
+            return 0
+
+        def write(tx: Transaction) -> int:
+            # Looked at again under the lock: somebody may have put or read an item meanwhile.
+            found = over()
+            for namespace, keys in found.items():
+                remove_items(tx, self.catalog(user), namespace, keys)
+            return sum(map(len, found.values()))
+
+        return self.diary.engine.write(user, write, Source("expire", actor="store"))
+
+    # Who and where
+
+    def _owner(self, namespace: Namespace, key: str) -> str:
+        return namespace[0] if is_typed(namespace) else self._owners.owner(namespace, key)
+
+    def catalog(self, user: str) -> Catalog:
+        """Return what is known of a user's namespaces."""
+        with self._guard:
+            found = self._catalogs.get(user)
+            if found is None:
+                found = self._catalogs[user] = Catalog(self.diary.engine, user)
+            self._catalogs.move_to_end(user)
+            while len(self._catalogs) > _CACHED_USERS:
+                self._catalogs.popitem(last=False)
+            return found
+
+    def deadlines(self, user: str) -> Deadlines:
+        """Return until when a user's items live that were read since they were put."""
+        with self._guard:
+            found = self._deadlines.get(user)
+            if found is None:
+                look = getattr(self.diary.engine.backend, "index_folder", None)
+                found = self._deadlines[user] = Deadlines(None if look is None else look(user))
+            return found
+
+    def _everybody(self) -> list[str]:
+        look = getattr(self.diary.engine.backend, "known_users", None)
+        return self.diary.users() if look is None else look()
+
+    def below(self, prefix: Namespace) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now."""
+        if is_typed(prefix):
+            return self._typed.snapshots(prefix[0], prefix)
+        everybody = self._everybody() if not prefix or self._owners.is_open(prefix) else []
+        found = [
+            snapshot
+            for user in self._owners.below(prefix, everybody)
+            for snapshot in self.catalog(user).snapshots(prefix)
+        ]
+        if len(prefix) > 1:
+            return found
+        for user in prefix or everybody:
+            if user != SHARED:
+                found += self._typed.snapshots(user, prefix)
+        return found

@@ -1,0 +1,118 @@
+"""The diary's typed entries as namespaces: `(user, "diary", "preferences", "likes")` and its like.
+
+These are written by the diary's rules, not as items; a namespace with "diary" as its second label is
+one of them or none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue
+from tomldiary.items.catalog import Snapshot
+from tomldiary.items.entry import Entry
+from tomldiary.transaction import OPEN
+from tomldiary.typed_entries import TypedEntries
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.items.naming import Namespace
+    from tomldiary.typed_entries import Collection
+
+__all__ = ["MARK", "TypedNamespaces", "is_typed"]
+
+MARK = "diary"
+_DOCUMENTS = ("preferences", "conversations", "facts", "blocks")
+_PREFIX = 2  # labels in front of the collection: the user and the mark
+
+
+def is_typed(namespace: Sequence[str]) -> bool:
+    """Tell whether a namespace is kept for typed entries."""
+    return len(namespace) >= _PREFIX and namespace[1] == MARK
+
+
+class TypedNamespaces:
+    """The typed namespaces of all users of a diary."""
+
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+        self._seen: dict[Namespace, Snapshot] = {}
+
+    def collections(self) -> list[Collection]:
+        """Return what a namespace may name behind the user and the mark."""
+        return [*(("preferences", each) for each in self._diary.allowed), ("conversations",)]
+
+    def collection(self, namespace: Namespace) -> Collection:
+        """Return the collection that a typed namespace shows.
+
+        Raises:
+            InvalidValue: There is no such namespace; names those that exist.
+        """
+        found = tuple(namespace[_PREFIX:])
+        if found in self.collections():
+            return found
+        known = ", ".join(
+            "(user, " + ", ".join(f'"{label}"' for label in (MARK, *each)) + ")"
+            for each in self.collections()
+        )
+        raise InvalidValue(
+            f"there is no namespace {namespace!r}. With {MARK!r} as the second label there are {known}."
+        )
+
+    def check_prefix(self, prefix: Namespace) -> None:
+        """Raise InvalidValue if no typed namespace could begin like this."""
+        rest = prefix[_PREFIX:]
+        if not any(each[: len(rest)] == rest for each in self.collections()):
+            self.collection(prefix)
+
+    def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry | None]:
+        """Return an entry of a typed namespace as it is now."""
+        collection = self.collection(namespace)
+        table = TypedEntries.stored(self._diary, namespace[0]).get(collection, key)
+        entry = None if table is None else Entry(key, table)
+        return Snapshot(namespace[0], namespace, entries={}), entry
+
+    def snapshots(self, user: str, prefix: Namespace) -> list[Snapshot]:
+        """Return the typed namespaces of a user that begin like this and hold something."""
+        if not user or "." in user or "\0" in user:
+            return []  # no label, so no host can name it
+        if not self._has_documents(user):
+            return []
+        stored = TypedEntries.stored(self._diary, user)
+        size = len(prefix)
+        found = [
+            self._snapshot(stored, (user, MARK, *each), each)
+            for each in self.collections()
+            if (user, MARK, *each)[:size] == prefix
+        ]
+        return [each for each in found if each.entries]
+
+    def _has_documents(self, user: str) -> bool:
+        """Tell whether there can be any entry; a look at a handful of names is all most users need."""
+        backend: Any = self._diary.engine.backend
+        if not hasattr(backend, "tokens") or OPEN.get() is not None:
+            return True
+        if any(backend.tokens(user, _DOCUMENTS)):
+            return True
+        episodes = backend.folder_times(user, ["episodes"])
+        return episodes is None or any(episodes)
+
+    def _snapshot(
+        self, stored: TypedEntries, namespace: Namespace, collection: Collection
+    ) -> Snapshot:
+        before = self._seen.get(namespace)
+        known: Mapping[str, Entry] = before.entries if before is not None else {}
+        entries: dict[str, Entry] = {}
+        for key, table in stored.entries(collection):
+            entry = known.get(key)
+            entries[key] = (
+                entry if entry is not None and entry.table is table else Entry(key, table)
+            )
+        if before is not None and len(known) == len(entries):
+            same = zip(known.values(), entries.values(), strict=True)
+            if all(one is other for one, other in same):
+                return before
+        made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
+        return made

@@ -1,0 +1,67 @@
+"""What one batch sees: each namespace as it was when the batch first read it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.items.catalog import Snapshot
+    from tomldiary.items.entry import Entry
+    from tomldiary.items.expiry import Deadlines
+    from tomldiary.items.naming import Namespace
+
+__all__ = ["View"]
+
+
+class View:
+    """The namespaces that a batch reads.
+
+    Args:
+        deadlines: Tells until when the items of a user live.
+        clock: Tells the time, in microseconds since 1970; asked once, if at all.
+        omits_expired: Whether what has expired is left out.
+    """
+
+    def __init__(
+        self,
+        deadlines: Callable[[str], Deadlines],
+        clock: Callable[[], int],
+        *,
+        omits_expired: bool,
+    ) -> None:
+        self._deadlines = deadlines
+        self._clock = clock
+        self._omits = omits_expired
+        self._seen: dict[tuple[str, Namespace], Snapshot] = {}
+        self._read: dict[str, list[tuple[Namespace, Entry]]] = {}
+
+    def pinned(self, snapshot: Snapshot) -> Snapshot:
+        """Return a namespace as it was when the batch first read it."""
+        return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
+
+    @cached_property
+    def _now(self) -> int:
+        return self._clock()
+
+    def seen(self, user: str, namespace: Namespace) -> Snapshot | None:
+        """Return a namespace if the batch has read it."""
+        return self._seen.get((user, namespace))
+
+    def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
+        """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
+        if entry.expires is None or not self._omits:
+            return True
+        return not self._deadlines(snapshot.user).is_over(snapshot.namespace, entry, self._now)
+
+    def read(self, snapshot: Snapshot, entry: Entry) -> None:
+        """Note that an item was read and is to live on."""
+        if entry.expires is not None:
+            self._read.setdefault(snapshot.user, []).append((snapshot.namespace, entry))
+
+    def refresh(self) -> None:
+        """Give what was read its time to live again."""
+        for user, items in self._read.items():
+            self._deadlines(user).refresh(items, self._now)

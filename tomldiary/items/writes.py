@@ -1,0 +1,115 @@
+"""Putting and removing items inside a transaction: one table for each key, in documents of bounded size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.items.entry import table_of
+from tomldiary.items.naming import kind_of, part_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from tomldiary.items.catalog import Catalog, Part
+    from tomldiary.items.entry import Clock
+    from tomldiary.items.naming import Namespace
+    from tomldiary.items.ops import Put
+    from tomldiary.toml.edit import Edit
+    from tomldiary.transaction import Transaction
+
+__all__ = ["LARGEST", "apply_puts", "remove_items"]
+
+LARGEST = 256 * 1024
+"""Characters from which on a document takes no new item; the next one goes to another document."""
+_TABLE = "items"
+
+
+def apply_puts(
+    tx: Transaction, catalog: Catalog, puts: Sequence[Put], clock: Clock, session: str
+) -> None:
+    """Apply checked puts, of which no two are about one item.
+
+    Raises:
+        InvalidValue: A document was edited by hand so that an item cannot be put; nothing may be committed.
+    """
+    by_namespace: dict[Namespace, list[Put]] = {}
+    for put in puts:
+        by_namespace.setdefault(put.namespace, []).append(put)
+    for namespace, mine in by_namespace.items():
+        target = _Target(tx, catalog, namespace)
+        for put in mine:
+            if put.value is None:
+                target.remove(put.key)
+            else:
+                target.put(put.key, put.value, put, clock, session)
+
+
+def remove_items(
+    tx: Transaction, catalog: Catalog, namespace: Namespace, keys: Sequence[str]
+) -> None:
+    """Remove items, those of them that exist."""
+    target = _Target(tx, catalog, namespace)
+    for key in keys:
+        target.remove(key)
+
+
+class _Target:
+    """The documents of one namespace within a transaction."""
+
+    def __init__(self, tx: Transaction, catalog: Catalog, namespace: Namespace) -> None:
+        self._tx = tx
+        self._namespace = namespace
+        self._base = kind_of(catalog.user, namespace)
+        self._parts: dict[str, Part] = {
+            part.kind: part for part in catalog.snapshot(namespace).parts
+        }
+        self._sizes = {kind: part.size for kind, part in self._parts.items()}
+        self._next = max(catalog.numbers(namespace), default=0) + 1
+
+    def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
+        """Make an item hold exactly a value."""
+        holders = self._holders(key)
+        edit = self._tx.edit(holders[0]) if holders else None
+        old = edit.table((_TABLE, key)) if edit is not None else None
+        for other in holders[1:]:
+            self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
+        table = table_of(value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session)
+        path = (_TABLE, key)
+        if edit is not None and self._is_full(holders[0]):
+            edit.delete((_TABLE, key))
+            edit = None
+        kind = holders[0] if edit is not None else self._roomy()
+        if edit is None:
+            edit = self._open(kind)
+        before = edit.length(path)
+        edit.put(path, table)
+        self._sizes[kind] = self._sizes.get(kind, 0) + edit.length(path) - before
+
+    def remove(self, key: str) -> None:
+        """Remove an item if it exists."""
+        for kind in self._holders(key):
+            self._tx.edit(kind).delete((_TABLE, key))
+
+    def _holders(self, key: str) -> list[str]:
+        return [kind for kind, part in self._parts.items() if part.holds(key)]
+
+    def _is_full(self, kind: str) -> bool:
+        return self._sizes.get(kind, 0) > LARGEST and self._parts[kind].count > 1
+
+    def _roomy(self) -> str:
+        """Return the document that takes a new item: the last one, else any with room, else a new one."""
+        for kind in reversed(self._sizes):
+            if self._sizes[kind] < LARGEST:
+                return kind
+        kind = part_name(self._base, self._next)
+        self._next += 1
+        self._sizes[kind] = 0
+        return kind
+
+    def _open(self, kind: str) -> Edit:
+        edit = self._tx.edit(kind)
+        meta = edit.table(("_meta",)) or {}
+        if "namespace" not in meta:
+            edit.put(("_meta",), {**meta, "namespace": list(self._namespace)}, at_head=True)
+        return edit

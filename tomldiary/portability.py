@@ -1,0 +1,307 @@
+"""One user's whole memory as one value: a profile of it, an export, and the way back in."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.blocks import Blocks
+from tomldiary.conversations import Conversations
+from tomldiary.episodes import episode_entries, episode_kinds
+from tomldiary.errors import (
+    Conflict,
+    DocumentError,
+    ImmutableEntry,
+    InvalidValue,
+    LimitReached,
+)
+from tomldiary.facts import Facts, same_data, stored_facts
+from tomldiary.models import FORMAT_VERSION, timestamp
+from tomldiary.outside import NOTHING, check_version
+from tomldiary.preferences import Preferences, entry_text
+from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import render_path, same_value
+from tomldiary.transaction import Source, fingerprint
+from tomldiary.twins import async_twin
+
+if TYPE_CHECKING:
+    from tomldiary.engine import Engine, Transaction
+    from tomldiary.history import Record
+
+__all__ = ["EXPORT_VERSION", "Portability"]
+
+EXPORT_VERSION = 1
+_FORMAT = "tomldiary"
+_SINGLE = ("preferences", "conversations", "facts", "blocks")
+_ATTEMPTS = 50
+_PAUSE = 0.02  # seconds between two looks at documents that are being written
+
+
+class Portability:
+    """The half of `UserDiary` that takes memory out and in as a whole."""
+
+    diary: Any
+    user_id: str
+    _engine: Engine
+
+    def profile(self) -> dict[str, Any]:
+        """Return in numbers what is remembered, as JSON values; it holds no remembered text."""
+        document = self._engine.document
+        preferences = Preferences(
+            document(self.user_id, "preferences"), self.diary.turn_rules.preferences
+        )
+        counts = {name: preferences.count(name) for name in self.diary.allowed}
+        facts: dict[str, int] = {}
+        for name, _, _ in stored_facts(document(self.user_id, "facts")):
+            facts[name] = facts.get(name, 0) + 1
+        blocks = Blocks(document(self.user_id, "blocks")).entries()
+        kinds = episode_kinds(self._engine.kinds(self.user_id))
+        return {
+            "user": self.user_id,
+            "preferences": {name: count for name, count in counts.items() if count},
+            "conversations": sum(
+                1 for _ in Conversations(document(self.user_id, "conversations")).entries()
+            ),
+            "facts": facts,
+            "blocks": {name: len(entry_text(entry)) for name, entry in blocks},
+            "episodes": sum(
+                1 for kind in kinds for _ in episode_entries(document(self.user_id, kind))
+            ),
+        }
+
+    aprofile = async_twin(profile)
+
+    def export(self) -> dict[str, Any]:
+        """Return everything that is remembered now, all documents as of one transaction, as JSON values.
+
+        Returns:
+            `format`, `version`, `user`, `time`, `seq` (the last transaction in it), and `documents`: the
+            TOML texts by name, byte for byte. History is not in it.
+
+        Raises:
+            DocumentError: A document cannot be read just now, so this would not be all.
+        """
+        seq, documents = self._consistent()
+        return {
+            "format": _FORMAT,
+            "version": EXPORT_VERSION,
+            "user": self.user_id,
+            "time": timestamp(),
+            "seq": seq,
+            "documents": {
+                kind: document.text for kind, document in sorted(documents.items()) if document.text
+            },
+        }
+
+    aexport = async_twin(export)
+
+    def import_(
+        self,
+        data: Mapping[str, Any],
+        *,
+        replace: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> list[str]:
+        """Take an export in as one transaction, all of it or nothing, and return the documents that changed.
+
+        Where the user has nothing yet, documents become what they were, comments and all. Where there is
+        something, what is missing is added, and an entry that says something else is a conflict.
+
+        Args:
+            data: What `export` returned, of any user; also after a round trip through JSON.
+            replace: Make the memory exactly what `data` holds; what else there was stays in history.
+            actor: Who does it, for history.
+            reason: Why, for history.
+
+        Raises:
+            InvalidValue: It is no export, or a fact in it breaks the rules of its type.
+            DocumentError: A document in it does not parse, or is of a newer format.
+            Conflict: An entry is there with other content; `keys` lists them. Nothing was changed.
+            ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
+        """
+        documents = _checked(data)
+
+        def change(tx: Transaction) -> list[str]:
+            conflicts: list[str] = []
+            before = {
+                kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self.user_id)}
+            }
+            for kind, document in documents.items():
+                if replace or not _has_entries(before[kind]):
+                    tx.replace(kind, document)
+                else:
+                    conflicts += _added(tx, kind, document)
+            if "conversations" in documents:
+                # What is stored is of the newest layout.
+                Conversations(tx.edit("conversations")).migrate()
+            if replace:
+                for kind in before.keys() - documents.keys():
+                    if _has_entries(before[kind]):
+                        tx.replace(kind, self._engine.template)
+            if conflicts:
+                raise Conflict(
+                    f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
+                    " replace=True makes the memory what the export holds.",
+                    keys=conflicts,
+                )
+            self._check_imported(tx, before)
+            return sorted(tx.changed())
+
+        asked = fingerprint(
+            "import", {kind: each.text for kind, each in documents.items()}, replace
+        )
+        why = Source("import", "", actor, reason, content=asked)
+        return self._engine.write(self.user_id, change, why)
+
+    aimport_ = async_twin(import_)
+
+    def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
+        """Hold the whole result against the rules: those of single entries, and those of many."""
+        schemas = self.diary.fact_schemas
+        old = Facts(before.get("facts", NOTHING), schemas)
+        new = Facts(tx.document("facts"), schemas)
+        known = {problem.where for problem in old.problems()}
+        for problem in new.problems():
+            if problem.where not in known:
+                raise problem
+        for name, schema in schemas.items():
+            count, limit = len(new.held(name)), schema.constraint.limit
+            if limit is not None and count > max(limit, len(old.held(name))):
+                raise LimitReached(f"facts/{name}", limit)
+            if schema.constraint.immutable:
+                for held in old.held(name):
+                    if not same_data(held.entry, new.entry(name, held.key)):
+                        raise ImmutableEntry(f"facts/{name}/{held.key}")
+        rules = self.diary.turn_rules.preferences
+        was = Preferences(before.get("preferences", NOTHING), rules)
+        became = Preferences(tx.document("preferences"), rules)
+        for category in self.diary.allowed:
+            if became.count(category) > max(rules.limit, was.count(category)):
+                raise LimitReached(category, rules.limit)
+
+    def _consistent(self) -> tuple[int, dict[str, Document]]:
+        """Return the last transaction, and all documents as it left them.
+
+        Readers take no lock, and documents are published one after the other: a look during which
+        nothing was committed, and that shows all of the last transaction, saw one state.
+        """
+        if getattr(self._engine, "is_frozen", False):
+            return cast("Any", self._engine).seq, self._documents()
+        timeline = Timeline(self._engine.backend, self.user_id)
+        for _ in range(_ATTEMPTS):
+            record = next(timeline.records(), None)
+            documents = self._documents()
+            if next(timeline.records(), None) == record and _shows(documents, record):
+                return record.seq if record is not None else 0, documents
+            time.sleep(_PAUSE)
+        # Somebody writes all the time, or a document lags behind since a crash: the lock ends both.
+        with self._engine.transaction(self.user_id, Source("export")):
+            record = next(timeline.records(), None)
+            return record.seq if record is not None else 0, self._documents()
+
+    def _documents(self) -> dict[str, Document]:
+        documents: dict[str, Document] = {}
+        for kind in self._engine.kinds(self.user_id):
+            known = self._engine.load(self.user_id, kind)
+            if known is not None and known.problem is not None:
+                raise known.problem
+            documents[kind] = self._engine.document(self.user_id, kind)
+        return documents
+
+
+def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
+    """Tell whether documents show all that a transaction did."""
+    if record is None:
+        return True
+    return all(
+        kind not in documents if result == EMPTY else _seq_of(documents.get(kind)) >= record.seq
+        for kind, result in record.results.items()
+    )
+
+
+def _seq_of(document: Document | None) -> int:
+    found = ((document or NOTHING).table(("_meta",)) or {}).get("seq", 0)
+    return found if isinstance(found, int) else 0
+
+
+def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
+    """Return the documents of an export.
+
+    Raises:
+        InvalidValue: It is no export, or of a newer version.
+        DocumentError: A document does not parse, or is of a newer format.
+    """
+    if not isinstance(data, Mapping) or data.get("format") != _FORMAT:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue('this is no export: format = "tomldiary" is missing.', where="import")
+    if data.get("version") != EXPORT_VERSION:
+        raise InvalidValue(
+            f"exports of version {EXPORT_VERSION} are read, found {data.get('version')!r}. Upgrade"
+            " tomldiary-kit.",
+            where="import.version",
+        )
+    texts: Any = data.get("documents")
+    if not isinstance(texts, Mapping):
+        raise InvalidValue("expected a table of documents.", where="import.documents")
+    documents: dict[str, Document] = {}
+    for kind, text in cast("Mapping[Any, Any]", texts).items():
+        where = f"import.documents.{kind}"
+        if not isinstance(kind, str) or not (
+            kind in _SINGLE or kind.startswith("items/") or episode_kinds([kind])
+        ):
+            raise InvalidValue(
+                f"there is no such document. There are: {', '.join(_SINGLE)}, episodes/2026-11 and the"
+                " like, items/….",
+                where=where,
+            )
+        if not isinstance(text, str):
+            raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
+        document = Document.parse(text, path=where)
+        check_version(document, where)
+        documents[kind] = document
+    return documents
+
+
+def _has_entries(document: Document) -> bool:
+    return any(path[0] != "_meta" for path in document.index)
+
+
+def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
+    """Add the tables that a document lacks, and return those that say something else there."""
+    if document.has_arrays:
+        raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
+    edit = tx.edit(kind)
+    conflicts: list[str] = []
+    for path, block in document.index.items():
+        if path[0] == "_meta":
+            continue
+        values = document.own_values(path) or {}
+        if edit.table(path) is None:
+            edit.restore(path, block.text, values, after=document.before(path))
+        elif not same_value(_said(edit.peek().own_values(path) or {}), _said(values)):
+            conflicts.append(render_path(path))
+    _add_reserved(edit, document)
+    return conflicts
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if not key.startswith("_")}
+
+
+def _add_reserved(edit: Any, document: Document) -> None:
+    """Keep ids from being given out again that the export knows as given out."""
+    theirs: Any = (document.table(("_meta",)) or {}).get("next_ids")
+    if not isinstance(theirs, Mapping):
+        return
+    meta: dict[str, Any] = dict(edit.table(("_meta",)) or {"version": FORMAT_VERSION})
+    ours: Any = meta.get("next_ids")
+    marks: dict[str, Any] = (
+        dict(cast("Mapping[str, Any]", ours)) if isinstance(ours, Mapping) else {}
+    )
+    for category, number in cast("Mapping[str, Any]", theirs).items():
+        known = marks.get(category, 0)
+        if isinstance(number, int) and isinstance(known, int):
+            marks[category] = max(known, number)
+    edit.put(("_meta",), {**meta, "next_ids": marks}, at_head=True)

@@ -1,0 +1,256 @@
+"""Finding and showing what is remembered about one user, whatever document it stands in."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.blocks import Blocks, is_pinned
+from tomldiary.conversations import Conversations
+from tomldiary.episodes import episode_entries, episode_kinds
+from tomldiary.fact_verbs import FactVerbs
+from tomldiary.facts import Facts, fact_data, stored_facts
+from tomldiary.intervals import in_utc, interval, moment
+from tomldiary.preferences import Preferences, entry_text
+from tomldiary.ranking import (
+    MemoryLines,
+    ShownFact,
+    ranked_conversations,
+    ranked_preferences,
+)
+from tomldiary.recall import Hit, Source
+from tomldiary.render import (
+    block_fact,
+    escape_for_model,
+    render_memory,
+)
+from tomldiary.toml.values import decode_nulls
+from tomldiary.twins import async_twin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping
+
+    from tomldiary.recall import Indexes
+    from tomldiary.toml.document import Document
+
+__all__ = ["RECALLED", "RecallVerbs"]
+
+RECALLED = ("preferences", "conversations", "facts", "blocks", "episodes")
+"""What `recall` looks through."""
+_MANY = 1_000_000  # all entries: what does not count is left out after ranking
+_SUMMARIES_SHOWN = 3
+
+TimeRange = tuple["datetime | None", "datetime | None"]
+
+
+class RecallVerbs(FactVerbs):
+    """The half of `UserDiary` that finds and shows."""
+
+    _indexes: Indexes
+
+    def recall(
+        self,
+        query: str,
+        limit: int = 5,
+        *,
+        kinds: Collection[str] | None = None,
+        time_range: TimeRange | None = None,
+        valid_at: datetime | None = None,
+    ) -> list[Hit]:
+        """Return the entries that match a question best, with score and matching words.
+
+        Args:
+            query: A question or words; no query language.
+            limit: Most hits returned.
+            kinds: What to look through, of "preferences", "conversations", "facts", "blocks" and
+                "episodes"; None is all of it.
+            time_range: Only entries last changed from the first time on and before the second (without
+                a zone: UTC); None for one of them is no bound.
+            valid_at: When temporal facts have to hold; None is now.
+        """
+        wanted = set(RECALLED if kinds is None else kinds)
+        documents = self._recalled_documents()
+        is_narrowed = kinds is not None or time_range is not None or "facts" in documents[2].data
+        found = self._indexes.search(
+            self.user_id,
+            query,
+            documents,
+            self._sources(documents),
+            _MANY if is_narrowed else limit,
+        )
+        at = datetime.now(UTC) if valid_at is None else in_utc(valid_at)
+        counts = _Counting(Facts(documents[2], self.diary.fact_schemas), at)
+        hits: list[Hit] = []
+        for source, score, words in found:
+            if len(hits) >= max(0, limit):
+                break
+            if (
+                source.kind in wanted
+                and _is_within(source.entry, time_range)
+                and (source.kind != "facts" or counts.fact(source.key, source.entry))
+            ):
+                hits.append(_hit(source, score, words))
+        return hits
+
+    arecall = async_twin(recall)
+
+    def render(
+        self,
+        query: str | None = None,
+        max_tokens: int = 1500,
+        token_counter: Callable[[str], int] | None = None,
+    ) -> str:
+        """Return what is remembered as text for a model: framed, escaped, within a budget.
+
+        Pinned blocks come first, then facts and preferences (those with `pinned = true` before the others),
+        other blocks, and the last conversations.
+
+        Args:
+            query: Facts and preferences that match it come before the others; None orders preferences
+                by count and date, and facts by date.
+            max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many.
+            token_counter: Counts tokens; None takes four characters for one token.
+        """
+        lines = self.memory_lines(query).shown
+        return render_memory(lines, max_tokens=max_tokens, token_counter=token_counter)
+
+    arender = async_twin(render)
+
+    def memory_lines(self, query: str | None = None, *, but_session: str = "") -> MemoryLines:
+        """Return what `render` shows as escaped lines, the most important first.
+
+        Args:
+            query: As for `render`.
+            but_session: Leave out the summary of this session, which its model has before it.
+        """
+        preferences, conversations, facts, blocks, *_ = self._recalled_documents()
+        texts = list(Blocks(blocks).entries())
+        shown = [block_fact(name, entry_text(entry)) for name, entry in texts if is_pinned(entry)]
+        book = Preferences(preferences, self.diary.turn_rules.preferences)
+        ranked = [*self._ranked_facts(facts), *ranked_preferences(book, self.diary.allowed)]
+        if query and ranked:
+            hits = self.recall(query, _MANY, kinds=("preferences", "facts"))
+            order = {hit.key: number for number, hit in enumerate(hits)}
+            ranked.sort(key=lambda fact: order.get(fact.key, len(order)))
+        ranked.sort(key=lambda fact: not fact.is_pinned)
+        shown += [fact.line for fact in ranked]
+        shown += [
+            block_fact(name, entry_text(entry)) for name, entry in texts if not is_pinned(entry)
+        ]
+        talks = [
+            talk.line
+            for talk in ranked_conversations(Conversations(conversations))
+            if talk.key != but_session
+        ]
+        return MemoryLines(shown + talks[:_SUMMARIES_SHOWN], talks[_SUMMARIES_SHOWN:])
+
+    amemory_lines = async_twin(memory_lines)
+
+    def _recalled_documents(self) -> tuple[Document, ...]:
+        usual = ("preferences", "conversations", "facts", "blocks")
+        kinds = episode_kinds(self._engine.kinds(self.user_id))
+        return tuple(
+            self._facts_document() if kind == "facts" else self._engine.document(self.user_id, kind)
+            for kind in (*usual, *kinds)
+        )
+
+    def _sources(self, documents: tuple[Document, ...]) -> Iterator[Source]:
+        preferences, conversations, facts, blocks, *episodes = documents
+        book = Preferences(preferences, self.diary.turn_rules.preferences)
+        for category in self.diary.allowed:
+            for key, entry in book.entries(category):
+                body = f"{entry_text(entry)} {category} {_joined(entry.get('contexts'))}"
+                yield Source("preferences", f"{category}/{key}", body, entry)
+        for key, entry in Conversations(conversations).entries():
+            body = f"{entry.get('summary', '')} {_joined(entry.get('keywords'))}"
+            yield Source("conversations", key, body, entry)
+        for name, key, entry in stored_facts(facts):
+            yield Source("facts", f"{name}/{key}", f"{name} {_fact_text(entry)}", entry)
+        for name, entry in Blocks(blocks).entries():
+            yield Source("blocks", name, f"{name} {entry_text(entry)}", entry)
+        for document in episodes:
+            for key, entry in episode_entries(document):
+                yield Source("episodes", key, _episode_text(entry), entry)
+
+    def _ranked_facts(self, document: Document) -> list[ShownFact]:
+        counts = _Counting(Facts(document, self.diary.fact_schemas), datetime.now(UTC))
+        found = [
+            ShownFact(f"{name}/{key}", entry, escape_for_model(f"{name}: {_fact_text(entry)}"))
+            for name, key, entry in stored_facts(document)
+            if counts.fact(f"{name}/{key}", entry)
+        ]
+        found.sort(key=lambda fact: str(fact.entry.get("_updated", "")), reverse=True)
+        return found
+
+
+class _Counting:
+    """Tells which facts count: those that can be read, and of temporal types those that hold."""
+
+    def __init__(self, book: Facts, at: datetime) -> None:
+        self._book = book
+        self._at = at
+        self._held: dict[str, set[str]] = {}
+
+    def fact(self, fact_id: str, entry: Mapping[str, Any]) -> bool:
+        name, _, key = fact_id.partition("/")
+        schema = self._book.registered(name)
+        if schema is None:  # nobody says what it obeys; its time may still be written down
+            start, end = interval(entry)
+            return (start is None or start <= self._at) and (end is None or self._at < end)
+        if not schema.constraint.temporal:
+            return self._book.wrong(schema, key, entry) is None
+        if name not in self._held:
+            self._held[name] = {held.key for held in self._book.held(name) if held.holds(self._at)}
+        return key in self._held[name]
+
+
+def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
+    if time_range is None:
+        return True
+    when = moment(entry.get("_updated") or entry.get("_created"))
+    start, end = time_range
+    return (
+        when is not None
+        and (start is None or in_utc(start) <= when)
+        and (end is None or when < in_utc(end))
+    )
+
+
+def _hit(source: Source, score: float, words: list[str]) -> Hit:
+    entry = source.entry
+    texts = {
+        "conversations": lambda: str(entry.get("summary", "")),
+        "facts": lambda: _fact_text(entry),
+        "episodes": lambda: _episode_text(entry),
+    }
+    return Hit(
+        source.kind,
+        source.key,
+        texts.get(source.kind, lambda: entry_text(entry))(),
+        score,
+        words,
+        created=str(entry.get("_created", "")),
+        updated=str(entry.get("_updated", "")),
+        source=str(entry.get("_source", "")),
+    )
+
+
+def _fact_text(entry: Mapping[str, Any]) -> str:
+    fields = decode_nulls(fact_data(entry)).items()
+    return ", ".join(f"{name} = {_shown(value)}" for name, value in fields if value is not None)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_shown, value))  # pyright: ignore[reportUnknownArgumentType]
+    if isinstance(value, dict):
+        return " ".join(f"{key} {_shown(inner)}" for key, inner in value.items())  # pyright: ignore[reportUnknownVariableType]
+    return str(value)
+
+
+def _episode_text(entry: Mapping[str, Any]) -> str:
+    return f"{entry.get('input', '')}\n{entry.get('output', '')}"
+
+
+def _joined(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else ""  # pyright: ignore[reportUnknownArgumentType]

@@ -1,0 +1,1 @@
+"""The parts of `StoreSuite`, by what they are about."""

@@ -1,0 +1,190 @@
+"""Items that expire: default and own times, refreshing reads, and the sweeper."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tomldiary.testing.store.surface import StoreFixtures, awaited, keys, until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.testing.store.surface import Calls, Embedder
+
+__all__ = ["Lifetime"]
+
+NS = ("short",)
+SHORT = 0.002
+"""Minutes; an eighth of a second."""
+
+
+class Lifetime(StoreFixtures):
+    """A store that supports a time to live keeps it; one that does not says so."""
+
+    @pytest.fixture
+    def mortal(self, opened: Callable[..., Calls]) -> Callable[..., Calls]:
+        """Opens stores whose items may expire: `mortal(default_ttl=…)`."""
+
+        def make(**ttl: Any) -> Calls:
+            store = opened(ttl=ttl)
+            if not store.store.supports_ttl:
+                pytest.skip(f"{type(store.store).__name__} says supports_ttl=False")
+            return store
+
+        return make
+
+    @staticmethod
+    def sweep(calls: Calls) -> int:
+        """Remove what expired and return how many items that were."""
+        swept = calls.store.sweep_ttl()
+        if inspect.isawaitable(swept):
+            assert calls.runner is not None
+            swept = calls.runner.run(awaited(swept))
+        return int(swept)
+
+    def test_a_store_without_ttl_says_so(self, store: Calls) -> None:
+        if store.store.supports_ttl:
+            store.put(NS, "k", {}, ttl=1)
+            assert store.get(NS, "k") is not None
+            return
+        with pytest.raises(NotImplementedError):
+            store.put(NS, "k", {}, ttl=1)
+        store.put(NS, "k", {}, ttl=None)
+        assert store.get(NS, "k") is not None
+
+    def test_what_expired_is_swept(self, mortal: Callable[..., Calls]) -> None:
+        store = mortal(default_ttl=SHORT)
+        store.put(NS, "default", {})
+        store.put(NS, "own", {}, ttl=SHORT / 2)
+        store.put(NS, "long", {}, ttl=60)
+        store.put(NS, "for ever", {}, ttl=None)
+        swept = 0
+
+        def both() -> bool:
+            nonlocal swept
+            swept += self.sweep(store)
+            return swept == 2  # noqa: PLR2004 - the two short ones
+
+        until(both)
+        assert sorted(keys(store.search(NS))) == ["for ever", "long"]
+        assert self.sweep(store) == 0
+
+    def test_a_put_starts_the_time_anew_or_ends_it(self, mortal: Callable[..., Calls]) -> None:
+        store = mortal()
+        store.put(NS, "k", {"n": 1}, ttl=SHORT)
+        store.put(NS, "k", {"n": 2}, ttl=None)
+        store.put(NS, "mark", {}, ttl=SHORT)
+        until(lambda: self.sweep(store))
+        assert keys(store.search(NS)) == ["k"]
+
+    @pytest.mark.parametrize("verb", ["get", "search"])
+    def test_a_read_gives_the_time_back_if_asked(
+        self, mortal: Callable[..., Calls], verb: str
+    ) -> None:
+        store = mortal(omit_expired=False)
+        store.put(NS, "read", {}, ttl=20 * SHORT)
+        store.put(("left",), "left", {}, ttl=20 * SHORT)
+        expiry = self.expiry_of(store, NS, "read")
+        if expiry is None:
+            pytest.skip("the suite cannot see when items of this store expire; override expiry_of")
+
+        def read(*, refresh: bool) -> None:
+            if verb == "get":
+                store.get(NS, "read", refresh_ttl=refresh)
+            else:
+                store.search(NS, refresh_ttl=refresh)
+
+        read(refresh=False)
+        assert self.expiry_of(store, NS, "read") == expiry
+
+        def moved() -> bool:
+            read(refresh=True)
+            later = self.expiry_of(store, NS, "read")
+            assert later is not None
+            return later > expiry
+
+        until(moved)
+
+    def expiry_of(self, calls: Calls, namespace: tuple[str, ...], key: str) -> Any:  # noqa: ARG002 - to be overridden
+        """Return when an item expires, as anything that compares; None if that cannot be seen."""
+        return None
+
+    def test_reads_keep_an_item_alive(self, mortal: Callable[..., Calls]) -> None:
+        store = mortal(default_ttl=4 * SHORT, refresh_on_read=True)
+        store.put(NS, "read", {})
+        store.put(("left",), "left", {})
+
+        def swept() -> int:
+            assert store.get(NS, "read") is not None
+            return self.sweep(store)
+
+        until(swept)  # the other one, which nobody reads
+        assert store.get(NS, "read") is not None
+        assert store.get(("left",), "left") is None
+
+    def test_reads_that_do_not_refresh_let_it_die(self, mortal: Callable[..., Calls]) -> None:
+        store = mortal(default_ttl=SHORT, refresh_on_read=False)
+        store.put(NS, "k", {})
+
+        def gone() -> bool:
+            self.sweep(store)
+            return store.get(NS, "k") is None and store.search(NS) == []
+
+        until(gone)
+
+    def test_expired_items_may_be_hidden_before_they_are_swept(
+        self, mortal: Callable[..., Calls]
+    ) -> None:
+        store = mortal(default_ttl=SHORT, omit_expired=True, refresh_on_read=True)
+        store.put(("old",), "k", {})
+        until(lambda: store.get(("old",), "k", refresh_ttl=False) is None)
+        assert store.get(("old",), "k", refresh_ttl=True) is None
+        assert store.get(("old",), "k") is None
+        assert store.search(("old",)) == []
+        assert store.list_namespaces() == []
+        for number in range(3):
+            store.put(("old",), f"new{number}", {}, ttl=None)
+        assert len(store.search(("old",), limit=3)) == 3  # noqa: PLR2004 - the limit
+        assert self.sweep(store) == 1
+
+    def test_expired_items_are_shown_until_they_are_swept(
+        self, mortal: Callable[..., Calls]
+    ) -> None:
+        store = mortal()
+        store.put(NS, "k", {}, ttl=SHORT / 10)
+        store.put(("mark",), "mark", {}, ttl=None)
+        assert store.get(NS, "k", refresh_ttl=False) is not None
+        until(lambda: self.sweep(store))
+        assert store.get(NS, "k") is None
+        assert store.list_namespaces() == [("mark",)]
+
+    def test_the_sweeper_works_by_itself_until_it_is_stopped(
+        self, mortal: Callable[..., Calls], surface: str
+    ) -> None:
+        if surface == "async":
+            pytest.skip("the sweeper is a thread of its own; its sync form is tested")
+        store = mortal(default_ttl=SHORT, refresh_on_read=False, sweep_interval_minutes=SHORT / 4)
+        store.put(NS, "k", {})
+        store.store.start_ttl_sweeper(SHORT / 4)
+        store.store.start_ttl_sweeper(SHORT / 4)
+        until(lambda: store.get(NS, "k") is None)
+        assert store.store.stop_ttl_sweeper(10) is not False
+        store.put(NS, "k", {}, ttl=SHORT / 10)
+        until(lambda: self.sweep(store))
+        assert store.store.stop_ttl_sweeper(10) is not False
+
+    def test_an_expired_item_leaves_no_vector(
+        self, opened: Callable[..., Calls], embedder: Embedder
+    ) -> None:
+        self.needs_vectors()
+        store = opened(index={"dims": embedder.dims, "embed": embedder, "fields": ["text"]}, ttl={})
+        if not store.store.supports_ttl:
+            pytest.skip(f"{type(store.store).__name__} says supports_ttl=False")
+        store.put(NS, "k", {"text": "secret"}, ttl=SHORT)
+        assert store.search(NS, query="secret", refresh_ttl=False)[0].score == pytest.approx(1)
+        until(lambda: self.sweep(store))
+        store.put(NS, "k", {"text": "secret"}, index=False)
+        assert store.search(NS, query="secret")[0].score is None
