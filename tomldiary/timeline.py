@@ -43,11 +43,10 @@ class Timeline:
 
         Where older ones were dropped, the last is the snapshot that stands for them.
         """
-        for _, record in self._parsed(enumerate(self._backend.records(self._user))):
-            yield record
+        return self._parsed(enumerate(self._backend.records(self._user)))
 
     @staticmethod
-    def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Record]]:
+    def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         for number, text in texts:
             try:
                 record = parse_record(text)
@@ -55,7 +54,7 @@ class Timeline:
                 if number:
                     raise
                 continue
-            yield text, record
+            yield record
             if record.type == SNAPSHOT:
                 return  # what may be left in front of it is about to be removed
 
@@ -66,7 +65,7 @@ class Timeline:
         and most of history is about others.
         """
         about = self._about([kind], enumerate(self._backend.records(self._user)))
-        return next((record for _, record in about if kind in record.results), None)
+        return next((record for record in about if kind in record.results), None)
 
     def kinds(self) -> set[str]:
         """Return the names of all documents that there are or were, as far as history is kept."""
@@ -77,9 +76,7 @@ class Timeline:
                 break
         return found
 
-    def _about(
-        self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]
-    ) -> Iterator[tuple[str, Record]]:
+    def _about(self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         """Yield the records that name a document; the others are not parsed."""
         names = {kind: f"{render_key(kind)} = " for kind in kinds}.values()
         return self._parsed(
@@ -151,7 +148,7 @@ class Timeline:
         """Return the documents that later records can be taken back from; `is_all`: there are no others."""
         if not later or not ends:
             return {}
-        records = [record for _, record in self._parsed(later)]
+        records = list(self._parsed(later))
         if is_all and records and records[-1].seq == 1:
             return {}  # from there it is known that there was nothing
         found: dict[str, str] = {}
@@ -172,7 +169,7 @@ class Timeline:
         steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
         missing = set(steps)
         found: dict[str, str] = {}
-        for _, record in self._about(kinds, texts) if missing else ():
+        for record in self._about(kinds, texts) if missing else ():
             for kind in record.results.keys() & missing:
                 if not steps[kind] and kind in ends and digest(ends[kind]) == record.results[kind]:
                     found[kind] = ends[kind]
