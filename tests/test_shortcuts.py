@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from tomldiary import Diary, PreferenceItem
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import LockTimeout
 from tomldiary.extraction.relevance import relevant_lines
 from tomldiary.history import Change, Record, block_changes, parse_record, redo, render_record
@@ -229,6 +230,14 @@ def test_a_way_back_that_leads_elsewhere_is_not_believed():
     found = timeline.texts(["preferences"], 3, now)
     assert found == timeline.texts(["preferences"], 3)
     assert "thing 0" in found["preferences"]
+
+
+def test_an_epoch_that_another_process_wrote_is_seen(tmp_path):
+    ours, other = LocalBackend(tmp_path), LocalBackend(tmp_path)
+    for epoch in range(1, 4):
+        other.epochs.write("alice", epoch)
+        os.utime(tmp_path / ".tomldiary/epochs", (epoch, epoch))  # long ago, so it is remembered
+        assert ours.epoch("alice") == ours.epoch("alice") == epoch
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
