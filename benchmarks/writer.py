@@ -1,13 +1,18 @@
-"""Turns per second through `MemoryWriter`, and turns that survive it, beside TOMLDiary 0.9.
+"""`MemoryWriter` beside the bare disk, LangGraph's SqliteStore and TOMLDiary 0.9.
 
-    python benchmarks/writer.py [--rounds 3] [--peer PYTHON]
+    python benchmarks/writer.py [--rounds 5] [--peer PYTHON] [--sqlite PYTHON]
 
-Both sides run the same scripted extractor, which waits as long as a model would (0 or 20 ms) and then
-stores one preference with `tomldiary.tools.upsert_preference`. The first table is one turn of each of
-200 users, from the first `submit` to the end of `close`; the second counts which of 100 turns of one
-user are in memory afterwards, with 8 workers. The peer does not sync, so the comparison is with
-`durability="process"`; "full" is shown beside it. Every run has a process and a folder of its own;
-rounds alternate, medians are shown.
+`submit`: seconds until a turn is durable, with one caller and with eight on one event loop, beside an append of as
+many bytes with `fdatasync`, and beside `SqliteStore.put` (langgraph-checkpoint-sqlite, on the same disk). The model
+never answers meanwhile, so nothing but taking turns in is measured.
+
+Throughput: turns per second from the first `submit` to the end of `close`, with an extractor that waits as
+long as a model would (0 or 20 ms) and stores one preference with `tomldiary.tools.upsert_preference`: one turn of each
+of 500 new users, and ten turns of each of 50. The peer does not sync and keeps no journal, so the comparison is with
+`durability="process"`; "full" is shown beside it. The last table counts which of 100 turns of one user are in memory
+afterwards, with 8 workers.
+
+Every run has a process and a folder of its own; rounds alternate, medians are shown.
 """
 
 from __future__ import annotations
@@ -19,14 +24,71 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import venv
+from pathlib import Path
 
 from update_memory import peer_python
 
-WORKER = r'''
+RAW = r"""
+import json, os, sys, time
+folder, count = sys.argv[1], int(sys.argv[2])
+file = os.open(f"{folder}/raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+data = b"x" * 400
+start = time.perf_counter()
+for _ in range(count):
+    os.write(file, data)
+    os.fdatasync(file)
+print(json.dumps({"seconds": (time.perf_counter() - start) / count}))
+"""
+
+SUBMIT = r"""
+import asyncio, json, sys, time
+from tomldiary import Diary, MemoryWriter
+folder, count, callers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+SAID = "I am going to visit Paris next month with Anna, and I do not eat meat."
+ANSWER = "Noted! Paris in spring is lovely; I will look for vegetarian places near the station."
+
+async def never(message, *, deps):
+    await asyncio.Event().wait()
+
+async def main():
+    writer = MemoryWriter(Diary(folder, agent=never), workers=8, qsize=100_000)
+    for number in range(20):
+        await writer.submit(f"warm-up {number}", "s", "hello", "hi")
+    async def caller(number):
+        for _ in range(count // callers):
+            await writer.submit(f"user{number}", "s", SAID, ANSWER)
+    start = time.perf_counter()
+    if callers == 1:
+        await caller(0)
+    else:
+        await asyncio.gather(*map(caller, range(callers)))
+    seconds = (time.perf_counter() - start) / (count // callers * callers)
+    await writer.close(drain=False)
+    print(json.dumps({"seconds": seconds}))
+asyncio.run(main())
+"""
+
+SQLITE = r"""
+import json, sys, time
+from langgraph.store.sqlite import SqliteStore
+folder, count = sys.argv[1], int(sys.argv[2])
+with SqliteStore.from_conn_string(f"{folder}/store.db") as store:
+    store.setup()
+    value = {"user_msg": "x" * 70, "assistant_msg": "y" * 90}
+    for number in range(5):
+        store.put(("turns", "warm-up"), str(number), value)
+    start = time.perf_counter()
+    for number in range(count):
+        store.put(("turns", "user"), str(number), value)
+    print(json.dumps({"seconds": (time.perf_counter() - start) / count}))
+"""
+
+TURNS = r'''
 import asyncio, json, os, sys, time, tomllib
 from pathlib import Path
 os.environ.setdefault("OPENAI_API_KEY", "none")
-side, folder = sys.argv[1:3]
+folder, side = sys.argv[1:3]
 workers, users, turns, latency = map(int, sys.argv[3:7])
 from pydantic import BaseModel
 from tomldiary import Diary, MemoryWriter, PreferenceItem
@@ -50,7 +112,7 @@ class Scripted:
         await tools.upsert_preference(Context(deps), "likes", id="new", text=text)
 
 async def main():
-    options = {"durability": side[5:]} if side.startswith("ours-") else {}
+    options = {"durability": side} if side != "peer" else {}
     diary = Diary(LocalBackend(Path(folder), **options), Table, agent=Scripted(), max_prefs_per_category=10_000)
     await diary.update_memory("warm-up", "s", "hello", "hi")
     writer = MemoryWriter(diary, workers=workers)
@@ -64,55 +126,118 @@ async def main():
     for user in range(users):
         found = tomllib.loads(await diary.preferences(f"user{user}"))
         kept += len(found.get("preferences", {}).get("likes", {}))
-    print(json.dumps({"rate": users * turns / seconds, "kept": kept, "failed": writer.stats()["failed"]}))
+    print(json.dumps({"rate": users * turns / seconds, "kept": kept}))
 asyncio.run(main())
 '''
 
 
-def measure(python: str, side: str, *numbers: int) -> dict[str, float]:
-    """Run one side in a process of its own; `numbers` are workers, users, turns and latency in ms."""
+def measure(python: str, code: str, *arguments: object) -> dict[str, float]:
+    """Run one script in a process and folder of its own and return what it prints."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [python, "-c", WORKER, side, folder, *map(str, numbers)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+        command = [python, "-c", code, folder, *map(str, arguments)]
+        # The other Pythons must not find this project's modules.
+        paths = os.environ.get("PYTHONPATH", "") if python == sys.executable else ""
+        environment = {**os.environ, "PYTHONPATH": paths}
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+        )
     if done.returncode:
-        sys.exit(f"{side} {numbers} failed:\n{done.stderr}")
+        sys.exit(f"{command[3:]} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
+
+
+def sqlite_python(given: str | None) -> str:
+    """Return a Python with LangGraph's SqliteStore, installing it into a venv if none is given."""
+    if given:
+        return given
+    folder = Path(tempfile.gettempdir()) / "sqlite-store-venv"
+    python = folder / "bin" / "python"
+    if not python.exists():
+        print("installing langgraph-checkpoint-sqlite into a venv of its own …", flush=True)
+        venv.create(folder, with_pip=True)
+        command = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "-q",
+            "langgraph-checkpoint-sqlite",
+            "langgraph",
+        ]
+        subprocess.run(command, check=True)
+    return str(python)
+
+
+def submits(rounds: int, count: int, sqlite: str) -> None:
+    """Print how long it takes until a turn is durable."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        for name, python, code, more in (
+            ("raw", sys.executable, RAW, [count]),
+            ("one", sys.executable, SUBMIT, [count, 1]),
+            ("raw", sys.executable, RAW, [count]),
+            ("eight", sys.executable, SUBMIT, [count, 8]),
+            ("sqlite", sqlite, SQLITE, [max(20, count // 10)]),
+        ):
+            found.setdefault(name, []).append(measure(python, code, *more)["seconds"])
+    took = {name: statistics.median(seconds) for name, seconds in found.items()}
+    print("until a turn is durable, microseconds            ratio")
+    print(f"  append + fdatasync          {took['raw'] * 1e6:>9.0f}")
+    print(
+        f"  submit, one caller          {took['one'] * 1e6:>9.0f}   {took['raw'] / took['one']:>6.2f} x raw"
+    )
+    print(
+        f"  submit, eight callers       {took['eight'] * 1e6:>9.0f}   {took['raw'] / took['eight']:>6.2f} x raw"
+    )
+    print(
+        f"  SqliteStore.put             {took['sqlite'] * 1e6:>9.0f}   submit takes"
+        f" {took['one'] / took['sqlite']:.2f} of that",
+        flush=True,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument(
+        "--count", type=int, default=400, help="turns that are submitted in a round"
+    )
+    parser.add_argument("--users", type=int, default=500)
     parser.add_argument("--peer", help="a Python that has TOMLDiary 0.9 installed")
+    parser.add_argument("--sqlite", help="a Python that has langgraph-checkpoint-sqlite installed")
+    parser.add_argument("--only", choices=["submit", "turns"])
     options = parser.parse_args()
-    peer = peer_python(options.peer)
-    sides = [(peer, "peer"), (sys.executable, "ours-process"), (sys.executable, "ours-full")]
     print(
         f"load average {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores; medians of {options.rounds}"
     )
+    if options.only != "turns":
+        submits(options.rounds, options.count, sqlite_python(options.sqlite))
+    if options.only == "submit":
+        return
+    peer = peer_python(options.peer)
+    sides = [(peer, "peer"), (sys.executable, "process"), (sys.executable, "full")]
 
     def medians(field: str, *numbers: int) -> list[float]:
         found: dict[str, list[float]] = {}
         for _ in range(options.rounds):
             for python, side in sides:
-                found.setdefault(side, []).append(measure(python, side, *numbers)[field])
+                found.setdefault(side, []).append(measure(python, TURNS, side, *numbers)[field])
         return [statistics.median(found[side]) for _, side in sides]
 
-    print("\n200 users, one turn each: turns/s")
-    print(
-        f"{'workers':>8} {'latency':>8} {'TOMLDiary 0.9':>14} {'process':>9} {'full':>9}   ratios"
-    )
-    for latency in (0, 20):
-        for workers in (1, 2, 8):
-            theirs, process, full = medians("rate", workers, 200, 1, latency)
-            print(
-                f"{workers:>8} {latency:>5} ms {theirs:>14.0f} {process:>9.0f} {full:>9.0f}"
-                f"   {process / theirs:.1f}x {full / theirs:.1f}x",
-                flush=True,
-            )
+    print("\nturns per second        workers  latency  TOMLDiary 0.9   process      full   ratios")
+    for users, turns in ((options.users, 1), (options.users // 10, 10)):
+        for latency in (0, 20):
+            for workers in (1, 8):
+                theirs, process, full = medians("rate", workers, users, turns, latency)
+                print(
+                    f"{users:>4} users x {turns:>2} turns {workers:>9} {latency:>5} ms {theirs:>14.0f}"
+                    f" {process:>9.0f} {full:>9.0f}   {process / theirs:.1f}x {full / theirs:.1f}x",
+                    flush=True,
+                )
     print("\none user, 100 turns, 8 workers: turns that are in memory afterwards")
     for latency in (0, 20):
         theirs, process, full = medians("kept", 8, 1, 100, latency)
-        print(f"{latency:>14} ms {theirs:>14.0f} {process:>9.0f} {full:>9.0f}", flush=True)
+        print(f"{latency:>31} ms {theirs:>14.0f} {process:>9.0f} {full:>9.0f}", flush=True)
 
 
 if __name__ == "__main__":

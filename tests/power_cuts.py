@@ -24,6 +24,10 @@ from tomldiary.backends import exchange
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+_CALLS = [
+    "open", "close", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir",
+    "ftruncate", "truncate",
+]  # fmt: skip
 TOP = 0  # the folder that was there before, whose names are on the disk
 
 
@@ -60,165 +64,155 @@ class Mark:
 
 
 class Recorder:
-    """Records the operations on everything below a folder, and which folders there are."""
+    """Records the operations on everything below a folder; what is there already is on the disk."""
 
     def __init__(self, top: Path) -> None:
         self.top = top
         self.operations: list[Write | Names | Sync | Mark] = []
         self.folders: dict[int, dict[str, int]] = {TOP: {}}
         self.sizes: dict[int, int] = {}
+        self.contents: dict[int, bytes] = {}
         self._nodes = itertools.count(1)
-        self._open: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
+        self._opened: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
+        self._real = {name: getattr(os, name) for name in _CALLS}
+        self._exchange = exchange._renameat2()
+        if top.is_dir():
+            self._find(top, TOP)
+        self.durable = {node: dict(names) for node, names in self.folders.items()}
+
+    def _find(self, folder: Path, node: int) -> None:
+        for path in folder.iterdir():
+            child = self.folders[node][path.name] = next(self._nodes)
+            if path.is_dir():
+                self.folders[child] = {}
+                self._find(path, child)
+            else:
+                self.contents[child] = path.read_bytes()
+                self.sizes[child] = len(self.contents[child])
 
     def mark(self, user: str, done: int, *, is_watched: bool = True) -> None:
         self.operations.append(Mark(user, done, is_watched))
+
+    @contextmanager
+    def watching(self, monkeypatch):
+        """Record while the block runs."""
+        with monkeypatch.context() as patch:
+            for name in _CALLS:
+                patch.setattr(os, name, getattr(self, f"_{name}"))
+            patch.setattr(exchange, "_renameat2", lambda: self._renameat2)
+            yield self
 
     def _place(self, path, dir_fd=None) -> tuple[int, str] | None:
         """Return the folder and the name that a path means, or None if it is none of ours."""
         path = os.fsdecode(path)
         if dir_fd is not None:
-            if dir_fd not in self._open:
-                return None
-            return self._open[dir_fd][0], path
-        try:
-            parts = Path(path).relative_to(self.top).parts
-        except ValueError:
-            return None
-        node = TOP
-        for part in parts[:-1]:
-            node = self.folders[node][part]
-        return (node, parts[-1]) if parts else (TOP, "")
+            return (self._opened[dir_fd][0], path) if dir_fd in self._opened else None
+        if "/locks/" in path or not Path(path).is_relative_to(self.top):
+            return None  # nothing is kept in lock files
+        node, name = TOP, ""
+        for part in Path(path).relative_to(self.top).parts:
+            node, name = self._named((node, name)), part
+        return node, name
 
     def _named(self, place: tuple[int, str]) -> int | None:
         folder, name = place
         return folder if not name else self.folders[folder].get(name)
 
-    def _rename(self, *changes: tuple[tuple[int, str], int | None]) -> None:
-        for (folder, name), node in changes:
-            if node is None:
-                self.folders[folder].pop(name, None)
-            else:
-                self.folders[folder][name] = node
-        self.operations.append(
-            Names(tuple((folder, name, node) for (folder, name), node in changes))
-        )
+    def _name(self, *changes: tuple[tuple[int, str], int | None]) -> None:
+        names = tuple((folder, name, node) for (folder, name), node in changes)
+        self.operations.append(Names(names))
+        _apply(self.folders, names)
 
-    @contextmanager
-    def watching(self, monkeypatch):
-        """Record while the block runs."""
-        real = {
-            name: getattr(os, name)
-            for name in (
-                "open close write fsync fdatasync replace rename link unlink mkdir rmdir ftruncate truncate"
-            ).split()
-        }
+    def _written(self, node: int, at: int, data: bytes | None) -> None:
+        self.sizes[node] = at if data is None else max(self.sizes[node], at + len(data))
+        self.operations.append(Write(node, at, data))
 
-        def open_(path, flags, mode=0o777, *, dir_fd=None):
-            place = self._place(path, dir_fd)
-            descriptor = real["open"](path, flags, mode, dir_fd=dir_fd)
-            if place is None or "/locks/" in os.fsdecode(path):  # nothing is kept in lock files
-                return descriptor
+    # The calls, each as the system's
+
+    def _open(self, path, flags, mode=0o777, *, dir_fd=None):
+        place = self._place(path, dir_fd)
+        descriptor = self._real["open"](path, flags, mode, dir_fd=dir_fd)
+        if place is not None:
             node = self._named(place)
             if node is None:
                 node = next(self._nodes)
                 self.sizes[node] = 0
-                self._rename((place, node))
+                self._name((place, node))
             elif flags & os.O_TRUNC:
-                self._write(Write(node, 0, None))
-            self._open[descriptor] = (node, bool(flags & os.O_APPEND), 0)
-            return descriptor
+                self._written(node, 0, None)
+            self._opened[descriptor] = (node, bool(flags & os.O_APPEND), 0)
+        return descriptor
 
-        def close(descriptor):
-            self._open.pop(descriptor, None)
-            real["close"](descriptor)
+    def _close(self, descriptor):
+        self._opened.pop(descriptor, None)
+        self._real["close"](descriptor)
 
-        def write(descriptor, data):
-            written = real["write"](descriptor, data)
-            if descriptor in self._open:
-                node, appends, at = self._open[descriptor]
-                at = self.sizes[node] if appends else at
-                self._write(Write(node, at, bytes(data)[:written]))
-                self._open[descriptor] = (node, appends, at + written)
-            return written
+    def _write(self, descriptor, data):
+        length = self._real["write"](descriptor, data)
+        if descriptor in self._opened:
+            node, appends, at = self._opened[descriptor]
+            at = self.sizes[node] if appends else at
+            self._written(node, at, bytes(data)[:length])
+            self._opened[descriptor] = (node, appends, at + length)
+        return length
 
-        def sync(name):
-            def synced(descriptor):
-                real[name](descriptor)
-                if descriptor in self._open:
-                    self.operations.append(Sync(self._open[descriptor][0]))
+    def _fsync(self, descriptor):
+        self._real["fsync"](descriptor)
+        if descriptor in self._opened:
+            self.operations.append(Sync(self._opened[descriptor][0]))
 
-            return synced
+    _fdatasync = _fsync
 
-        def rename(source, target):
-            real["replace"](source, target)
-            old, new = self._place(source), self._place(target)
-            if old is not None:
-                node = self._named(old)
-                self._rename((old, None), (new, node))
+    def _replace(self, source, target):
+        self._real["replace"](source, target)
+        old, new = self._place(source), self._place(target)
+        if old is not None:
+            self._name((old, None), (new, self._named(old)))
 
-        def link(source, target):
-            real["link"](source, target)
-            self._rename((self._place(target), self._named(self._place(source))))
+    _rename = _replace
 
-        def unlink(path, *, dir_fd=None):
-            real["unlink"](path, dir_fd=dir_fd)
-            place = self._place(path, dir_fd)
-            if place is not None:
-                self._rename((place, None))
+    def _renameat2(self, one_fd, one, two_fd, two, flags):
+        done = self._exchange(one_fd, one, two_fd, two, flags)
+        if done == 0:
+            first, second = self._place(one), self._place(two)
+            self._name((first, self._named(second)), (second, self._named(first)))
+        return done
 
-        def mkdir(path, mode=0o777, *, dir_fd=None):
-            real["mkdir"](path, mode, dir_fd=dir_fd)
-            place = self._place(path, dir_fd)
-            if place is not None:
-                node = next(self._nodes)
-                self.folders[node] = {}
-                self._rename((place, node))
+    def _link(self, source, target):
+        self._real["link"](source, target)
+        self._name((self._place(target), self._named(self._place(source))))
 
-        def rmdir(path, *, dir_fd=None):
-            real["rmdir"](path, dir_fd=dir_fd)
-            place = self._place(path, dir_fd)
-            if place is not None:
-                self._rename((place, None))
+    def _mkdir(self, path, mode=0o777, *, dir_fd=None):
+        self._real["mkdir"](path, mode, dir_fd=dir_fd)
+        place = self._place(path, dir_fd)
+        if place is not None:
+            node = next(self._nodes)
+            self.folders[node] = {}
+            self._name((place, node))
 
-        def ftruncate(descriptor, size):
-            real["ftruncate"](descriptor, size)
-            if descriptor in self._open:
-                self._write(Write(self._open[descriptor][0], size, None))
+    def _unlink(self, path, *, dir_fd=None):
+        self._real["unlink"](path, dir_fd=dir_fd)
+        self._removed(path, dir_fd)
 
-        def truncate(path, size):
-            real["truncate"](path, size)
-            place = self._place(path)
-            if place is not None:
-                self._write(Write(self._named(place), size, None))
+    def _rmdir(self, path, *, dir_fd=None):
+        self._real["rmdir"](path, dir_fd=dir_fd)
+        self._removed(path, dir_fd)
 
-        exchange_names = exchange._renameat2()
+    def _removed(self, path, dir_fd):
+        place = self._place(path, dir_fd)
+        if place is not None:
+            self._name((place, None))
 
-        def renameat2(one_fd, one, two_fd, two, flags):
-            done = exchange_names(one_fd, one, two_fd, two, flags)
-            if done == 0:
-                first, second = self._place(one), self._place(two)
-                self._rename((first, self._named(second)), (second, self._named(first)))
-            return done
+    def _ftruncate(self, descriptor, size):
+        self._real["ftruncate"](descriptor, size)
+        if descriptor in self._opened:
+            self._written(self._opened[descriptor][0], size, None)
 
-        with monkeypatch.context() as patch:
-            for name, call in {
-                "open": open_, "close": close, "write": write, "fsync": sync("fsync"),
-                "fdatasync": sync("fdatasync"), "replace": rename, "rename": rename, "link": link,
-                "unlink": unlink, "mkdir": mkdir, "rmdir": rmdir, "ftruncate": ftruncate,
-                "truncate": truncate,
-            }.items():  # fmt: skip
-                patch.setattr(os, name, call)
-            patch.setattr(exchange, "_renameat2", lambda: renameat2)
-            yield self
-
-    def _write(self, operation: Write) -> None:
-        size = self.sizes[operation.node]
-        self.sizes[operation.node] = (
-            operation.at
-            if operation.data is None
-            else max(size, operation.at + len(operation.data))
-        )
-        self.operations.append(operation)
+    def _truncate(self, path, size):
+        self._real["truncate"](path, size)
+        place = self._place(path)
+        if place is not None:
+            self._written(self._named(place), size, None)
 
 
 @dataclass
@@ -285,8 +279,8 @@ def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: I
     """
     torn = (*TORN, *map(str, cuts))
     choose = random.Random(seed)
-    files: dict[int, _File] = {node: _File() for node in recorder.sizes}
-    durable: dict[int, dict[str, int]] = {node: {} for node in recorder.folders}
+    files = {node: _File(recorder.contents.get(node, b"")) for node in recorder.sizes}
+    durable = {node: dict(recorder.durable.get(node, {})) for node in recorder.folders}
     pending: list[Names] = []
     acknowledged: dict[str, int] = {}
     is_watched = True
@@ -345,12 +339,12 @@ def _sync_folder(node, durable, pending):
         else:
             rest.append(change)
     for change in reversed(chosen):
-        _apply(durable, change)
+        _apply(durable, change.changes)
     return rest[::-1]
 
 
-def _apply(folders, change: Names) -> None:
-    for folder, name, node in change.changes:
+def _apply(folders, names) -> None:
+    for folder, name, node in names:
         if node is None:
             folders[folder].pop(name, None)
         else:
@@ -360,7 +354,7 @@ def _apply(folders, change: Names) -> None:
 def _renamed(durable, changes):
     folders = {node: dict(names) for node, names in durable.items()}
     for change in changes:
-        _apply(folders, change)
+        _apply(folders, change.changes)
     return folders
 
 

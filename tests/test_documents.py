@@ -236,7 +236,7 @@ def test_a_byte_order_mark_is_kept_and_ignored():
 
 def test_a_table_is_deleted_with_the_lists_of_tables_below_it_wherever_they_stand():
     text = (
-        "[[p.a.list]]\nx = 1\n\n# mine\n[p.a]\ny = 1\n\n[p.b]\nz = 1\n\n[[p.a.list]]\nx = 2\n"
+        "[[p.a.list]]\nx = 1\n\n# mine\n[p.a]\ny = 1\n\n\n[p.b]\nz = 1\n\n[[p.a.list]]\nx = 2\n"
         "[p.a.list.below]\nx = 3\n[[p.a.list]]\n[p.a.list.below]\nx = 4\n\n# end\n"
     )
     edit = Document.parse(text).edit()

@@ -23,7 +23,6 @@ from tomldiary.backends import segments as segments_module
 from tomldiary.engine import Source
 from tomldiary.errors import (
     BackendError,
-    CommittedUnpublished,
     Conflict,
     InvalidTOML,
     LockTimeout,
@@ -192,45 +191,6 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
     else:
         assert (found, turns) == ({"I love tea.", "I love coffee."}, 2)
     assert not list(tmp_path.glob("alice/.staged*"))
-
-
-@pytest.mark.parametrize("operation", ["open", "write", "fsync", "fdatasync", "swap"])
-@pytest.mark.parametrize("number", [1, 2, 3])
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
-def test_a_failing_file_operation_is_an_error_and_leaves_one_state(
-    tmp_path, monkeypatch, operation, number, code
-):
-    diary = Diary(tmp_path, agent="rules")
-    alice = diary.user("alice")
-    alice.add_turn("I love tea.", "ok", session_id="s")
-    module = exchange if operation == "swap" else os
-    real = getattr(module, operation)
-    calls = 0
-
-    def failing(*args, **kwargs):
-        nonlocal calls
-        calls += 1
-        if calls == number:
-            raise OSError(code, os.strerror(code))
-        return real(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, operation, failing)
-        raised = None
-        try:
-            alice.add_turn("I love coffee.", "ok", session_id="s")
-        except BackendError as error:
-            raised = error
-    if calls >= number:
-        assert raised is not None
-    claimed_new = raised is None or isinstance(raised, CommittedUnpublished)
-    again = Diary(tmp_path, agent="rules").user("alice")
-    found = {item.text for item in again.preferences("likes").values()}
-    turns = again.conversations()["s"].turns
-    want = ({"I love tea.", "I love coffee."}, 2) if claimed_new else ({"I love tea."}, 1)
-    assert (found, turns) == want
-    alice.add_turn("I love water.", "ok", session_id="s")
-    assert again.conversations()["s"].turns == turns + 1
 
 
 def test_a_short_write_is_continued(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -63,6 +64,38 @@ SHOWN = {
         "pydantic-ai: ✅ Noted as likes/pref001. - allergies/pref001: I'm allergic to walnuts.",
         "LangChain: I know: likes: night trains; allergies: I'm allergic to walnuts.",
     ],
+    "health_endpoint.py": [
+        "GET /health/memory: 200 healthy",
+        "tomldiary_writer_completed_total 3",
+        "GET /health/memory: 503 ['the writer is closed']",
+    ],
+    "pydantic_ai_support.py": [
+        "  Noted. Have you tried turning it off and on?",
+        "  Let us look at your R200 by mail.",
+        "  Let us look at your device on the phone.",
+        """text = "And I hate phone calls.\"""",
+    ],
+    "pydantic_ai_two_agents.py": [
+        "planner is told: - likes: short flights / - likes: a window seat",
+        "planner is told: no longer: likes: a window seat / + likes: an aisle seat",
+        "planner is told: nothing new",
+    ],
+    "pydantic_ai_stream.py": [
+        "the reader has seen 'And 0, ' and leaves",
+        "the run was cancelled: True",
+        "remembered, likes: I like short answers.",
+        "remembered, dislikes: I hate waiting.",
+        "turns: 2",
+    ],
+    "pydantic_ai_spec.py": [
+        "ida: I know of crime novels, and my tools are: recall.",
+        "ole: I know of nothing, and my tools are: recall.",
+    ],
+    "pydantic_ai_and_langgraph.py": [
+        "waiter: With pleasure.",
+        "kitchen: A risotto without mushrooms.",
+        "kitchen, after an edit: A risotto without leeks.",
+    ],
     "edit_while_running.py": [
         "the agent reads: eats at seven sharp",
         "and remembers: plans a surprise party",
@@ -112,4 +145,4 @@ def test_it_is_short_and_says_how_to_run_it(name):
     text = (EXAMPLES / name).read_text("utf-8")
     assert len(text.splitlines()) < 80
     assert f"Run: python examples/{name} [FOLDER]" in text.split('"""')[1]
-    assert "\ndef main(" in text
+    assert re.search(r"^(async )?def main\(", text, re.MULTILINE)

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import UnknownEntry
+from tomldiary.errors import NotSupported, UnknownEntry
 from tomldiary.timeline import Timeline
 
 
@@ -234,3 +234,48 @@ def test_an_interval_whose_successor_is_forgotten_is_the_last_one_again(alice):
     alice.commit(Home(who="user", city="Tokyo"), session_id="s2")
     alice.forget(session_id="s2")
     assert [fact.data.city for fact in alice.query("home")] == ["Paris"]
+
+
+class SixVerbs:
+    """Storage of a third party's: six methods, none of which lists documents."""
+
+    def __init__(self):
+        self.texts = {}
+
+    async def load(self, user, kind):
+        return self.texts.get((user, kind))
+
+    async def save(self, user, kind, content):
+        self.texts[user, kind] = content
+
+    async def exists(self, user, kind):
+        return (user, kind) in self.texts
+
+    async def delete(self, user, kind):
+        self.texts.pop((user, kind), None)
+
+    async def delete_user(self, user):
+        for place in [place for place in self.texts if place[0] == user]:
+            del self.texts[place]
+
+    async def list_users(self):
+        return sorted({user for user, _ in self.texts})
+
+
+def test_six_methods_keep_facts_and_blocks_and_forget_them_but_no_episodes():
+    storage = SixVerbs()
+    diary = Diary(storage, agent="rules")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
+    alice.set_block("notes", "canary-text", session_id="session-one")
+    alice.set_block("other", "kept-text", session_id="session-two")
+    assert {hit.kind for hit in alice.recall("canary")} == {"facts", "blocks"}
+    assert set(alice.export()["documents"]) == {"facts", "blocks"}
+    with pytest.raises(NotSupported, match="cannot list documents"):
+        alice.add_episode("canary-in", "canary-out")
+    alice.forget(session_id="session-one")
+    assert "canary" not in str(storage.texts)
+    assert "kept-text" in str(storage.texts)
+    alice.forget(everything=True)
+    assert storage.texts == {}

@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -35,7 +36,9 @@ from langgraph.types import Command, interrupt
 from scripted_chat import Scripted, calling
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
+from tomldiary.render import count_tokens
 from tomldiary_langchain import DiaryMiddleware
+from tomldiary_langgraph import DiaryStore
 
 modes = pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
 both = pytest.mark.parametrize("mode", ["invoke", "ainvoke"])
@@ -201,16 +204,52 @@ def test_budget_and_query_go_to_the_core(diary, writer):
         alice.upsert_preference("likes", "dark roast")
     for what in ("loud cinemas", *(f"cold soup number {number}" for number in range(9))):
         alice.upsert_preference("dislikes", what)
+    question = "Which cinemas are there?"
     for query, first in (("none", "dark roast"), ("prompt", "loud cinemas")):
-        model = Scripted(answers=[OK])
-        middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, query=query, max_tokens=60)  # fmt: skip
-        talk(create_agent(model, middleware=[middleware]), "Which cinemas are there?")
-        (shown,) = memories(model.asked[0])
-        assert first in shown.content.splitlines()[1]
-        assert "more facts are stored" in shown.content
-        assert shown.content == alice.render(
-            None if query == "none" else "Which cinemas are there?", 60
-        )
+        for tools, hint in (("none", "more facts are stored)"), ("read", "stored: use recall)")):
+            model = Scripted(answers=[OK])
+            middleware = DiaryMiddleware(
+                diary, user_id="alice", writer=writer, query=query, max_tokens=60, tools=tools
+            )
+            talk(create_agent(model, middleware=[middleware]), question)
+            (shown,) = memories(model.asked[0])
+            assert first in shown.content.splitlines()[1]
+            assert hint in shown.content
+            assert count_tokens(shown.content) <= 60
+    assert shown.content == alice.render(question, 60)
+
+
+def test_the_summary_of_the_thread_itself_is_not_repeated_to_its_model(diary, writer):
+    store = DiaryStore(diary)
+    for session in ("t1", "t0"):
+        key = ("alice", "diary", "conversations")
+        store.put(key, session, {"summary": f"About {session}.", "keywords": []})
+    model = Scripted(answers=[OK])
+    agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)])
+    talk(agent, "Hello", THREAD)
+    (shown,) = memories(model.asked[0])
+    assert "About t0." in shown.content
+    assert "About t1." not in shown.content
+
+
+def test_a_call_that_is_made_again_has_no_second_effect(diary, writer):
+    class Twice(AgentMiddleware):
+        def wrap_tool_call(self, request, handler):
+            handler(request)
+            return handler(request)
+
+    note = ("append_block", {"name": "notes", "text": "Likes rain."})
+    agent = create_agent(
+        Scripted(answers=[calling(note), calling(note), OK]),
+        middleware=[
+            Twice(),
+            DiaryMiddleware(diary, user_id="alice", writer=writer, tools="all"),
+        ],
+    )
+    last = talk(agent, "I like rain.")
+    answers = [one.content for one in last["messages"] if isinstance(one, ToolMessage)]
+    assert answers == ["✅ Done already."] * 2
+    assert diary.user("alice").block("notes").text == "Likes rain.\nLikes rain."
 
 
 def test_stored_text_cannot_leave_its_frame(diary, writer):
@@ -385,6 +424,43 @@ def test_without_a_writer_it_has_one_of_its_own(diary):
     assert "I like rain." in diary.user("alice").document("preferences")
 
 
+def test_a_turn_in_the_journal_survives_a_killed_process(tmp_path):
+    program = """
+import os, signal, sys, threading
+from langchain.agents import create_agent
+from langchain_core.language_models import FakeListChatModel
+from tomldiary import Diary, MemoryWriter
+from tomldiary_langchain import DiaryMiddleware
+
+class Watched(MemoryWriter):
+    def submit_nowait(self, turn):
+        self.receipt = super().submit_nowait(turn)
+        return self.receipt
+
+def never(message, deps):
+    threading.Event().wait()
+
+writer = Watched(Diary(sys.argv[1], agent=never))
+middleware = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+agent = create_agent(FakeListChatModel(responses=["ok"]), middleware=[middleware])
+agent.invoke({"messages": "I like rain."})
+assert writer.receipt.wait_stored(20) and not writer.receipt.is_done
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, tmp_path],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    with MemoryWriter(Diary(tmp_path, agent="rules")) as writer:
+        assert writer.flush(20)
+    texts = [item.text for item in Diary(tmp_path).user("alice").preferences("likes").values()]
+    assert texts == ["I like rain."]
+
+
 # Turns that break
 
 
@@ -413,6 +489,18 @@ def test_a_turn_that_failed_in_the_model_is_submitted_once_and_says_so(diary, wr
     assert texts == ["dark roast", "I like rain."]
     talk(agent, "I like snow.", THREAD, mode)
     assert writer.said[-1] == ("I like snow.", "ok")
+
+
+def test_a_turn_that_failed_and_then_ended_without_words_is_no_conflict(diary, writer):
+    middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, on_error="raise")
+    agent = create_agent(Scripted(answers=[Down(), AIMessage("")]), middleware=[middleware])
+    question = HumanMessage("I like rain.", id="m1")
+    with pytest.raises(Down):
+        talk(agent, [question], THREAD)
+    talk(agent, [question], THREAD)
+    assert [turn.status for turn in writer.turns] == ["failed", "completed"]
+    assert writer.flush(20)
+    assert writer.stats()["failed"] == 0
 
 
 def test_a_turn_that_is_retried_behind_it_is_submitted_when_it_is_done(diary, writer):
@@ -679,7 +767,7 @@ def test_the_session_is_the_thread_or_the_chats_first_question(diary, writer, ex
     ("tools", "offered"),
     [
         ("none", []),
-        ("read", ["recall"]),
+        ("read", ["recall", "read_block"]),
         (["forget", "recall"], ["recall", "forget"]),
     ],
 )

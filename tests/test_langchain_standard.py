@@ -19,6 +19,9 @@ EXAMPLES = {
     "remember": {"text": "late dinners", "category": "likes", "contexts": ["travel"]},
     "update": {"key": "likes/pref001", "text": "white tea"},
     "forget": {"key": "likes/pref002"},
+    "read_block": {"name": "notes"},
+    "append_block": {"name": "notes", "text": "Never guess."},
+    "replace_in_block": {"name": "notes", "old": "brief", "new": "kind"},
 }
 
 
@@ -31,6 +34,7 @@ def a_diary():
     diary = Diary("memory:")
     for number in range(5):
         diary.user("alice").upsert_preference("likes", f"tea of kind {number}")
+    diary.user("alice").append_block("notes", "Be brief.")
     return diary
 
 

@@ -7,14 +7,18 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 import pytest
+from langchain_core.language_models import SimpleChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.func import entrypoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
+from scripted_chat import DONE, calling
+from scripted_chat import Scripted as Tools
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import ExtractionError, IdentifierError, InvalidValue, WriterBusy
 from tomldiary_langchain import ChatModelExtractor
@@ -361,6 +365,13 @@ def test_a_failing_extractor_fails_the_run_and_changes_nothing():
     assert diary.users() == []
 
 
+class Echo(SimpleChatModel):
+    _llm_type = "echo"
+
+    def _call(self, messages, *_args, **_kwargs):
+        return "ok"
+
+
 class Scripted(GenericFakeChatModel):
     def bind_tools(self, tools, **_):
         return self
@@ -381,6 +392,71 @@ def test_what_the_extraction_model_says_stays_out_of_the_message_stream(mode):
     else:
         parts = asyncio.run(collect())
     assert "".join(message.text for message, _ in parts) == "hello"
+
+
+@both
+def test_the_graph_s_own_model_extracts_and_the_diary_s_stays_what_it_was(mode):
+    model = Tools(
+        answers=[calling(("upsert_preference", {"category": "likes", "text": "tea"})), DONE]
+    )
+    diary = Diary("memory:", agent="rules")
+    nodes = [("chat", chat_node(answering("hello"))), ("extract", extract_node(diary, model))]
+    run(graph_of(nodes), "I like tea.", ALICE, mode)
+    assert [item.text for item in diary.user("alice").preferences("likes").values()] == ["tea"]
+    assert diary.agent == "rules"
+    assert list(diary.user("alice").conversations()) == ["t1"]
+
+
+@both
+def test_nodes_work_in_an_entrypoint(mode):
+    diary = Diary("memory:", agent="rules")
+    extract, recall = extract_node(diary), recall_node(diary)
+    said = {"messages": [HumanMessage("I love tea."), AIMessage("Nice.")]}
+
+    @entrypoint()
+    def sync_work(_):
+        extract.invoke(said)
+        return recall.invoke(said)["memory"]
+
+    @entrypoint()
+    async def async_work(_):
+        await extract.ainvoke(said)
+        return (await recall.ainvoke(said))["memory"]
+
+    if mode == "sync":
+        memory = sync_work.invoke(1, ALICE)
+    else:
+        memory = asyncio.run(async_work.ainvoke(1, ALICE))
+    assert "tea" in memory
+
+
+@both
+def test_turns_of_many_users_extracted_at_once_stay_apart(mode):
+    diary = Diary("memory:", agent="rules")
+    graph = graph_of([("chat", chat_node(Echo())), ("extract", extract_node(diary))])
+    things = [f"thing{number}" for number in range(8)]
+    asked = [{"messages": [HumanMessage(f"I love {thing}.")]} for thing in things]
+    configs = [{"configurable": {"user_id": f"u{n}", "thread_id": "t"}} for n in range(8)]
+    if mode == "sync":
+        graph.batch(asked, configs)
+    else:
+        asyncio.run(graph.abatch(asked, configs))
+    for number, thing in enumerate(things):
+        texts = [item.text for item in diary.user(f"u{number}").preferences("likes").values()]
+        assert len(texts) == 1
+        assert thing in texts[0]
+
+
+@both
+def test_a_run_that_breaks_before_the_node_leaves_no_turn(mode):
+    def breaks(state):
+        raise OSError("the model is away")
+
+    diary = Diary("memory:", agent="rules")
+    graph = graph_of([("chat", breaks), ("extract", extract_node(diary))])
+    with pytest.raises(OSError, match="away"):
+        run(graph, "I love tea.", ALICE, mode)
+    assert diary.users() == []
 
 
 def test_nodes_take_a_path(tmp_path):

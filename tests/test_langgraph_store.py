@@ -368,8 +368,10 @@ def test_a_question_ranks_by_words_and_prefix_and_filter_still_hold(store):
     ]  # fmt: skip
     assert keys(store.search(TALKS, query="coffee")) == ["s"]
     assert len(store.search(LIKES, query="  ")) == 3
-    for odd in ('"', "NEAR(", "coffee*", "\0", "body:coffee", "' OR 1=1 --", "?!"):
+    for odd in ("NEAR(", "coffee*", "body:coffee", "' OR 1=1 --"):
         assert set(keys(store.search(LIKES, query=odd))) <= {"roast", "latte"}
+    for without_words in ('"', "\0", "?!"):
+        assert keys(store.search(LIKES, query=without_words)) == ["hike", "latte", "roast"]
     everything = store.search(("alice",), query="coffee", limit=10)
     paged = [store.search(("alice",), query="coffee", limit=1, offset=n)[0] for n in range(4)]
     assert keys(paged) == keys(everything)
@@ -422,7 +424,6 @@ ANSWERED = [
     {"v": {"$ne": True}},
     {"a.b": 1},
     {"a": {"b": 1}},
-    {"$eq": 2},
     {"": 3},
     {"v'": 4},
     {"v\0": None},
@@ -469,9 +470,16 @@ def _meets(have, operator, wanted):
 
 def naive(value, condition):
     for key, wanted in condition.items():
-        if not (isinstance(wanted, dict) and any(name.startswith("$") for name in wanted)):
+        if key not in value:
+            return False
+        have = value[key]
+        if isinstance(wanted, dict) and not any(name.startswith("$") for name in wanted):
+            if not (isinstance(have, dict) and naive(have, wanted)):
+                return False
+            continue
+        if not isinstance(wanted, dict):
             wanted = {"$eq": wanted}  # noqa: PLW2901
-        if not all(_meets(value.get(key), operator, item) for operator, item in wanted.items()):
+        if not all(_meets(have, operator, item) for operator, item in wanted.items()):
             return False
     return True
 
@@ -499,7 +507,13 @@ def test_hostile_filters_answer_like_a_naive_reference(varied, condition):
 @pytest.mark.parametrize(
     "condition",
     [
-        {"v": {"$in": [1]}},
+        {"v": {"$in": 1}},
+        {"v": {"$exists": 1}},
+        {"v": {"$not": 1, "x": 2}},
+        {"$eq": 2},
+        {"$and": []},
+        {"$or": {"v": 1}},
+        {"$and": [{"v": {"$zz": 1}}]},
         {"v": {"$where": "1"}},
         {"v": {"$gt": 1, "x": 1}},
         {"v": {"$": 1}},
@@ -536,19 +550,15 @@ def test_filters_that_mean_nothing_are_refused_before_anything_is_written(varied
 @pytest.mark.parametrize(
     "namespace",
     [
-        ("memories",),
         ("alice", "diary"),
         ("alice", "diary", "preferences"),
         ("alice", "diary", "preferences", "nope"),
         ("alice", "diary", "preferences", "likes", "x"),
         ("alice", "diary", "conversations", "x"),
-        ("alice", "Diary", "preferences", "likes"),
         ("alice", "diary", "preferences", "likes "),
         ("alice", "diary", "preferences", "Likes"),
         ("alice", "diary", "preferences", "*"),
-        ("diary", "preferences", "likes"),
-        ("alice", "diary", "blocks"),
-        ("alice", "memories"),
+        ("alice", "diary", "nothing"),
         ("..", "diary", "preferences", "likes"),
         ("a.b", "diary", "preferences", "likes"),
         ("a\0", "diary", "preferences", "likes"),
@@ -561,7 +571,9 @@ def test_filters_that_mean_nothing_are_refused_before_anything_is_written(varied
         "alice",
     ],
 )
-def test_every_other_namespace_is_refused_in_sync_and_async(diary, store, namespace):
+def test_a_typed_namespace_that_does_not_exist_is_refused_in_sync_and_async(
+    diary, store, namespace
+):
     for op in (
         GetOp(namespace, "k"),
         PutOp(namespace, "k", {"text": "x"}),
@@ -576,14 +588,13 @@ def test_every_other_namespace_is_refused_in_sync_and_async(diary, store, namesp
 
 def test_the_error_names_the_namespaces_that_exist(store):
     for call in (
-        lambda: store.get(("memories", "alice"), "k"),
-        lambda: store.put(("memories", "alice"), "k", {"text": "x"}),
-        lambda: store.search(("alice", "memories")),
+        lambda: store.get(("alice", "diary"), "k"),
+        lambda: store.put(("alice", "diary", "likes"), "k", {"text": "x"}),
         lambda: store.search(("alice", "diary", "preferences", "nope")),
     ):
         with pytest.raises(InvalidValue) as caught:
             call()
-        assert '(user, "diary", "preferences", "likes" | "dislikes" | "diet")' in str(caught.value)
+        assert '(user, "diary", "preferences", "diet")' in str(caught.value)
         assert '(user, "diary", "conversations")' in str(caught.value)
 
 
@@ -764,12 +775,12 @@ def test_threads_and_tasks_lose_no_put(diary, store):
 
 
 def test_what_is_not_supported_says_so_and_says_what_is(diary, store):
-    with pytest.raises(NotImplementedError):
+    with pytest.raises(NotSupported, match="Put without a ttl"):
         store.put(LIKES, "k", {"text": "x"}, ttl=5)
     with pytest.raises(NotSupported, match="Put without a ttl"):
         store.batch([PutOp(LIKES, "k", {"text": "x"}, None, 5.0)])
-    for label in (1, None, True, lambda namespace, key: "alice"):
-        with pytest.raises(NotSupported, match="user_label=0"):
+    for label in (-1, 1.5, True, "0"):
+        with pytest.raises(InvalidValue, match="user_label"):
             DiaryStore(diary, user_label=label)
     store.put(LIKES, "k", {"text": "x"}, index=["text"])
     store.put(LIKES, "k", {"text": "x"}, index=False, ttl=None)

@@ -245,3 +245,30 @@ def test_an_entry_that_a_person_moved_is_neither_new_nor_gone(alice, tmp_path):
     before = texts(alice)
     assert alice.rollback(2).keys == ["goals/pref001"]
     assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
+
+
+def test_entries_that_stood_side_by_side_come_back_in_their_order(alice, tmp_path):
+    for text in ("one", "two", "three", "four", "five"):
+        alice.upsert_preference("likes", text)
+    before = body(tmp_path)
+    with alice.transaction():
+        for key in ("pref004", "pref002", "pref003"):
+            alice.forget_preference("likes", key)
+    alice.rollback()
+    assert body(tmp_path) == before
+    alice.forget_preference("likes", "pref003")
+    file = tmp_path / "alice/preferences.toml"
+    blocks = split_blocks(file.read_text())
+    file.write_text("".join(block.text for block in blocks if block.path[-1:] != ("pref002",)))
+    os.utime(file, (1, 1))
+    alice.rollback()
+    names = [block.path[-1] for block in split_blocks(file.read_text())[2:]]
+    assert names == ["pref001", "pref003", "pref004", "pref005"]
+
+
+def test_an_id_is_not_given_out_again_after_an_older_one_was_forgotten(alice):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    alice.forget_preference("likes", "pref002")
+    alice.forget_preference("likes", "pref001")
+    assert alice.upsert_preference("likes", "water")[0] == "pref003"

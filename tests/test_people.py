@@ -8,11 +8,12 @@ import threading
 import time
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
+from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends.layout import staged_name
-from tomldiary.errors import InvalidTOML
+from tomldiary.errors import BackendError, InvalidTOML, InvalidValue
 from tomldiary.history import parse_record
 from tomldiary.merge import merge
 from tomldiary.timeline import Timeline
@@ -369,3 +370,109 @@ def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, mo
     alice.upsert_preference("likes", "coffee")
     age(file)
     assert texts(alice) == ["green tea", "coffee"]
+
+
+def test_an_editor_that_goes_on_after_a_save_reverts_nothing_it_saved_before(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text().replace('"tea"', '"green tea"')
+    file.write_text(buffer)
+    age(file)
+    alice.upsert_preference("likes", "black tea", id="pref001")  # it has seen the green one
+    buffer = buffer.replace('"coffee"', '"decaf"')
+    file.write_text(buffer)
+    age(file)
+    assert texts(alice) == ["black tea", "decaf"]
+    alice.upsert_preference("goals", "rest")
+    file.write_text(buffer)  # once more, as it was
+    age(file)
+    assert texts(alice) == ["black tea", "decaf"]
+    assert not any(entry.is_conflict for entry in alice.history(limit=99))
+
+
+def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, file):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    now = buffer.replace('"tea"', '"tea"  # hot').replace("[preferences.likes.pref002]", "# strong\n[preferences.likes.pref002]")  # fmt: skip
+    file.write_text(f"{now}\n# to be sorted\n# one day\n\n# the end\n")
+    age(file)
+    alice.upsert_preference("goals", "rest")
+    file.write_text(buffer.replace('"coffee"', '"decaf"'))
+    age(file)
+    assert texts(alice) == ["tea", "decaf"]
+    alice.upsert_preference("likes", "water")
+    found = file.read_text()
+    assert '"tea"  # hot\n' in found
+    assert found.endswith("\n\n# to be sorted\n# one day\n\n# the end\n")
+    assert texts(alice) == ["tea", "decaf", "water"]
+    assert texts(alice, "goals") == ["rest"]
+
+
+class Weighed(PreferenceItem):
+    weight: int = 0
+
+
+class WeighedTable(BaseModel):
+    likes: dict[str, Weighed] = {}
+
+
+def test_an_entry_that_makes_no_sense_is_set_aside_alone_and_named(tmp_path):
+    (tmp_path / "alice").mkdir()
+    file = tmp_path / "alice/preferences.toml"
+    odd = (
+        "[preferences.likes]\nloose = 'a text where a table belongs'\n\n"
+        "[preferences.likes.a]\ntext = 'no count'\n\n[preferences.likes.b]\ntext = 'b'\n_count = 'many'\n\n"
+        "[preferences.likes.c]\ntext = 'c'\nweight = 'heavy'\n"
+    )
+    file.write_text(odd)
+    age(file)
+    alice = Diary(tmp_path, WeighedTable, agent="rules").user("alice")
+    assert {k: (i.text, i.count) for k, i in alice.preferences("likes").items()} == {
+        "a": ("no count", 1),
+        "b": ("b", 1),
+    }
+    stray, heavy = map(str, alice.problems())
+    assert stray == "preferences.likes.loose: expected a table. It is left out; write one."
+    assert heavy.startswith("preferences.likes.c.weight: Input should be a valid integer")
+    with pytest.raises(InvalidValue, match="expected a table"):
+        alice.upsert_preference("likes", "x", id="loose")
+    alice.upsert_preference("likes", id="b")  # counted from one on
+    alice.upsert_preference("likes", "new")
+    assert alice.preferences("likes")["b"].count == 2
+    assert odd.replace("_count = 'many'", "_count = 2").split("_count")[0] in file.read_text()
+    assert "weight = 'heavy'" in file.read_text()
+    file.write_text(file.read_text().replace("'heavy'", "7").replace("loose = ", "# loose = "))
+    age(file)
+    assert alice.problems() == []
+    assert alice.preferences("likes")["c"].weight == 7
+
+
+def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_what_was_merged(
+    alice, file, monkeypatch
+):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    alice.upsert_preference("goals", "rest")
+    file.write_text(f'{buffer}\n[preferences.goals.mine]\ntext = "run"\n')
+    age(file)
+    backend, commits = alice.diary.engine.backend, []
+    real = backend.commit
+
+    def failing(user, commit):
+        commits.append(commit)
+        if len(commits) == 2:
+            raise BackendError("no space")
+        return real(user, commit)
+
+    monkeypatch.setattr(backend, "commit", failing)
+    with pytest.raises(BackendError):
+        alice.upsert_preference("likes", "water")
+    merged = file.read_text()
+    assert texts(alice, "goals") == ["rest", "run"]
+    file.write_text(merged.replace('[preferences.goals.mine]\ntext = "run"\n', ""))
+    age(file)
+    assert texts(alice, "goals") == ["rest"]
+    alice.upsert_preference("likes", "water")
+    assert texts(alice, "goals") == ["rest"]

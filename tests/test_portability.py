@@ -16,7 +16,14 @@ from typer.testing import CliRunner
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.cli.app import app, run
-from tomldiary.errors import DocumentError, ImmutableEntry, InvalidTOML, InvalidValue, LimitReached
+from tomldiary.errors import (
+    DocumentError,
+    IdentifierError,
+    ImmutableEntry,
+    InvalidTOML,
+    InvalidValue,
+    LimitReached,
+)
 
 
 class Diet(BaseModel):
@@ -142,10 +149,10 @@ def test_replacing_empties_what_the_export_lacks(place):
         ),
         (
             lambda data: data["documents"].update({"history/2026-11-001": ""}),
-            InvalidValue,
-            "there is no such document",
+            IdentifierError,
+            "cannot name a document",
         ),
-        (lambda data: data["documents"].update({"../x": ""}), InvalidValue, "there is no such document"),
+        (lambda data: data["documents"].update({"../x": ""}), IdentifierError, "cannot name a document"),
         (
             lambda data: data["documents"].update(facts="[facts.diet.user]\nrole = 'user'\nfood = 7"),
             InvalidValue,

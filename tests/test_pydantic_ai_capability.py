@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import json
 import os
 import subprocess
@@ -113,6 +114,19 @@ def test_the_memory_is_told_once_and_then_what_changed(tmp_path: Path):
         "+ likes: milk",
     }
     assert talk.say("fourth") == ""
+
+
+def test_twenty_turns_in_which_memory_changes_stay_cheap(tmp_path: Path):
+    # Peers need 85,000 to 121,000 units for the same; the benchmark runs them.
+    place = ROOT / "benchmarks" / "pydantic_ai.py"
+    spec = importlib.util.spec_from_file_location("memory_benchmark", place)
+    assert spec is not None
+    assert spec.loader is not None
+    benchmark = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(benchmark)
+    found = asyncio.run(benchmark.characters(benchmark.Side("ours", str(tmp_path), 40)))
+    assert found["units"] <= 30_000
+    assert found["last request"] <= 13_000
 
 
 def test_every_request_begins_with_the_one_before_it():

@@ -254,6 +254,23 @@ def test_a_request_is_repeated_as_often_and_after_what_one_asks_for(
     assert len(script.sent) == attempts
 
 
+def test_when_one_model_fails_the_next_one_is_asked(tmp_path: Path):
+    failing = Script(*[ModelHTTPError(401, "m")] * 9)
+    second = Script(answer(call("upsert_preference", category="likes", text="tea")))
+    models = [failing.model, second.model]
+    agent = extractor_agent(Table, models, fallback_retries=1)
+    diary = Diary(tmp_path, Table, agent=agent)
+    turn(diary)
+    assert diary.user("alice").preferences("likes")["pref001"].text == "tea"
+    assert len(failing.sent) == 2 * len(second.sent)
+    for wrong in ([], ["rules"], [7], 7):
+        with pytest.raises(InvalidValue):
+            extractor_agent(Table, wrong)  # pyright: ignore[reportArgumentType]
+    names = extractor_agent(Table, ["openai-chat:gpt-5-mini", failing.model])
+    with pytest.raises(ExtractionError):  # without a key the first cannot be made
+        turn(Diary(tmp_path / "other", Table, agent=names))
+
+
 @pytest.mark.parametrize("library", ["httpx", "httpx2"])
 def test_a_time_out_of_the_http_client_is_passing_whichever_library_it_comes_from(library: str):
     client = pytest.importorskip(library)

@@ -55,6 +55,11 @@ class Kept(MemoryWriter):
         self.turns.append(turn)
         return receipt
 
+    async def submit_turn(self, turn: Turn) -> Any:
+        receipt = await super().submit_turn(turn)
+        self.turns.append(turn)
+        return receipt
+
 
 def answer(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
     return ModelResponse(parts=[TextPart("Good choice.")])
@@ -337,6 +342,17 @@ def test_a_run_that_waits_for_approval_is_handed_in_and_so_is_the_rest_of_it(tmp
     setting.writer.close_sync()
 
 
+def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
+    setting = Setting(tmp_path)
+    for _ in range(2):
+        handed_in = ("alice", "s1", SAID, "Good choice.", "completed", "run 1")
+        asyncio.run(setting.capability._submit(None, *handed_in))  # pyright: ignore[reportArgumentType]
+    assert setting.writer.flush(30)
+    assert len(setting.writer.turns) == 2
+    assert setting.diary.user("alice").conversations()["s1"].turns == 1
+    setting.writer.close_sync()
+
+
 def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
     hold = threading.Event()
     setting = Setting(tmp_path)
@@ -358,6 +374,32 @@ def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
     asyncio.run(run())
     assert setting.writer.flush(30)
     assert len(setting.writer.turns) == 5
+    setting.writer.close_sync()
+
+
+def test_a_run_that_is_cancelled_while_it_waits_for_room_is_handed_in(tmp_path: Path):
+    hold = threading.Event()
+    setting = Setting(tmp_path)
+
+    def slow(_message: str, *, deps: Any) -> None:
+        assert hold.wait(30)
+
+    setting.diary.agent = slow
+    setting.writer = Kept(setting.diary, workers=1, qsize=1)
+    setting.capability.writer = setting.writer
+
+    async def run() -> None:
+        runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
+        _, waiting = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        hold.set()
+
+    asyncio.run(run())  # waits for the threads that insist
+    assert setting.writer.flush(30)
+    assert len({turn.operation_id for turn in setting.writer.turns}) == 5
+    assert setting.writer.stats()["completed"] == 5
     setting.writer.close_sync()
 
 

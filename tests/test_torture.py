@@ -157,16 +157,16 @@ def test_4000_updates_of_8_processes_are_all_there(tmp_path, number):
 
 
 def test_updates_by_processes_threads_and_tasks_at_once_are_all_there(tmp_path):
-    asyncio.run(_mixed_crowd(tmp_path, processes=2, updates=10))
+    _mixed_crowd(tmp_path, processes=2, updates=10)
 
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
 def test_4000_updates_by_processes_threads_and_tasks_at_once_are_all_there(tmp_path):
-    asyncio.run(_mixed_crowd(tmp_path, processes=4, updates=333))
+    _mixed_crowd(tmp_path, processes=4, updates=333)
 
 
-async def _mixed_crowd(folder, *, processes, updates):
+def _mixed_crowd(folder, *, processes, updates):
     """Add one to a number from several processes, and from four threads and four tasks of this one."""
     code = (
         "import sys\nfrom tomldiary import Diary\n"
@@ -203,11 +203,14 @@ async def _mixed_crowd(folder, *, processes, updates):
             async with user.atransaction():
                 add()
 
-    for child in children:
-        child.stdin.write(b"go\n")
-        child.stdin.flush()
-    threads = (asyncio.to_thread(in_thread) for _ in range(4))
-    await asyncio.gather(*threads, *(in_task() for _ in range(4)))
+    async def here():
+        for child in children:
+            child.stdin.write(b"go\n")
+            child.stdin.flush()
+        threads = (asyncio.to_thread(in_thread) for _ in range(4))
+        await asyncio.gather(*threads, *(in_task() for _ in range(4)))
+
+    asyncio.run(here())
     for child in children:
         child.communicate()
         assert child.returncode == 0

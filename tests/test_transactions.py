@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tomldiary import Conflict, Diary
+from tomldiary import Conflict, Diary, locks
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import LimitReached, LockTimeout, NestedTransaction
 from tomldiary.history import parse_record
@@ -286,3 +286,36 @@ def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(
 
     asyncio.run(main())
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
+
+
+def test_the_lock_goes_to_whoever_has_waited_longest_not_to_whoever_asks_again_first():
+    queue = locks._Queue()
+    assert queue.acquire()
+    order, threads = [], []
+
+    def wait(name):
+        assert queue.acquire(timeout=20)
+        order.append(name)
+        queue.release()
+
+    for number in range(3):
+        threads.append(threading.Thread(target=wait, args=(number,)))
+        threads[-1].start()
+        while len(queue._waiting) <= number and threads[-1].is_alive():
+            pass
+    queue.release()
+    queue.acquire()  # a writer in a loop asks again at once
+    order.append("again")
+    queue.release()
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2, "again"]
+
+
+def test_who_gives_up_waiting_is_passed_over():
+    queue = locks._Queue()
+    assert queue.acquire()
+    assert not queue.acquire(blocking=False)
+    assert not queue.acquire(timeout=0.01)
+    queue.release()
+    assert queue.acquire(timeout=0.01)

@@ -174,7 +174,7 @@ def test_facts_blocks_and_episodes_that_are_put_are_those_of_the_user_and_the_ot
         ((BIRTH, "user", {"who": "user", "year": 1999}), ImmutableEntry, "facts/birth/user is never changed"),
         ((BIRTH, "user", None), ImmutableEntry, "facts/birth/user is never changed"),
         ((EPISODES, "first", {"input": "a", "output": "b"}), InvalidValue, "episodes.first: there is an episode"),
-        ((HOME, "user@2020-01-01", {"who": "user", "city": "Oslo"}), InvalidValue, "home.user@2020-01-01: facts of"),
+        ((HOME, "user@2020-01-01", {"who": "user", "city": "Oslo"}), InvalidValue, "home.user@2020-01-01: what held"),
     ],
 )  # fmt: skip
 def test_what_is_put_obeys_schema_and_constraints(diary, change, error, message):
@@ -198,3 +198,26 @@ def test_a_temporal_fact_is_put_and_got_by_its_singleton_key(diary):
     assert stored.get(HOME, "user")["city"] == "Rome"
     assert [value["city"] for value in values(diary, HOME).values()] == ["Rome"]
     assert len(diary.user("alice").query("home", include_ended=True)) == 2
+
+
+@pytest.mark.parametrize("key", ["٢٠٢٦-١١-٢٠", "9999-99-99", "../x", "2026-11-20", "日", "a/b"])
+def test_any_new_key_names_an_episode(tmp_path, key):
+    diary = Diary(tmp_path, durability="process")
+    value = {"input": "hi", "output": "hello"}
+    apply(diary, (EPISODES, key, value))
+    assert values(diary, EPISODES) == {key: value}
+    assert diary.user("alice").forget_episode(key).input == "hi"
+    assert values(diary, EPISODES) == {}
+
+
+def test_temporal_facts_without_a_singleton_key_take_new_keys_only(diary):
+    class Like(BaseModel):
+        what: str
+
+    diary.register_schema("like", Like, Constraint(temporal=True))
+    place = ("facts", "like")
+    apply(diary, (place, "a", {"what": "tea"}), (place, "b", {"what": "jam"}))
+    apply(diary, (place, "a", {"what": "tea"}))
+    with pytest.raises(InvalidValue, match=r"like\.a: what held is not overwritten"):
+        apply(diary, (place, "a", {"what": "coffee"}))
+    assert values(diary, place) == {"a": {"what": "tea"}, "b": {"what": "jam"}}

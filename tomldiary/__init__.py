@@ -53,7 +53,13 @@ if TYPE_CHECKING:
         show_conversations_schema,
         show_preferences_schema,
     )
-    from tomldiary.writer import MemoryWriter, Receipt, Turn, shutdown_all_background_tasks
+    from tomldiary.writer import (
+        MemoryWriter,
+        Receipt,
+        RetryPolicy,
+        Turn,
+        shutdown_all_background_tasks,
+    )
 
 __version__ = "0.1.0"
 
@@ -79,6 +85,7 @@ __all__ = [
     "PreferenceLoader",
     "PreferencesPrinter",
     "Receipt",
+    "RetryPolicy",
     "TOMLDiary",
     "TextBlock",
     "Turn",
@@ -107,6 +114,7 @@ _LAZY = {
     "PreferenceLoader": "loaders",
     "PreferencesPrinter": "pretty_print",
     "Receipt": "writer",
+    "RetryPolicy": "writer",
     "Turn": "writer",
     "build_extractor": "extractor_factory",
     "compactor_agent": "extractor_factory",

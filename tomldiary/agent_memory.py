@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
+from tomldiary.items.naming import SHARED as SHARED_OWNER
 from tomldiary.render import escape_lines
 
 if TYPE_CHECKING:
@@ -33,8 +34,6 @@ __all__ = [
     "load_memory",
 ]
 
-SHARED_OWNER = "\0shared"
-"""Owner of what belongs to no user; the same as that of shared items."""
 DEFAULT_MEMORY_DIR = ".deep/memory"
 DEFAULT_MAX_MEMORY_LINES = 200
 """Lines of the document that a model is shown."""

@@ -82,7 +82,9 @@ class Saves:
 
 def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
     """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
-    record = _outside_changes(backend, user, changed, next_sequence(backend.last_record(user)))
+    seq = next_sequence(backend.last_record(user))
+    changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
+    record = _outside_changes(backend, user, changed, seq)
     if record is None:
         return None
     saves = {
@@ -97,6 +99,17 @@ def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None
         replaces_save=True,
     )
     return Saves(commit, saves, changed)
+
+
+def _numbered(known: Known | None, seq: int) -> Known | None:
+    """Give a merged text a number of its own: an editor may open it before the next one is there."""
+    if known is None or not known.is_merged:
+        return known
+    edit = known.document.edit()
+    meta = known.document.table(("_meta",)) or {}
+    edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
+    document = edit.done()
+    return replace(known, document=document, digest=digest(document.text))
 
 
 def prepare(
@@ -157,7 +170,8 @@ def prepare(
         contents,
         {kind: base.token if base else None for kind, (base, _) in changed.items()},
         [render_record(record)],
-        replaces_save=replaces_save,
+        replaces_save=replaces_save
+        or any(base is not None and base.is_merged for base, _ in changed.values()),
     )
     return Prepared(seq, commit, documents, record.results, broken)
 

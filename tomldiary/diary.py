@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from copy import copy
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -166,6 +167,12 @@ class Diary:
                 raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
         self.fact_schemas = {**self.fact_schemas, name: schema}
         self.engine.guards["facts"] = partial(undo_edits, schemas=self.fact_schemas)
+
+    def with_agent(self, agent: Any) -> Self:
+        """Return this diary with another one who reads the turns; all else is shared."""
+        twin = copy(self)
+        twin.agent = agent
+        return twin
 
     def users(self) -> list[str]:
         """Return the ids of all users that have a document, sorted."""
@@ -429,16 +436,50 @@ class Diary:
     # Clean-up, after a turn and apart from it
 
     async def _compact_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
-        config = self.compaction_config
-        if config is None or not config.enabled:
-            return
         moment = now or datetime.now(UTC)
         try:
-            due = await in_thread(self._due, config, user_id, moment)
+            due = await self.compaction_due(user_id, moment)
             if due:
                 await self._compact(user_id, session_id, due, moment)
         except Exception:  # the turn is committed; a clean-up that fails is tried again later
             _logger.exception("a clean-up failed; the turn is stored, the clean-up comes later")
+
+    async def compaction_due(self, user_id: str, now: datetime) -> list[str]:
+        """Return the documents that are due for a clean-up; empty if none is wanted."""
+        config = self.compaction_config
+        if config is None or not config.enabled:
+            return []
+        return await in_thread(self._due, config, user_id, now)
+
+    async def compaction_parts(self, user_id: str, due: Sequence[str]) -> list[tuple[str, str]]:
+        """Return what a clean-up of documents can be divided into: `(kind, category)`, the latter may be ""."""
+        parts: list[tuple[str, str]] = []
+        for kind in due:
+            if kind == "preferences":
+                book = Preferences(
+                    await in_thread(self.engine.document, user_id, kind),
+                    self.turn_rules.preferences,
+                )
+                parts += [(kind, name) for name in self.allowed if any(book.entries(name))]
+            else:
+                parts.append((kind, ""))
+        return parts
+
+    async def compact_part(
+        self, user_id: str, session_id: str, part: tuple[str, str], now: datetime
+    ) -> None:
+        """Let the compactor clean up one part and commit it, apart from all others."""
+        kind, category = part
+        await self._compact(user_id, session_id, [kind], now, category=category)
+
+    async def compaction_done(
+        self, user_id: str, session_id: str, due: Sequence[str], now: datetime
+    ) -> None:
+        """Note that documents were cleaned up, so that they are not due again at once."""
+        deps = CompactionDeps(
+            {}, {}, include_preferences=False, include_conversations=False, live_session=session_id
+        )
+        await in_thread(self._commit_compaction, user_id, deps, [], due, now)
 
     def _due(self, config: CompactionConfig, user_id: str, now: datetime) -> list[str]:
         due: list[str] = []
@@ -467,7 +508,13 @@ class Diary:
         return due
 
     async def _compact(
-        self, user_id: str, session_id: str, due: Sequence[str], now: datetime
+        self,
+        user_id: str,
+        session_id: str,
+        due: Sequence[str],
+        now: datetime,
+        *,
+        category: str | None = None,
     ) -> None:
         for kind in due:
             self._last_compaction[user_id, kind] = now
@@ -475,8 +522,12 @@ class Diary:
             self.compactor = await in_thread(load_compactor)  # may load a framework
         epoch = self.engine.backend.epoch(user_id)
         draft = await self.build_deps(user_id, session_id, context_now=now)
+        prefs: Any = draft.prefs
+        if category:
+            tables = prefs.get("preferences", {})
+            prefs = {"preferences": {category: tables.get(category, {})}}
         deps = CompactionDeps(
-            draft.prefs,
+            prefs,
             draft.convs,
             include_preferences="preferences" in due,
             include_conversations="conversations" in due,
@@ -485,7 +536,9 @@ class Diary:
         )
         await run_extractor(as_extractor(self.compactor), _COMPACTION_TASK, cast("Any", deps))
         operations = draft.operations
-        await in_thread(self._commit_compaction, user_id, deps, operations, due, now, epoch=epoch)
+        # A part leaves the note that the whole is done to whoever runs all of them.
+        noted: Sequence[str] = due if category is None else ()
+        await in_thread(self._commit_compaction, user_id, deps, operations, noted, now, epoch=epoch)
 
     def _commit_compaction(
         self,

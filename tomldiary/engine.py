@@ -13,7 +13,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.commits import Changed, prepare, prepare_saves
-from tomldiary.errors import Conflict, Forgotten, NestedTransaction
+from tomldiary.errors import (
+    BackendError,
+    CommittedUnpublished,
+    Conflict,
+    Forgotten,
+    NestedTransaction,
+)
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence, operation_of, render_record
 from tomldiary.merge import merge
@@ -93,6 +99,11 @@ class Engine:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
+
+    @property
+    def lists_documents(self) -> bool:
+        """Whether the backend finds documents whose names are not known before, such as episodes."""
+        return getattr(self.backend, "lists_documents", True)
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, in a transaction with those it has begun."""
@@ -421,9 +432,25 @@ class Engine:
         return known.done
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
+        try:
+            return self._store(user, changed, source)
+        except BackendError:
+            # What stands in the files and in history now is for the next look to find out.
+            for kind in changed:
+                self._cache.pop((user, kind), None)
+            raise
+
+    def _store(self, user: str, changed: Changed, source: Source) -> int:
         saved = prepare_saves(self.backend, user, changed)
         if saved is not None:
-            changed = saved.rebased(self.backend.commit(user, saved.commit))
+            try:
+                tokens = self.backend.commit(user, saved.commit)
+            except CommittedUnpublished as error:
+                raise BackendError(
+                    f"{self.backend.place(user, next(iter(saved.saves), ''))}: somebody's save is in history, but"
+                    " could not be merged into the file. Nothing else was changed."
+                ) from error
+            changed = saved.rebased(tokens)
             for kind in saved.saves:
                 known = changed[kind][0]
                 if known is None:

@@ -55,12 +55,13 @@ class EpisodeVerbs:
 
         Raises:
             InvalidValue: A text is too long. Nothing was changed.
+            NotSupported: The backend has six methods, none of which lists documents.
         """
         when = datetime.now(UTC) if now is None else in_utc(now)
         value = {"input": input, "output": output}
 
         def change(tx: Transaction) -> str:
-            return new_episode(tx.edit, self._engine.kinds(self.user_id), value, when, session_id)
+            return new_episode(tx, value, when, session_id)
 
         asked = fingerprint("add_episode", input, output)
         why = Source("add_episode", session_id, actor, reason, content=asked)

@@ -17,19 +17,20 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, NotSupported
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from datetime import datetime
 
     from tomldiary.toml.document import Document, Overlay
+    from tomldiary.transaction import Transaction
 
 __all__ = ["Episode", "episode_entries", "episode_kinds", "homes_of", "new_episode", "to_episode"]
 
 _ROOT = "episodes"
-_KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?")
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)")
+_KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
 _FULL = 256 * 1024  # characters
 _MAX_TEXT = 100_000
 _MAX_KEY = 200
@@ -74,8 +75,7 @@ def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
 
 
 def new_episode(
-    edit: Callable[[str], Any],
-    kinds: Iterable[str],
+    tx: Transaction,
     value: Mapping[str, Any],
     when: datetime,
     session: str,
@@ -84,8 +84,7 @@ def new_episode(
     """Append an episode, and return its id.
 
     Args:
-        edit: Returns the edit of a document.
-        kinds: The user's documents.
+        tx: The transaction it becomes part of.
         value: `input`, `output`, and fields of the caller's own.
         when: The time it gets as its id, or a little later if that is taken.
         session: The session it belongs to.
@@ -93,7 +92,14 @@ def new_episode(
 
     Raises:
         InvalidValue: A text is too long, or the id is taken. Nothing was changed.
+        NotSupported: The backend would not find it again.
     """
+    if not tx.engine.lists_documents:
+        raise NotSupported(
+            "episodes: the backend cannot list documents, and each month has one. Use a folder, or keep"
+            " summaries in conversations."
+        )
+    kinds = {*tx.engine.kinds(tx.user), *tx.changed()}
     for name in ("input", "output"):
         if not isinstance(value.get(name), str):
             raise InvalidValue("expected text.", where=f"{_ROOT}.{name}")
@@ -105,7 +111,7 @@ def new_episode(
     if key is not None and (not key or len(key) > _MAX_KEY):
         raise InvalidValue(f"an id has 1 to {_MAX_KEY} characters.", where=_ROOT)
     chosen = key or _id_of(when)
-    known = [edit(kind) for kind in homes_of(kinds, chosen)]
+    known = [tx.edit(kind) for kind in homes_of(kinds, chosen)]
     while any(document.table((_ROOT, chosen)) is not None for document in known):
         if key is not None:
             raise InvalidValue(
@@ -115,19 +121,19 @@ def new_episode(
         when += timedelta(microseconds=1)
         chosen = _id_of(when)
     month = chosen if _DAY.match(chosen) else _id_of(when)
-    kind = _document_for(homes_of(kinds, month), month[:7], edit)
+    kind = _document_for(homes_of(kinds, month), month[:7], tx)
     entry = {**value, "_created": when.isoformat(timespec="microseconds")}
     if session:
         entry["_created_by"] = session
-    edit(kind).put((_ROOT, chosen), entry)
+    tx.edit(kind).put((_ROOT, chosen), entry)
     return chosen
 
 
-def _document_for(parts: list[str], month: str, edit: Callable[[str], Any]) -> str:
+def _document_for(parts: list[str], month: str, tx: Transaction) -> str:
     """Return the month's newest document, or the name of the next one if that is full."""
     if not parts:
         return f"{_ROOT}/{month}"
-    if len(edit(parts[0]).peek().text) < _FULL:
+    if len(tx.edit(parts[0]).peek().text) < _FULL:
         return parts[0]
     return f"{_ROOT}/{month}-{_place_of(parts[0])[1] + 1:03d}"
 

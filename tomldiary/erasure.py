@@ -124,22 +124,24 @@ class _Part:
 def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
     at: str | None = None
     old: list[Block] = []
+    old_text = old_digest = ""
     for number, before, after in replay.steps():
         record = replay.records[number]
         if at != before:
             old = document.blocks(before)
+            old_text = joined(old)
+            old_digest = digest(old_text)
         new = document.blocks(after)
-        old_text, new_text = joined(old), joined(new)
+        new_text = joined(new)
+        new_digest = digest(new_text)
         changes = [change for change in record.changes if change.doc == document.kind]
         if (old_text, new_text) != (before, after):
             changes = block_changes(document.kind, old, new)
             if redo(old_text, replace(record, changes=changes), document.kind) != new_text:
                 changes = [Change(document.kind, 0, old_text, new_text)]
-        base = EMPTY if record.bases[document.kind] == EMPTY else digest(old_text)
-        yield _Part(
-            number, changes, base, digest(new_text), document.is_touched(before, after)
-        )  # fmt: skip
-        at, old = after, new
+        base = EMPTY if record.bases[document.kind] == EMPTY else old_digest
+        yield _Part(number, changes, base, new_digest, document.is_touched(before, after))
+        at, old, old_text, old_digest = after, new, new_text, new_digest
 
 
 def _without(

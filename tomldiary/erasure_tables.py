@@ -6,7 +6,10 @@ thousands of versions costs little more than the changes in it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -53,9 +56,13 @@ class _Version:
     """A document cut into blocks, and the entries it holds."""
 
     blocks: list[Block]
-    groups: dict[Path, list[int]] = field(default_factory=dict["Path", list[int]])
+    ends: list[int]
+    """Where each block ends, in characters."""
+    groups: dict[Path, list[Block]]
     """The blocks of each entry that has headers of its own."""
-    states: dict[Path, _State] = field(default_factory=dict["Path", _State])
+    states: dict[Path, _State]
+    fresh: list[Path]
+    """The entries that the version before did not have like this."""
 
 
 class Tables:
@@ -77,6 +84,9 @@ class Tables:
         self._seen: dict[int, tuple[Path, _State]] = {}
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str] = {}  # the text of the last state that stays
+        self._remembered: dict[Path, _State] = {}
+        self._tails: dict[Block, tuple[str, str]] = {}
+        self._same: dict[Block, Block] = {}  # what becomes of a block wherever it stands
         self._cuts: list[tuple[str, _Version]] = []  # the two looked at last
 
     # First pass: which states there are
@@ -85,8 +95,10 @@ class Tables:
         """Note which entries a version has, and whether the selection covers what they say."""
         if self._cuts and self._cuts[-1][0] is text:
             return
-        for path, state in self._version(text).states.items():
-            if id(state) in self._seen:
+        version = self._version(text)
+        for path in version.fresh:
+            state = version.states.get(path)
+            if state is None or id(state) in self._seen:
                 continue
             self._seen[id(state)] = (path, state)
             if self._selection.covers(self.kind, path, state.values, when):
@@ -148,23 +160,39 @@ class Tables:
         version = self._version(text)
         if not self.affected and not self._selection.session_id:
             return version.blocks
+        ready = list(map(self._same.get, version.blocks))
         made: list[Block] = []
-        for number, block in enumerate(version.blocks):
-            path = self._path(block)
-            if path is None:
-                made.append(self._without_inline(block))
-                continue
-            state = version.states[path]
-            if not self._goes(path, state):
-                made.append(self._without_name(block, path, state))
-                continue
-            last = self._last.get(path)
-            if last is not None and version.groups[path][0] == number:
-                made.append(self._block(Block(path, last + split_tail(block.text)[1])))
-            else:
-                self._leave_out(made, block)
+        back: set[Path] = set()
+        at = 0
+        while None in ready[at:]:
+            number = ready.index(None, at)
+            made += cast("list[Block]", ready[at:number])
+            self._add(made, version, version.blocks[number], back)
+            at = number + 1
+        made += cast("list[Block]", ready[at:])
         self._remember(version)
         return made
+
+    def _add(self, made: list[Block], version: _Version, block: Block, back: set[Path]) -> None:
+        """Add what becomes of a block; `back` are the entries that went back to what they were."""
+        path = self._path(block)
+        if path is None:
+            self._same[block] = changed = self._without_inline(block)
+            made.append(changed)
+            return
+        state = version.states[path]
+        if not self._goes(path, state):
+            changed = self._without_name(block, path, state)
+            if len(version.groups[path]) == 1:
+                self._same[block] = changed
+            made.append(changed)
+            return
+        last = self._last.get(path)
+        if last is not None and path not in back:
+            back.add(path)
+            made.append(self._block(Block(path, last + self._split(block)[1])))
+        else:
+            self._leave_out(made, block)
 
     def prove(self, text: str, made: str) -> list[Path]:
         """Return the entries that differ between a version and what was made of it.
@@ -188,17 +216,21 @@ class Tables:
             state = version.states.get(path)
             if state is None:
                 self._last.pop(path, None)
+                self._remembered.pop(path, None)
+            elif state is self._remembered.get(path):
+                continue
             elif path in version.groups and not self._goes(path, state):
-                blocks = [version.blocks[number] for number in version.groups[path]]
+                self._remembered[path] = state
+                blocks = version.groups[path]
                 whole = joined([self._without_name(block, path, state) for block in blocks])
                 body = split_tail(whole)[0]
                 self._last[path] = body if body.endswith("\n") else f"{body}\n"
 
     def _leave_out(self, made: list[Block], block: Block) -> None:
         """Leave out a block; comments that a blank line separates from it belong to nobody and stay."""
-        tail = split_tail(block.text)[1]
+        tail = self._split(block)[1]
         before = made[-1]
-        kept, gap = split_tail(before.text)
+        kept, gap = self._split(before)
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         made[-1] = self._block(Block(before.path, kept + tail, before.is_array))
@@ -210,7 +242,9 @@ class Tables:
         witness = self._kept.get(path, {}).get(state.content, "")
         key = (block.text, witness)
         if key not in self._changed:
-            own = _values_at(block.text, path)
+            # Most entries are one block, which was read already.
+            is_whole = self._states.get((path, block.text)) is state
+            own = state.values if is_whole else _values_at(block.text, path)
             self._changed[key] = self._edited(
                 block, own, self._selection.without_name(own, witness)
             )
@@ -262,49 +296,105 @@ class Tables:
         for known, version in self._cuts:
             if known is text:
                 return version
-        version = _Version(self._split(text))
-        for number, block in enumerate(version.blocks):
-            path = self._path(block)
-            if path is not None:
-                version.groups.setdefault(path, []).append(number)
-            elif block.path[:1] != ("_meta",):
-                version.states.update(self._inline_states(block))
-        for path, numbers in version.groups.items():
-            whole = "".join([version.blocks[number].text for number in numbers])
-            version.states[path] = self._state(path, whole)
+        version = self._stepped(*self._cuts[-1], text) if self._cuts else None
+        version = version or self._cut(text)
         self._cuts = [*self._cuts[-1:], (text, version)]
         return version
 
-    def _split(self, text: str) -> list[Block]:
-        """Cut a version; blocks of the version before that are found again are not looked at again."""
-        known = self._cuts[-1][1].blocks if self._cuts else []
-        made: list[Block] = []
-        at = number = 0
-        while at < len(text) or not made:
-            if number < len(known) and text.startswith(known[number].text, at):
-                made.append(known[number])
-                at += len(known[number].text)
-                number += 1
-                continue
-            # The blocks on both sides may have got lines, or comments above them.
-            begin = at - len(made.pop().text) if made else 0
-            begin -= len(made.pop().text) if len(made) == 1 else 0
-            at, number = self._found_again(text, at, known, number)
-            changed = text[begin:at]
-            first, *rest = split_blocks(changed)
-            if '"""' in changed or "'''" in changed or (begin and first.text):
-                return [self._block(block) for block in split_blocks(text)]
-            made += map(self._block, rest if begin else [first, *rest])
-        return made
+    def _stepped(self, old_text: str, old: _Version, text: str) -> _Version | None:
+        """Cut a version like the one before; every transaction changes `_meta`, and something elsewhere."""
+        between = text[: _end_of_meta(text)] + old_text[_end_of_meta(old_text) :]
+        first = self._made_from(old_text, old, between)
+        if first is None:
+            return None
+        version = self._made_from(between, first, text)
+        if version is not None:
+            version.fresh[:0] = first.fresh
+        return version
 
-    @staticmethod
-    def _found_again(text: str, at: int, known: list[Block], number: int) -> tuple[int, int]:
-        """Return the place behind the next block that was there before, and that block's follower."""
-        for following in range(max(number, 1), min(number + 4, len(known))):
-            found = text.find(known[following].text, at)
-            if found >= 0:
-                return found + len(known[following].text), following + 1
-        return len(text), len(known)
+    def _cut(self, text: str) -> _Version:
+        """Cut a version from scratch."""
+        blocks = [self._block(block) for block in split_blocks(text)]
+        version = _Version(
+            blocks, list(accumulate(len(block.text) for block in blocks)), {}, {}, []
+        )
+        self._fill(version, [], blocks)
+        return version
+
+    def _made_from(self, old_text: str, old: _Version, text: str) -> _Version | None:
+        """Cut a version looking only at what differs from another one; None if that cannot be done."""
+        begin = _common_start(old_text, text)
+        rest = _common_end(old_text, text, begin)
+        # The blocks on both sides may have got lines, or comments above them.
+        low = bisect_right(old.ends, begin) - 1
+        low = low if low > 1 else 0
+        high = bisect_left([0, *old.ends], len(old_text) - rest)
+        start = old.ends[low - 1] if low else 0
+        last = old.blocks[high] if high < len(old.blocks) else None
+        end = len(text) - (len(old_text) - old.ends[high]) if last is not None else len(text)
+        changed = text[start:end]
+        head, *made = split_blocks(changed)
+        if (
+            '"""' in changed
+            or "'''" in changed
+            or (start and (head.text or not made))
+            or (last is not None and ([head, *made][-1].path != last.path))
+        ):
+            return None
+        fresh = [self._block(block) for block in (made if start else [head, *made])]
+        blocks = [*old.blocks[:low], *fresh, *old.blocks[high + 1 :]]
+        shift = len(text) - len(old_text)
+        behind = old.ends[high + 1 :]
+        ends = [
+            *old.ends[:low],
+            *accumulate(
+                [len(block.text) for block in fresh[1:]], initial=start + len(fresh[0].text)
+            ),
+            *([place + shift for place in behind] if shift else behind),
+        ]
+        version = _Version(blocks, ends, dict(old.groups), dict(old.states), [])
+        self._fill(version, old.blocks[low : high + 1], fresh)
+        return version
+
+    def _fill(self, version: _Version, gone: list[Block], fresh: list[Block]) -> None:
+        """Note the entries of a version in which some blocks have taken the place of others."""
+        for block in gone:
+            if self._path(block) is None:
+                for path in self._inline_states(block):
+                    version.states.pop(path, None)
+        paths: dict[Path, None] = {}
+        for block in [*gone, *fresh]:
+            if (path := self._path(block)) is not None:
+                paths[path] = None
+        left = Counter(self._path(block) for block in gone)
+        came: dict[Path, list[Block]] = {}
+        for block in fresh:
+            path = self._path(block)
+            if path is not None:
+                came.setdefault(path, []).append(block)
+            else:
+                states = self._inline_states(block)
+                version.states.update(states)
+                version.fresh += states
+        for path in paths:
+            group = came.get(path, [])
+            if len(version.groups.get(path, [])) != left[path]:
+                group = [block for block in version.blocks if self._path(block) == path]
+            if not group:
+                version.groups.pop(path, None)
+                version.states.pop(path, None)
+                continue
+            version.groups[path] = group
+            state = self._state(path, joined(group))
+            if version.states.get(path) is not state:
+                version.states[path] = state
+                version.fresh.append(path)
+
+    def _split(self, block: Block) -> tuple[str, str]:
+        known = self._tails.get(block)
+        if known is None:
+            known = self._tails[block] = split_tail(block.text)
+        return known
 
     def _path(self, block: Block) -> Path | None:
         if block not in self._paths:
@@ -322,6 +412,8 @@ class Tables:
         return known
 
     def _inline_states(self, block: Block) -> dict[Path, _State]:
+        if block.path[:1] == ("_meta",):
+            return {}
         known = self._inline.get(block.text)
         if known is None:
             known = self._inline[block.text] = {}
@@ -345,6 +437,37 @@ def _values_at(text: str, path: Path) -> dict[str, Any]:
     found: Any = find_any(parse_toml(text), path)
     # A list of tables is an entry of a kind too; it just cannot say whose it is.
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {"items": found}
+
+
+def _end_of_meta(text: str) -> int:
+    at = text.find("\n[", text.find("[_meta]"))
+    while text.startswith("\n[_meta", at):
+        at = text.find("\n[", at + 1)
+    return at if at >= 0 else len(text)
+
+
+def _common_start(one: str, two: str) -> int:
+    """Return how many characters two texts have in common at the start, by bisection."""
+    low, high = 0, min(len(one), len(two)) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[low:middle] == two[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def _common_end(one: str, two: str, start: int) -> int:
+    """Return how many characters two texts have in common at the end, behind their first `start`."""
+    low, high = 0, min(len(one), len(two)) - start + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if one[len(one) - middle : len(one) - low] == two[len(two) - middle : len(two) - low]:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 def joined(blocks: list[Block]) -> str:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
-from dataclasses import dataclass, replace
+import os
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
 from tomldiary.facts import Facts, fact_data, same_data
 from tomldiary.forgetting import author
-from tomldiary.intervals import ALWAYS, Held, group_of, in_utc, short
+from tomldiary.intervals import ALWAYS, Held, group_of, in_utc, interval, short
 from tomldiary.models import timestamp
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
@@ -26,8 +25,7 @@ _ROOT = "facts"
 _MAX_KEY = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Provenance:
+class Provenance(NamedTuple):
     """When a fact is written, and who said it."""
 
     now: str
@@ -128,7 +126,7 @@ class FactRules(Facts):
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
             self._end(schema.name, held, datetime.fromisoformat(by.now), by)
-        by = replace(by, source=str(held.entry.get("_source", "")))
+        by = by._replace(source=str(held.entry.get("_source", "")))
         return self._commit_interval(schema, data, group, None, by, None, None, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
@@ -209,22 +207,22 @@ class FactRules(Facts):
         stop = in_utc(end) if end is not None else None
         if stop is not None and stop <= begin:
             raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
-        everything = self.held(schema.name)
-        group = [
-            held
-            for held in everything
-            if (
-                group_of(schema, held.key) == single
-                if single
-                else same_value(fact_data(held.entry), data)
-            )
-        ]
+        group = (
+            self.held(schema.name, single)
+            if single is not None
+            else [
+                Held(other, entry, *interval(entry))
+                for other, entry in self.raw(schema.name)
+                if same_value(fact_data(entry), data)
+            ]
+        )
         current = next((held for held in group if held.holds(begin)), None)
         if start is None and current is not None and same_value(fact_data(current.entry), data):
             self._replace(schema, current.key, current.entry, data, by)
             return current.key
-        if not any(held.holds(now) for held in group) and begin <= now:
-            self._check_limit(schema, sum(held.holds(now) for held in everything))
+        is_another = begin <= now and not any(held.holds(now) for held in group)
+        if schema.constraint.limit is not None and is_another:
+            self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
         chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if old is not None:  # what held from this very moment on is corrected
@@ -262,7 +260,7 @@ class FactRules(Facts):
 
     def _new_key(self, name: str) -> str:
         while True:
-            key = f"fact-{secrets.token_hex(4)}"  # never given out twice, also after a removal
+            key = f"fact-{os.urandom(4).hex()}"  # never given out twice, also after a removal
             if self.entry(name, key) is None:
                 return key
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,7 +14,7 @@ from tomldiary.fact_rules import FactRules, Provenance
 from tomldiary.facts import Fact, Facts, facts_document
 from tomldiary.intervals import in_utc
 from tomldiary.models import timestamp
-from tomldiary.toml.values import decode_nulls
+from tomldiary.toml.values import NULL_FIELD, decode_nulls
 from tomldiary.transaction import Source, fingerprint
 from tomldiary.twins import async_twin
 
@@ -198,12 +198,14 @@ class FactVerbs:
         if offset < 0 or (limit is not None and limit < 0):
             raise InvalidValue("limit and offset are not negative.", where="query")
         at = _moment(valid_at)
+
+        def matches(entry: Mapping[str, Any]) -> bool:
+            return (session_id is None or session_id in _sessions(entry)) and all(
+                _equals(_value(entry, name), value) for name, value in wanted.items()
+            )
+
         found = [
-            held
-            for held in book.held(type)
-            if (include_ended or held.holds(at))
-            and (session_id is None or session_id in _sessions(held.entry))
-            and all(_equals(_value(held.entry, name), value) for name, value in wanted.items())
+            held for held in book.held(type, matching=matches) if include_ended or held.holds(at)
         ]
         if order_by is not None:
             found = _ordered(schema, found, order_by)
@@ -246,10 +248,11 @@ def _plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _value(entry: Mapping[str, Any], name: str) -> Any:
-    value: Any = decode_nulls(entry)
+    value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
     for part in name.split("."):
         value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    return to_jsonable_python(value)  # a person may have written a date without quotes
+    # A person may have written a date without quotes.
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _equals(left: Any, right: Any) -> bool:

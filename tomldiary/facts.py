@@ -23,7 +23,7 @@ from tomldiary.logging import get_logger
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from tomldiary.constraints import FactSchema
     from tomldiary.engine import Engine
@@ -110,29 +110,48 @@ class Facts:
         """
         name, _, key = fact_id.partition("/")
         schema = self.schema(name)
+        moment = at or datetime.now(UTC)
         entry = self.entry(name, key)
         if not schema.constraint.temporal:
             if entry is None or self.wrong(schema, key, entry) is not None:
                 return None
             return schema, Held(key, entry, None, None)
-        for held in self.held(name):
-            if held.key == key:
-                return schema, held
-            if group_of(schema, held.key) == key and held.holds(at or datetime.now(UTC)):
-                return schema, held
-        return None
+        group = self.held(name, group_of(schema, key))
+        exact = (held for held in group if held.key == key)
+        now = (held for held in group if group_of(schema, held.key) == key and held.holds(moment))
+        found = next(exact, None) or next(now, None)
+        return None if found is None else (schema, found)
 
-    def held(self, name: str) -> list[Held]:
-        """Return the entries of a type that can be read, in the order of the file."""
+    def held(
+        self,
+        name: str,
+        group: str | None = None,
+        *,
+        matching: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> list[Held]:
+        """Return the entries of a type that can be read, in the order of the file.
+
+        Args:
+            name: The type.
+            group: Only those with this singleton key.
+            matching: Only those for which it is true.
+        """
         schema = self.schema(name)
+        is_temporal = schema.constraint.temporal
         found: list[Held] = []
         for key, entry in self.raw(name):
+            if group is not None and group_of(schema, key) != group:
+                continue
+            if matching is not None and not is_temporal and not matching(entry):
+                continue  # of temporal facts all count: each may end another
             wrong = self.wrong(schema, key, entry)
             if wrong is None:
                 found.append(Held(key, entry, *interval(entry)))
             else:
                 _logger.warning("a fact of type %s is left out; problems() says why", name)
-        return chained(schema, found) if schema.constraint.temporal else found
+        if not is_temporal:
+            return found
+        return [held for held in chained(schema, found) if matching is None or matching(held.entry)]
 
     def fact(self, schema: FactSchema, held: Held) -> Fact:
         """Return an entry as a typed fact."""
@@ -168,21 +187,30 @@ class Facts:
 
     def wrong(self, schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
         """Return why an entry cannot be read, or None if it can."""
-        where = render_path((_ROOT, schema.name, key))
         if not isinstance(entry, Mapping):
-            return InvalidValue("expected a table.", where=where)
+            return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
         values = cast("Mapping[str, Any]", entry)
         try:
-            schema.parse(values, where)
+            schema.parse(values)
             derived = schema.singleton(decode_nulls(values))
-        except InvalidValue as error:
-            return error
+        except InvalidValue:
+            return self._told(schema, key, values)
         if derived is not None and group_of(schema, key) != derived:
             return InvalidValue(
                 f"its fields say that its key is {derived!r}. Rename the table, or mend the fields.",
-                where=where,
+                where=render_path((_ROOT, schema.name, key)),
             )
         return None
+
+    @staticmethod
+    def _told(schema: FactSchema, key: str, values: Mapping[str, Any]) -> InvalidValue:
+        """Return why an entry does not fit its model, with its place in the file: made only if needed."""
+        try:
+            schema.parse(values, render_path((_ROOT, schema.name, key)))
+            schema.singleton(decode_nulls(values))
+        except InvalidValue as error:
+            return error
+        raise AssertionError  # it was wrong a moment ago
 
 
 def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema]) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import random
+import sys
 import threading
 import time
+from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -38,7 +40,7 @@ class UserLocks:
     def _reset(self) -> None:
         self.pid = os.getpid()
         self._guard = threading.Lock()
-        self._stripes: dict[int, threading.Lock] = {}
+        self._stripes: dict[int, _Queue] = {}
         self._descriptors: dict[int, int] = {}
 
     def hold(
@@ -56,7 +58,7 @@ class UserLocks:
         """
         return _Hold(self, user, timeout, then)
 
-    def stripe(self, number: int) -> threading.Lock:
+    def stripe(self, number: int) -> _Queue:
         """Return the lock among threads."""
         if self.pid != os.getpid():
             # A forked child must not lock through its parent's descriptors: both would hold the lock.
@@ -66,7 +68,7 @@ class UserLocks:
         stripe = self._stripes.get(number)
         if stripe is None:
             with self._guard:
-                stripe = self._stripes.setdefault(number, threading.Lock())
+                stripe = self._stripes.setdefault(number, _Queue())
         return stripe
 
     def descriptor(self, number: int) -> int:
@@ -86,6 +88,59 @@ class UserLocks:
                 ) from error
             self._descriptors[number] = descriptor
         return descriptor
+
+
+class _Queue:
+    """A lock that goes to whoever has waited longest.
+
+    A usual lock goes to whoever asks first once it is free: a thread that writes in a loop would keep the
+    others waiting until they give up.
+    """
+
+    __slots__ = ("_guard", "_is_held", "_waiting")
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._is_held = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, waiting for at most `timeout` seconds (-1: for ever); tell whether that worked."""
+        with self._guard:
+            if not self._is_held:
+                self._is_held = True
+                return True
+            if not blocking:
+                return False
+            turn = threading.Lock()
+            turn.acquire()  # released by whoever passes the lock on
+            self._waiting.append(turn)
+        is_ours = False
+        try:
+            is_ours = turn.acquire(timeout=timeout)
+        finally:
+            if not is_ours:
+                is_ours = not self._leave(turn)
+                if is_ours and sys.exc_info()[0] is not None:
+                    self.release()
+        return is_ours
+
+    def _leave(self, turn: threading.Lock) -> bool:
+        """Wait no longer; False if it has become our turn meanwhile."""
+        with self._guard:
+            try:
+                self._waiting.remove(turn)
+            except ValueError:
+                return False
+        return True
+
+    def release(self) -> None:
+        """Pass the lock on."""
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_held = False
 
 
 class _Hold:

@@ -7,18 +7,24 @@ text, so comments, order and everything untouched stay as they were saved.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.toml.blockedit import split_tail
+from tomldiary.toml.document import Document
+from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
-    from tomldiary.toml.document import Document, Path
+    from collections.abc import Iterator, Sequence
 
-__all__ = ["Merged", "merge"]
+    from tomldiary.toml.document import Path
+
+__all__ = ["Merged", "closest", "merge"]
 
 _META = "_meta"
+_BLANK = re.compile(r"\n[ \t\r]*\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,66 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
             edit.delete(path)
             continue
         _take(edit, base, ours, theirs, path, new)
-    return Merged(edit.done(), conflicts)
+    for path in _rewritten(base, ours, theirs):
+        edit.restore(path, ours.index[path].text, ours.own_values(path) or {})
+    return Merged(_with_comments(base, ours, edit.done()), conflicts)
+
+
+def closest(versions: Sequence[Document], saved: Document) -> Document:
+    """Return the version that a save differs least from: in values, then in text; of several the newest."""
+
+    def distance(version: Document) -> tuple[int, int]:
+        known = {block.text for block in version.blocks}
+        return len(_changed(version, saved)), sum(block.text not in known for block in saved.blocks)
+
+    return versions[0] if len(versions) == 1 else min(reversed(versions), key=distance)
+
+
+def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
+    """Return the tables that somebody wrote otherwise before, with the same values, and this save did not."""
+    return [
+        path
+        for path, block in ours.index.items()
+        if (was := base.index.get(path)) is not None
+        and (now := theirs.index.get(path)) is not None
+        and path[0] != _META
+        and block.text != was.text
+        and _body(now) == _body(was) != _body(block)
+        and _same(base.own_values(path), ours.own_values(path))
+    ]
+
+
+def _body(block: Block) -> str:
+    return split_tail(block.text)[0]
+
+
+def _with_comments(base: Document, ours: Document, merged: Document) -> Document:
+    """Add the comments between tables that somebody wrote since `base` and that are not there."""
+    if all(block.text in {known.text for known in base.blocks} for block in ours.blocks):
+        return merged
+    known = {comment for document in (base, merged) for _, comment in _comments(document)}
+    missing = [(path, comment) for path, comment in _comments(ours) if comment not in known]
+    if not missing:
+        return merged
+    blocks = list(merged.blocks)
+    for path, comment in missing:
+        at = next((n for n, block in enumerate(blocks) if block.path == path), len(blocks) - 1)
+        text = blocks[at].text
+        newline = "\r\n" if "\r\n" in comment else "\n"
+        gap = newline if text.endswith("\n") else newline * 2
+        end = newline if at < len(blocks) - 1 else ""
+        kept = text[: -len(newline)] if text.endswith(newline * 2) else text
+        added = f"{kept}{gap if kept else ''}{comment}{newline}{end}"
+        blocks[at] = Block(blocks[at].path, added, blocks[at].is_array)
+    return Document(blocks, merged.data)
+
+
+def _comments(document: Document) -> Iterator[tuple[Path, str]]:
+    """Yield the comments that belong to no table, with the table they stand behind."""
+    for block in document.blocks:
+        for part in _BLANK.split(split_tail(block.text)[1]):
+            if part.strip():
+                yield block.path, part.strip("\r\n")
 
 
 def _take(

@@ -6,7 +6,7 @@ committed: what others wrote meanwhile stays, and an id handed out twice becomes
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -19,6 +19,7 @@ __all__ = [
     "UpsertPreference",
     "from_dict",
     "to_dict",
+    "to_table",
 ]
 
 
@@ -76,9 +77,24 @@ _TYPES: dict[str, type[Any]] = {
 }
 
 
+_DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
+    kind: [(each.name, each.default) for each in fields(kind)] for kind in _TYPES.values()
+}
+
+
 def to_dict(operation: Operation) -> dict[str, Any]:
     """Return the operation as JSON values."""
     return {"op": type(operation).__name__, **asdict(operation)}
+
+
+def to_table(operation: Operation) -> dict[str, Any]:
+    """Return the operation for a TOML table: without the fields that are as `from_dict` takes them to be."""
+    table: dict[str, Any] = {"op": type(operation).__name__}
+    for name, default in _DEFAULTS[type(operation)]:
+        value = getattr(operation, name)
+        if value != default or type(value) is not type(default):
+            table[name] = value
+    return table
 
 
 def from_dict(data: dict[str, Any]) -> Operation:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
+from tomldiary.history import redo
 from tomldiary.logging import get_logger
-from tomldiary.merge import merge
+from tomldiary.merge import closest, merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
+    from tomldiary.history import Record
 
 __all__ = ["Known", "check_version", "look"]
 
@@ -109,13 +111,18 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         return Known(
             stored.token, ours, last_digest, is_logged=True, is_settling=True, is_young=True
         )
-    base = _base(timeline, kind, document, ours, last.seq)
+    base = _base(timeline, kind, document, ours, last)
     if base.text == document.text:
         # Nothing was edited: the file only lags behind history.
         return Known(stored.token, ours, last_digest, is_logged=True, is_young=young)
     merged = merge(base, ours, document)
     result = merged.document.sharing_blocks_of(ours)
     result_digest = digest(result.text)
+    if result_digest == last_digest:
+        # The save is in history, merged; only the file was not replaced any more.
+        return Known(
+            stored.token, ours, last_digest, is_logged=True, is_merged=True, is_young=young
+        )
     return Known(
         stored.token,
         result,
@@ -144,17 +151,38 @@ def _last_logged(
         return None
 
 
-def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, newest: int) -> Document:
+def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record) -> Document:
     """Return the version that a person's save grew from."""
     seq = (saved.table(("_meta",)) or {}).get("seq")
     current = (ours.table(("_meta",)) or {}).get("seq")
-    if not isinstance(seq, int) or seq == current or not 0 < seq <= newest:
+    if type(seq) is not int or not 0 < seq <= last.seq:
+        return ours
+    if seq == current and last.type != "hand":
         return ours
     try:
-        return Document.parse(timeline.text(kind, seq))
+        return closest(_versions(timeline, kind, seq), saved)
     except DocumentError:
         # Too old to know: then nothing of either side is taken for deleted.
         return NOTHING
+
+
+def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
+    """Return the versions of a document that have the number `seq`, oldest first.
+
+    A save keeps the number of the version it grew from, and the editor may go on from there.
+    """
+    later: list[Record] = []
+    for record in timeline.records():
+        if record.seq <= seq:
+            break
+        if kind in record.results:
+            later.append(record)
+    texts = [timeline.text(kind, seq)]
+    for record in reversed(later):
+        if record.type != "hand":
+            break
+        texts.append(redo("" if record.bases[kind] == EMPTY else texts[-1], record, kind))
+    return list(map(Document.parse, texts))
 
 
 def _age(token: Token) -> float:

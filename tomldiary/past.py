@@ -312,25 +312,35 @@ class Past(Retention):
         return [*_USUAL, *sorted(known.difference(_USUAL))]
 
     def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
-        places: dict[str, Document] = {}
+        back: dict[str, dict[Path, tuple[Block, dict[str, Any]]]] = {}
         for (kind, path), state in before.items():
-            edit = transaction.edit(kind)
-            if state is None:
-                book = Preferences(edit, self.diary.turn_rules.preferences)
-                if kind == "preferences" and book.has(path):
-                    book.forget(
-                        path[1], path[2]
-                    )  # which also keeps its id from being given out again
-                else:
-                    edit.delete(path)
+            if state is not None:
+                back.setdefault(kind, {})[path] = state
                 continue
-            after = None
-            if edit.table(path) is None:  # what is there stays where it is
-                if kind not in places:
-                    text = self._texts(oldest - 1, [kind])[kind]
-                    places[kind] = Document(split_blocks(text), {}, text)
-                after = places[kind].before(path)
-            edit.restore(path, state[0].text, state[1], after=after)
+            edit = transaction.edit(kind)
+            book = Preferences(edit, self.diary.turn_rules.preferences)
+            if kind == "preferences" and book.has(path):
+                book.forget(path[1], path[2])  # which also keeps its id from being given out again
+            else:
+                edit.delete(path)
+        for kind, states in back.items():
+            edit = transaction.edit(kind)
+            after: Path | None = None
+            order: list[Path] = []
+            if any(edit.table(path) is None for path in states):  # what is there stays where it is
+                text = self._texts(oldest - 1, [kind])[kind]
+                order = [
+                    block.path for block in split_blocks(text) if block.path and not block.is_array
+                ]
+            # In their order, so that each finds what it stood behind, or what that stood behind.
+            for path in order:
+                state = states.pop(path, None)
+                if state is not None:
+                    edit.restore(path, state[0].text, state[1], after=after)
+                if edit.table(path) is not None:
+                    after = path
+            for path, state in states.items():
+                edit.restore(path, state[0].text, state[1])
 
     def _undoable(
         self, steps: int, session_id: str | None, to: int | datetime | None
@@ -406,6 +416,7 @@ class _Frozen:
         self._documents: dict[str, Document] = {}
         self.seq = seq
         self.is_frozen = True
+        self.lists_documents = True
 
     def document(self, _user: str, kind: str) -> Document:
         """Return a document as it was."""

@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.backends.layout import checked_kind
 from tomldiary.blocks import Blocks
 from tomldiary.conversations import Conversations
 from tomldiary.episodes import episode_entries, episode_kinds
@@ -34,7 +35,6 @@ __all__ = ["EXPORT_VERSION", "Portability"]
 
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
-_SINGLE = ("preferences", "conversations", "facts", "blocks")
 _ATTEMPTS = 50
 _PAUSE = 0.02  # seconds between two looks at documents that are being written
 
@@ -117,7 +117,7 @@ class Portability:
             reason: Why, for history.
 
         Raises:
-            InvalidValue: It is no export, or a fact in it breaks the rules of its type.
+            InvalidValue, IdentifierError: It is no export, or a fact in it breaks the rules of its type.
             DocumentError: A document in it does not parse, or is of a newer format.
             Conflict: An entry is there with other content; `keys` lists them. Nothing was changed.
             ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
@@ -232,6 +232,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
 
     Raises:
         InvalidValue: It is no export, or of a newer version.
+        IdentifierError: A name that cannot be that of a document.
         DocumentError: A document does not parse, or is of a newer format.
     """
     if not isinstance(data, Mapping) or data.get("format") != _FORMAT:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
@@ -248,14 +249,9 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     documents: dict[str, Document] = {}
     for kind, text in cast("Mapping[Any, Any]", texts).items():
         where = f"import.documents.{kind}"
-        if not isinstance(kind, str) or not (
-            kind in _SINGLE or kind.startswith("items/") or episode_kinds([kind])
-        ):
-            raise InvalidValue(
-                f"there is no such document. There are: {', '.join(_SINGLE)}, episodes/2026-11 and the"
-                " like, items/….",
-                where=where,
-            )
+        if not isinstance(kind, str):
+            raise InvalidValue(f"expected text, found {type(kind).__name__}.", where=where)
+        checked_kind(kind)
         if not isinstance(text, str):
             raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
         document = Document.parse(text, path=where)

@@ -114,6 +114,11 @@ class Preferences:
         """Yield what `items` returns."""
         yield from self.items(category)
 
+    def strays(self, category: str) -> list[str]:
+        """Return the keys of a category that hold something else than an entry."""
+        main = self._tables.table((_ROOT, category)) or {}
+        return [key for key, value in main.items() if not isinstance(value, Mapping)]
+
     def texts(self, category: str) -> dict[str, str]:
         """Return the texts of a category by id."""
         return {key: entry_text(entry) for key, entry in self.entries(category)}

@@ -148,7 +148,8 @@ class RecallVerbs(FactVerbs):
 
     def _recalled_documents(self) -> tuple[Document, ...]:
         usual = ("preferences", "conversations", "facts", "blocks")
-        kinds = episode_kinds(self._engine.kinds(self.user_id))
+        listed = self._engine.kinds(self.user_id) if self._engine.lists_documents else ()
+        kinds = episode_kinds(listed)
         return tuple(
             self._facts_document() if kind == "facts" else self._engine.document(self.user_id, kind)
             for kind in (*usual, *kinds)

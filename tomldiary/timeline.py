@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,10 @@ EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
 
 
+# A batch may change hundreds of documents in one record, which is then looked up for each of them.
+_parse = lru_cache(maxsize=2)(parse_record)
+
+
 class Timeline:
     """The history of one user, read from the newest record backwards as far as needed."""
 
@@ -49,7 +54,7 @@ class Timeline:
     def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
         for number, text in texts:
             try:
-                record = parse_record(text)
+                record = _parse(text)
             except InvalidTOML:
                 if number:
                     raise

@@ -76,6 +76,7 @@ class TypedEntries:
         diary: Its rules hold: categories, limits, no text twice.
         tables: Returns the document of a kind, or an edit of it; asked once for each kind.
         kinds: Returns the names of the user's documents.
+        tx: The transaction, if there is one.
     """
 
     def __init__(
@@ -83,10 +84,12 @@ class TypedEntries:
         diary: Diary,
         tables: Callable[[str], Document | Overlay],
         kinds: Callable[[], Iterable[str]],
+        tx: Transaction | None = None,
     ) -> None:
         self._diary = diary
         self._tables = tables
         self._kinds = kinds
+        self._tx = tx
 
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
@@ -102,7 +105,7 @@ class TypedEntries:
     @classmethod
     def within(cls, diary: Diary, tx: Transaction) -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()})
+        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, tx)
 
     # Reading
 
@@ -222,7 +225,8 @@ class TypedEntries:
                 self._put_block(key, value, now)
             case ("episodes",):
                 when = datetime.fromisoformat(now)
-                new_episode(self._edit, self._kinds(), encode_nulls(value), when, "", key)
+                assert self._tx is not None  # noqa: S101 - only entries within one are written
+                new_episode(self._tx, encode_nulls(value), when, "", key)
             case _:
                 self._put_preference(collection[1], key, value, now)
 
@@ -230,15 +234,17 @@ class TypedEntries:
         schema = self._facts.schema(name)
         schema.check_fields(list(value))
         data = schema.checked(value)
-        if schema.constraint.temporal and key != schema.singleton(value):
+        single = schema.singleton(value)
+        if schema.constraint.temporal and key != single:
             known = self._facts.entry(name, key)
             if known is not None and same_data(known, data):
                 return
-            raise InvalidValue(
-                "facts of this type end each other, and what held is not overwritten. Put to the"
-                " singleton key what holds from now on.",
-                where=f"{name}.{key}",
-            )
+            if known is not None or single is not None:
+                raise InvalidValue(
+                    "what held is not overwritten. Put what holds from now on to the singleton key, or"
+                    " if there is none, to a new key.",
+                    where=f"{name}.{key}",
+                )
         self._facts.commit(schema, data, Provenance(now), key=key)
 
     def _put_block(self, key: str, value: Mapping[str, Any], now: str) -> None:

@@ -25,6 +25,7 @@ from tomldiary.preferences import Preferences, entry_to_item
 from tomldiary.recall import Indexes
 from tomldiary.recall_verbs import RecallVerbs
 from tomldiary.schema import item_type
+from tomldiary.toml.values import render_path
 from tomldiary.transaction import fingerprint
 from tomldiary.twins import async_twin, run_coroutine
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
         AsyncGenerator,
         Generator,
         Iterable,
+        Iterator,
         Mapping,
     )
     from datetime import datetime
@@ -313,7 +315,8 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
         A text that another session said as well stays, under that session's name; an entry that others
         had written before goes back to what they wrote. Looking back works on, and leaves out what was
         forgotten; nothing from before can be rolled back any more. If the process dies, whoever opens
-        the user next finishes the job. Work that began before is refused with `Forgotten`.
+        the user next finishes the job. Work that began before is refused with `Forgotten`, and selected turns
+        go from the queues of background writers.
 
         An operation id of a forgotten transaction is forgotten too, and so are the marks by which
         `ingest` knows the turns of a forgotten session: doing or reading these again brings them back.
@@ -399,15 +402,30 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
         return dict(found)
 
     def problems(self) -> list[DiaryError]:
-        """Return why files cannot be used just now, and why facts are left out.
+        """Return why files cannot be used just now, and why entries are left out.
 
-        Of a file that cannot be used, reads serve the last good state; a fact that breaks the model or
-        the constraint of its type stays in the file, unread.
+        Of a file that cannot be used, reads serve the last good state. An entry that is no table, or does
+        not fit its type, and a fact that breaks its constraint stay in the file, unread.
         """
         kinds = dict.fromkeys([*KINDS, *self._engine.kinds(self.user_id)])
         found = [self._engine.load(self.user_id, kind) for kind in kinds]
         broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
-        return [*broken, *self._fact_problems()]
+        return [*broken, *self._preference_problems(), *self._fact_problems()]
+
+    def _preference_problems(self) -> Iterator[InvalidValue]:
+        book = self._book()
+        for category in self.diary.allowed:
+            for key in book.strays(category):
+                place = render_path(("preferences", category, key))
+                yield InvalidValue("expected a table. It is left out; write one.", where=place)
+            kind = item_type(self.diary.pref_table_cls, category)
+            for key, entry in book.entries(category):
+                try:
+                    entry_to_item(entry, kind)
+                except ValidationError as error:
+                    wrong = error.errors(include_url=False, include_input=False)[0]
+                    place = ".".join(map(str, ("preferences", category, key, *wrong["loc"])))
+                    yield InvalidValue(f"{wrong['msg']}. The entry is left out.", where=place)
 
     def documents(self) -> list[str]:
         """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""

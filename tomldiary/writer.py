@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import itertools
 import os
-import secrets
 import threading
-import time
 import weakref
-from collections import deque
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import Conflict, WriterBusy
 from tomldiary.logging import get_logger
-from tomldiary.models import timestamp
 from tomldiary.receipts import Receipt, Turn
+from tomldiary.writing.cleaning import Cleaner
 from tomldiary.writing.exit import (
     background_tasks,
     fire_and_forget,
@@ -32,13 +26,15 @@ from tomldiary.writing.exit import (
     shutdown_all_background_tasks,
 )
 from tomldiary.writing.figures import Figures, Health, health_of, prometheus_text
-from tomldiary.writing.job import Job
 from tomldiary.writing.options import Options
+from tomldiary.writing.reception import Reception
 from tomldiary.writing.retrying import Breaker, RetryPolicy
+from tomldiary.writing.stats import stats_of
 from tomldiary.writing.telemetry import Telemetry
 from tomldiary.writing.workers import Workers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
     from pathlib import Path
     from types import TracebackType
@@ -121,17 +117,24 @@ class MemoryWriter:
     def _reset(self) -> None:
         self._state = threading.Condition()
         self._figures = Figures()
-        # Submitters that wait for room; there are none unless the queue is full.
-        self._line: deque[tuple[Job, Future[None]]] = deque()
-        self._by_operation: dict[tuple[str, str], Job] = {}
-        self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)
         self._kept = 0
         self._workers = Workers(
             self.diary, self._options, self._state, self._figures, self._context,
-            Breaker(*self._breaker), Telemetry(repr(getattr(self.diary, "backend", self.diary))),
+            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _figures_of(_weak(self))),
         )  # fmt: skip
-        self._workers.made_room = self._make_room
-        self._workers.settled = self._forget_operation
+        self._reception = Reception(
+            self._options.qsize,
+            self._backend,
+            self._state,
+            self._figures,
+            self._workers,
+            self._watch,
+        )
+        self._reception.is_closed = self._closed
+        self._workers.made_room = self._reception.make_room
+        self._workers.settled = self._reception.forget_operation
+        self._cleaner = Cleaner(self.diary, self._options, self._state, self._figures)
+        self._workers.applied = self._cleaner.after_turn
         self._intake = self._new_intake()
 
     def _new_intake(self) -> Intake | None:
@@ -142,7 +145,8 @@ class MemoryWriter:
         from tomldiary.writing.dead_letters import DeadLetters  # noqa: PLC0415 - not for queues in memory
         from tomldiary.writing.intake import Intake, close_journals  # noqa: PLC0415 - the same
 
-        intake = Intake(root, backend, self._state, self._take_in, self._refuse)
+        here = self._reception
+        intake = here.intake = Intake(root, backend, self._state, here.take_in, here.refuse)
         self._workers.intake = intake
         self._workers.letters = DeadLetters(root)
         weakref.finalize(self, close_journals, intake.journals).atexit = False
@@ -155,12 +159,7 @@ class MemoryWriter:
         self._reset()
 
     def __repr__(self) -> str:
-        return f"<MemoryWriter {self._queued} queued, {self._workers.active} in work>"
-
-    @property
-    def _queued(self) -> int:
-        unstored = len(self._intake) if self._intake is not None else 0
-        return len(self._workers.lines) + unstored
+        return f"<MemoryWriter {self._reception.queued} queued, {self._workers.active} in work>"
 
     @property
     def _thread(self) -> threading.Thread | None:
@@ -201,45 +200,11 @@ class MemoryWriter:
             status,
             operation_id,
         )
-        return await self.submit_turn(turn)
+        return await self._reception.submit(turn)
 
     async def submit_turn(self, turn: Turn) -> Receipt:
         """Do what `submit` does with a turn that is made already."""
-        job = self._new_job(turn)
-        intake, loop = self._intake, asyncio.get_running_loop()
-        room: Future[None] | None = None
-        is_here = False
-        with self._state:
-            same = self._same(job)
-            if same is None:
-                self._check_open()
-                if self._queued >= self._options.qsize:
-                    room = Future()
-                    self._line.append((job, room))
-                elif intake is not None:
-                    is_here = intake.begin_here(loop)
-                if intake is not None and not is_here:
-                    job.waiter = (loop, loop.create_future())
-                if room is None:
-                    self._accept(job, is_here=is_here)
-        if same is not None:
-            await same.receipt.astored()
-            return same.receipt
-        try:
-            if room is not None:
-                # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
-                # its submitter could be overtaken.
-                await asyncio.wrap_future(room)
-            if is_here and intake is not None and not intake.store_here(job):
-                await job.receipt.astored()
-            elif job.waiter is not None:
-                await job.waiter[1]
-        except asyncio.CancelledError:
-            self._take_back(job, room)
-            raise
-        if is_here:
-            job.receipt.check_stored()
-        return job.receipt
+        return await self._reception.submit(turn)
 
     def submit_nowait(self, turn: Turn) -> Receipt:
         """Queue a turn from sync code and return its receipt at once; it is stored in another thread.
@@ -252,58 +217,7 @@ class MemoryWriter:
             InvalidValue: A text that no file can store.
             Conflict: A turn with this operation id, and other content, is on its way already.
         """
-        job = self._new_job(turn)
-        with self._state:
-            same = self._same(job)
-            if same is not None:
-                return same.receipt
-            self._check_open()
-            if self._queued >= self._options.qsize:
-                raise WriterBusy(
-                    f"{self._queued} turns are waiting already. Try again, or use submit, which waits."
-                )
-            self._accept(job)
-        return job.receipt
-
-    def _new_job(self, turn: Turn) -> Job:
-        operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
-        job = Job(turn, operation, is_new=not turn.operation_id)
-        if self._intake is not None:
-            from tomldiary.writing.entries import render_turn  # noqa: PLC0415 - not for queues in memory
-
-            job.time = timestamp()
-            job.rendered = render_turn(turn, operation, job.time)
-        elif self._backend is not None:
-            job.epoch = self._backend.epoch(turn.user_id)
-        return job
-
-    def _same(self, job: Job) -> Job | None:
-        """Return the turn with this operation id that is on its way already, if any."""
-        if job.is_new:
-            return None
-        before = self._by_operation.get((job.turn.user_id, job.operation))
-        if before is not None and before.content != job.content:
-            raise Conflict(
-                f"operation {job.operation!r} is on its way already, with other content. Use a new id.",
-                keys=[job.operation],
-            )
-        return before
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise RuntimeError(_CLOSED)
-
-    def _accept(self, job: Job, *, is_here: bool = False) -> None:
-        """Count a turn and pass it on; the caller holds the state."""
-        self._watch()  # first: without a thread, nothing may be counted as queued
-        self._figures.submitted += 1
-        if not job.is_new:
-            self._by_operation[job.turn.user_id, job.operation] = job
-        if self._intake is None:
-            job.receipt.settle_stored(False)  # noqa: FBT003 - the answer itself
-            self._workers.add([job])
-        elif not is_here:
-            self._intake.put(job)
+        return self._reception.submit_nowait(turn)
 
     def _watch(self) -> None:
         if self._workers.thread is None:
@@ -319,54 +233,6 @@ class MemoryWriter:
             if self._intake is not None and not self._closed:
                 self._intake.adopt_soon()
 
-    def _take_in(self, jobs: list[Job]) -> None:
-        """Queue turns that are in a journal; called with the state held."""
-        for job in jobs:
-            if job.receipt.is_stored:  # taken over
-                self._figures.submitted += 1 + len(job.group)
-                self._figures.recovered += 1 + len(job.group)
-            else:
-                job.receipt.settle_stored(True)  # noqa: FBT003 - the answer itself
-        self._workers.add(jobs)
-        _wake(jobs, None)
-
-    def _refuse(self, jobs: list[Job], error: BaseException) -> None:
-        """Answer for turns that could not be stored; called with the state held."""
-        self._figures.failed += len(jobs)
-        for job in jobs:
-            job.receipt.settle_stored(error)
-            job.receipt.settle(None, error)
-            self._forget_operation(job)
-        _wake(jobs, error)
-        self._state.notify_all()
-
-    def _make_room(self) -> None:
-        """Queue the turns of those who wait in line; called with the state held."""
-        while self._line and self._queued < self._options.qsize:
-            job, room = self._line.popleft()
-            if room.set_running_or_notify_cancel():
-                self._accept(job)
-                room.set_result(None)
-
-    def _take_back(self, job: Job, room: Future[None] | None) -> None:
-        with self._state:
-            if room is not None and (job, room) in self._line:
-                self._line.remove((job, room))
-                return
-            is_unstored = self._intake is not None and self._intake.take_back(job)
-            if not is_unstored and not self._workers.lines.remove(job):
-                return
-            if job.journal is not None:
-                job.journal.finish([job], now=True)
-            self._figures.submitted -= 1
-            self._forget_operation(job)
-            self._make_room()
-            self._state.notify_all()
-
-    def _forget_operation(self, job: Job) -> None:
-        if not job.is_new and self._by_operation.get((job.turn.user_id, job.operation)) is job:
-            del self._by_operation[job.turn.user_id, job.operation]
-
     # Looking, waiting, closing
 
     @property
@@ -381,43 +247,9 @@ class MemoryWriter:
         lose now, and `durability` what the others survive.
         """
         with self._state:
-            figures, workers, intake = self._figures, self._workers, self._intake
-            finished = figures.completed + figures.failed
-            active, queued = workers.active, self._queued
-            oldest = min(
-                filter(None, (workers.lines.oldest(), *(job.queued_at for job in workers.working))),
-                default=None,
+            return stats_of(
+                self._figures, self._options, self._workers, self._reception, kept=self._kept
             )
-            pending = queued + active + self._kept
-            p50, p95, p99 = figures.latencies(0.5, 0.95, 0.99)
-            return {
-                "queue_size": queued,
-                "queue_capacity": self._options.qsize,
-                "queue_utilization": queued / self._options.qsize,
-                "total_workers": self._options.workers,
-                "active_workers": len(workers.working),
-                "idle_workers": self._options.workers - len(workers.working),
-                "submitted": figures.submitted,
-                "completed": figures.completed,
-                "failed": figures.failed,
-                "pending": pending,
-                "error_rate": figures.failed / finished if finished else 0.0,
-                "is_running": not self._closed,
-                "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
-                "retries": figures.retries,
-                "dead_letters": figures.dead_letters,
-                "recovered": figures.recovered,
-                "repeated": figures.repeated,
-                "compactions": figures.compactions,
-                "compactions_failed": figures.compactions_failed,
-                "breaker_is_open": workers.breaker.is_open,
-                "last_success": figures.last_success,
-                "latency_p50": p50,
-                "latency_p95": p95,
-                "latency_p99": p99,
-                "loss_window": pending if intake is None else len(intake),
-                "durability": "none" if intake is None else intake.durability,
-            }
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
         """Return a verdict for a health endpoint.
@@ -435,15 +267,16 @@ class MemoryWriter:
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
 
-        Turns that a dead writer left are waited for too.
+        Turns that a dead writer left are waited for too, and clean-ups.
         """
         with self._state:
             return self._state.wait_for(self._is_idle, timeout)
 
     def _is_idle(self) -> bool:
         return (
-            not self._queued
+            not self._reception.queued
             and not self._workers.working
+            and not self._cleaner.running
             and (self._intake is None or self._intake.is_idle)
         )
 
@@ -460,16 +293,13 @@ class MemoryWriter:
                 pending; those of a queue in memory are lost and counted as failed.
             drain: Whether to finish what waits; False leaves it.
         """
-        with self._state:
-            self._closed = True
-            while self._line:
-                _, room = self._line.popleft()
-                if room.set_running_or_notify_cancel():
-                    room.set_exception(RuntimeError(_CLOSED))
+        self._closed = True
+        self._reception.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
         is_done = self.flush(max(0.0, wait)) if drain else self.flush(0)
         if self._intake is not None:
             self._intake.stop()
+        self._cleaner.stop()
         if not is_done or not self.flush(0):
             left = self._workers.abandon(_GRACE)
             self._kept = left if self._intake is not None else 0
@@ -540,31 +370,21 @@ def _one_of(name: str, first: str | None, second: str | None) -> str:
     return chosen
 
 
-def _wake(jobs: list[Job], error: BaseException | None) -> None:
-    """Let those go on who wait for their turn to be stored: one call for each event loop."""
-    waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for job in jobs:
-        if job.waiter is not None:
-            waiting.setdefault(job.waiter[0], []).append(job.waiter[1])
-    for loop, futures in waiting.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, futures, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            continue
-
-
-def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:
-    for future in futures:
-        if future.done():
-            continue
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
-
-
 def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
     return weakref.ref(writer)
+
+
+def _store_of(diary: Any) -> str:
+    backend = getattr(getattr(diary, "engine", None), "backend", None)
+    return repr(backend) if backend is not None else type(diary).__name__
+
+
+def _figures_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
+    def figures() -> dict[str, Any] | None:
+        writer = ref()
+        return writer.stats() if writer is not None else None
+
+    return figures
 
 
 def _look_again(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:

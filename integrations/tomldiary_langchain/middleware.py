@@ -20,6 +20,7 @@ from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import MemoryVerbs
+from tomldiary.render import render_memory
 from tomldiary.twins import in_thread
 from tomldiary.writer import MemoryWriter, Turn
 from tomldiary_langchain.identity import agent_session, agent_user, resolve_session, resolve_user
@@ -82,8 +83,10 @@ class _Held(str):
         return held
 
 
-_calling: ContextVar[_Run | None] = ContextVar("tomldiary_langchain_calling", default=None)
-"""The run whose tool is being called: LangChain's tools do not see an agent's state."""
+_calling: ContextVar[tuple[_Run, str] | None] = ContextVar(
+    "tomldiary_langchain_calling", default=None
+)
+"""The run whose tool is being called, and an id of the call: LangChain's tools do not see the state."""
 
 
 class DiaryState(AgentState[Any]):
@@ -149,6 +152,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         self._query = query
         self._on_error = on_error
         self._tool_names = frozenset(tool.name for tool in self.tools)
+        self._look_up = "recall" if "recall" in self._tool_names else ""
 
     # Before the model
 
@@ -169,7 +173,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
     def _settle(self, state: AgentState[Any], runtime: Runtime[Any]) -> _Run:
         messages = state["messages"]
         first, last = first_question(messages), last_question(messages)
-        user = agent_user(self._user_id, state, runtime)
+        user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
         chat = (first.id if first is not None else None) or "chat"
         session = agent_session(self._session_id, state, runtime, default=chat)
         if last is None:
@@ -181,7 +185,9 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
             return run
         query = run.question if self._query == "prompt" else None
         try:
-            memory = self.diary.user(run.user).render(query or None, self._max_tokens)
+            user = self.diary.user(run.user)
+            lines = user.memory_lines(query or None, but_session=run.session).shown
+            memory = render_memory(lines, max_tokens=self._max_tokens, look_up=self._look_up)
         except Exception as error:
             if self._on_error == "raise":
                 raise
@@ -269,8 +275,7 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         if said is None:
             return
         # The same turn is the same operation, however often a host resumes, retries or replays it.
-        turn = "\0".join([status, run.session, run.question_id or "", *said])
-        operation = blake2b(turn.encode("utf-8", "replace"), digest_size=16).hexdigest()
+        operation = _digest(status, run.session, run.question_id or "", *said)
         self.writer.submit_nowait(
             Turn(run.user, run.session, *said, status=status, operation_id=operation)
         )
@@ -300,27 +305,35 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         if request.tool_call["name"] not in self._tool_names:
             yield
             return
-        runtime = cast(
-            "Any", request
-        ).runtime  # no `Runtime`, but with all that is asked of one here
-        run = self._settled(request.state) or self._settle(request.state, runtime)
-        token = _calling.set(run)
+        called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
+        run = self._settled(called.state) or self._settle(called.state, called.runtime)
+        token = _calling.set((run, _call_id(request)))
         try:
             yield
         finally:
             _calling.reset(token)
 
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
-        run = _calling.get()
+        run, call_id = _calling.get() or (None, "")
         if run is None or run.owner is not self:  # called by somebody else than the agent
             bound = self._user_id if isinstance(self._user_id, str) else None
-            return MemoryVerbs(
-                self.diary.user(resolve_user(bound, config)), resolve_session(None, config)
-            )
-        return MemoryVerbs(self.diary.user(run.user), run.session)
+            user, session = resolve_user(bound, config), resolve_session(None, config)
+            return MemoryVerbs(self.diary.user(user), session)
+        return MemoryVerbs(self.diary.user(run.user), run.session, operation_id=call_id)
+
+
+def _call_id(request: ToolCallRequest) -> str:
+    """Return an id that the same call has when a host repeats it, and no other call has."""
+    call, state = request.tool_call, cast("dict[str, Any]", request.state)
+    asked_by = state["messages"][-1].id  # some models number the calls of each answer anew
+    return _digest(str(asked_by), str(call["id"]), call["name"], repr(call["args"]))
+
+
+def _digest(*parts: str) -> str:
+    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:
-    if not any(value is choice or value == choice for choice in allowed):
+    if value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
         raise InvalidValue(f"{value!r} is unknown. Use one of: {choices}.", where=option)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
@@ -15,6 +14,7 @@ from pydantic import Field
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.memory_verbs import (
+    BLOCK_VERBS,
     MOST_HITS,
     READING_VERBS,
     VERBS,
@@ -23,6 +23,7 @@ from tomldiary.memory_verbs import (
     described_by,
     naming_categories,
 )
+from tomldiary.twins import in_thread
 from tomldiary_langchain.identity import resolve_session, resolve_user
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from tomldiary_langchain.identity import Who
 
 __all__ = ["diary_tools", "tools_of"]
+
+_NAMES = (*VERBS, *BLOCK_VERBS)
 
 
 def diary_tools(
@@ -43,7 +46,10 @@ def diary_tools(
     names: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
-    """Return the tools `recall`, `remember`, `update` and `forget`, sync and async.
+    """Return tools for preferences and blocks, sync and async.
+
+    They are `recall`, `remember`, `update`, `forget`, and `read_block`, `append_block`,
+    `replace_in_block` for texts that are kept whole.
 
     What goes wrong is the tool's answer, with the status "error"; only a run that names no user
     raises. The data of an answer is the message's `artifact`.
@@ -101,7 +107,20 @@ def tools_of(
     def forget(key: str, config: RunnableConfig) -> Answer:
         return verbs(config).forget(key)
 
-    functions = {function.__name__: function for function in (recall, remember, update, forget)}
+    @described_by(MemoryVerbs.read_block)
+    def read_block(name: str, config: RunnableConfig) -> Answer:
+        return verbs(config).read_block(name)
+
+    @described_by(MemoryVerbs.append_block)
+    def append_block(name: str, text: str, config: RunnableConfig) -> Answer:
+        return verbs(config).append_block(name, text)
+
+    @described_by(MemoryVerbs.replace_in_block)
+    def replace_in_block(name: str, old: str, new: str, config: RunnableConfig) -> Answer:
+        return verbs(config).replace_in_block(name, old, new)
+
+    made = (recall, remember, update, forget, read_block, append_block, replace_in_block)
+    functions = {function.__name__: function for function in made}
     described = dict(_known("descriptions", descriptions or {}))
     renamed = dict(_known("names", names or {}))
     notes = {"remember": f"Categories: {naming_categories(diary.allowed)}"}
@@ -123,7 +142,7 @@ def _tool(
 
     @functools.wraps(function)
     async def arun(*args: Any, **kwargs: Any) -> tuple[str, Any]:
-        return await asyncio.to_thread(run, *args, **kwargs)
+        return await in_thread(run, *args, **kwargs)
 
     tool = StructuredTool.from_function(
         run,
@@ -140,7 +159,7 @@ def _tool(
 
 def _wanted(tools: Literal["none", "read", "all"] | Collection[str]) -> tuple[str, ...]:
     if isinstance(tools, str):
-        groups = {"none": (), "read": READING_VERBS, "all": VERBS}
+        groups = {"none": (), "read": READING_VERBS, "all": _NAMES}
         if tools not in groups:
             allowed = ", ".join(repr(group) for group in groups)
             raise InvalidValue(
@@ -148,7 +167,7 @@ def _wanted(tools: Literal["none", "read", "all"] | Collection[str]) -> tuple[st
             )
         return groups[tools]
     wanted = _known("tools", tools)
-    return tuple(name for name in VERBS if name in wanted)
+    return tuple(name for name in _NAMES if name in wanted)
 
 
 C = TypeVar("C", bound="Collection[str]")
@@ -156,8 +175,8 @@ C = TypeVar("C", bound="Collection[str]")
 
 def _known(option: str, names: C) -> C:
     for name in names:
-        if name not in VERBS:
+        if name not in _NAMES:
             raise InvalidValue(
-                f"there is no tool {name!r}. Use one of: {', '.join(VERBS)}.", where=option
+                f"there is no tool {name!r}. Use one of: {', '.join(_NAMES)}.", where=option
             )
     return names

@@ -109,22 +109,27 @@ def submit_node(
 
 def extract_node(
     diary: Diary | str | os.PathLike[str],
+    extractor: Any = None,
     *,
     user_id: Who = None,
     session_id: Who = None,
     messages_key: str = "messages",
 ) -> Node:
-    """Return a node that runs the diary's extractor on the finished turn and changes no state.
+    """Return a node that extracts from the finished turn inside the graph, and changes no state.
 
     The graph waits for it, and an extraction that fails fails the run; `submit_node` does neither.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
+        extractor: Who reads the turn: the chat model of the graph, or whatever `Diary(agent=…)` takes;
+            None is the diary's own.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
         session_id: The session, likewise; None is `session_id` or `thread_id` of the run.
         messages_key: Where the state keeps its messages.
     """
     memory = diary if isinstance(diary, Diary) else Diary(diary)
+    if extractor is not None:
+        memory = memory.with_agent(extractor)
 
     def prepare(state: Any, config: RunnableConfig) -> Turn | None:
         return _turn(state, config, user_id, session_id, messages_key)

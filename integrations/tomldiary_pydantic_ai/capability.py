@@ -389,13 +389,22 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         writer = self.writer
         assert writer is not None  # noqa: S101 - nothing is handed in without one
         turn = Turn(user, session, user_msg, assistant_msg, status=status, operation_id=run_id)
+        if status == "cancelled":
+            _hand_in_at_once(writer, turn)
+            return
         try:
-            writer.submit_nowait(turn)
-        except WriterBusy:
-            # Who was cancelled must not wait; anybody else waits for room, as for `submit`.
-            waiting = asyncio.get_running_loop().run_in_executor(None, _insist, writer, turn)
-            if status != "cancelled":
-                await asyncio.shield(waiting)
+            await writer.submit_turn(turn)  # in the journal, when the run ends
+        except asyncio.CancelledError:
+            _hand_in_at_once(writer, turn)
+            raise
+
+
+def _hand_in_at_once(writer: MemoryWriter, turn: Turn) -> None:
+    """Hand in a turn without making who is being cancelled wait; in a thread, while there is no room."""
+    try:
+        writer.submit_nowait(turn)
+    except WriterBusy:
+        asyncio.get_running_loop().run_in_executor(None, _insist, writer, turn)
 
 
 def _insist(writer: MemoryWriter, turn: Turn) -> None:

@@ -13,7 +13,7 @@ from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_tex
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:
-    from pydantic_ai.models import Model
+    from tomldiary_pydantic_ai.models import ModelChoice
 
 __all__ = ["compactor_agent"]
 
@@ -23,7 +23,7 @@ _MAX_REQUESTS = 60
 
 
 def compactor_agent(
-    model_name: Model | str | None = None, prompt_template: object = None
+    model_name: ModelChoice = None, prompt_template: object = None
 ) -> Agent[CompactionDeps, str]:
     """Return an agent that cleans up a diary; needs no key until it runs.
 
@@ -31,7 +31,7 @@ def compactor_agent(
     after 60 requests to the model.
 
     Args:
-        model_name: A model or its name; None is $EXTRACTOR_MODEL, or else the default model.
+        model_name: A model or its name, or several to be asked in turn; None is $EXTRACTOR_MODEL, or else the default model.
         prompt_template: Other instructions: a text, the `Path` of one, or an object with `prompt`.
 
     Raises:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
     from pydantic_ai.models import Model
 
-    from tomldiary_pydantic_ai.models import FallbackWhen
+    from tomldiary_pydantic_ai.models import FallbackWhen, ModelChoice
 
 __all__ = ["build_extractor", "extractor_agent"]
 
@@ -30,7 +30,7 @@ _MAX_REQUESTS = 20
 
 def extractor_agent(
     pref_table_cls: type[BaseModel],
-    model: Model | str | None = None,
+    model: ModelChoice = None,
     prompt_template: object = None,
     fallback_retries: int = 3,
     fallback_on: FallbackWhen | None = None,
@@ -44,8 +44,8 @@ def extractor_agent(
 
     Args:
         pref_table_cls: The preference table whose categories the model is told.
-        model: A model or its name; None is $EXTRACTOR_MODEL, or else the default model. A name serves
-            several event loops; a model object keeps its connections to the loop it first ran on.
+        model: A model or its name, or several: one is asked when those before it failed. None is
+            $EXTRACTOR_MODEL, or else the default model. A name serves several event loops; a model object keeps its connections to the loop it first ran on.
         prompt_template: Other instructions: a text, the `Path` of one, or an object with `prompt`.
             `{categories_doc}` and `{current_time}` are filled in.
         fallback_retries: Attempts after a request that failed in passing; 0 is none.

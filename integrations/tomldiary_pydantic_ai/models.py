@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -18,10 +19,13 @@ from tomldiary.extraction.resolve import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from typing import TypeAlias
 
     from pydantic_ai.models.fallback import FallbackOn
 
-    FallbackWhen = Iterable[type[Exception]] | Callable[[Exception], bool]
+    FallbackWhen: TypeAlias = Iterable[type[Exception]] | Callable[[Exception], bool]
+    ModelChoice: TypeAlias = Model | str | Sequence[Model | str] | None
+    """A model, its name, or several of them in the order in which they are asked; None is the default."""
 
 __all__ = ["NamedModel", "agent_model", "is_transient"]
 
@@ -37,31 +41,47 @@ _PERMANENT: tuple[type[Exception], ...] = tuple(
 
 
 def agent_model(
-    model: Model | str | None, retries: int = 3, fallback_on: FallbackWhen | None = None
+    model: ModelChoice, retries: int = 3, fallback_on: FallbackWhen | None = None
 ) -> Model:
     """Return `model` with `retries` further attempts; a name is looked up at the first request.
 
     Args:
-        model: A model, or the name of one. None is $EXTRACTOR_MODEL, or else the default model.
-        retries: Attempts after the first one; 0 is none.
+        model: A model, or the name of one; of several, each is asked when the one before has failed.
+            None is $EXTRACTOR_MODEL, or else the default model.
+        retries: Attempts after the first one, with each model; 0 is none.
         fallback_on: Exceptions after which to try again, or a function that tells. None is
-            `is_transient`.
+            `is_transient`, and of several models any failure of their service.
 
     Raises:
-        InvalidValue: `model` is neither, or is "rules".
+        InvalidValue: `model` is none of these, or is "rules".
     """
-    if isinstance(model, Model):
-        return _with_fallbacks(model, retries, fallback_on)
-    if model is not None and not isinstance(model, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidValue(
-            f"expected a model's name or a pydantic-ai model, found {type(model).__name__}.",
-            where="model",
+    if isinstance(model, Sequence) and not isinstance(model, str):
+        if not model:
+            raise InvalidValue("no model is given.", where="model")
+        return _with_fallbacks(
+            [_plain(each) for each in model],
+            retries,
+            _is_of_the_service if fallback_on is None else fallback_on,
         )
+    if isinstance(model, Model):
+        return _with_fallbacks([model], retries, fallback_on)
     _check_name(model)
-    return NamedModel(model, lambda found: _with_fallbacks(found, retries, fallback_on))
+    return NamedModel(model, lambda found: _with_fallbacks([found], retries, fallback_on))
+
+
+def _plain(model: Model | str) -> Model:
+    if isinstance(model, Model):
+        return model
+    _check_name(model)
+    return NamedModel(model, lambda found: found)
 
 
 def _check_name(name: str | None) -> None:
+    if name is not None and not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(
+            f"expected a model's name or a pydantic-ai model, found {type(name).__name__}.",
+            where="model",
+        )
     if name == "rules":
         raise InvalidValue(
             '"rules" is the offline extractor, not a model. Give Diary(agent="rules"), or name a'
@@ -88,13 +108,20 @@ def is_transient(error: Exception) -> bool:
     )
 
 
-def _with_fallbacks(model: Model, retries: int, fallback_on: FallbackWhen | None) -> Model:
+def _is_of_the_service(error: Exception) -> bool:
+    return is_transient(error) or isinstance(error, exceptions.ModelAPIError)
+
+
+def _with_fallbacks(
+    models: Sequence[Model], retries: int, fallback_on: FallbackWhen | None
+) -> Model:
     when: Any = is_transient if fallback_on is None else fallback_on
     if not callable(when):
         when = list(cast("Iterable[type[Exception]]", when))
-    if retries < 1 or when == []:
-        return model
-    return FallbackModel(model, *[model] * retries, fallback_on=cast("FallbackOn", when))
+    attempts = [model for model in models for _ in range(1 + max(0, retries))]
+    if len(attempts) == 1 or when == []:
+        return models[0]
+    return FallbackModel(*attempts, fallback_on=cast("FallbackOn", when))
 
 
 class NamedModel(WrapperModel):

@@ -76,7 +76,12 @@ class Commit:
 
 
 class Backend(Protocol):
-    """Synchronous storage of documents and history, one user at a time. Thread-safe."""
+    """Synchronous storage of documents and history, one user at a time. Thread-safe.
+
+    A backend with a local folder of its own may have an attribute `journal_folder`, a path: there a
+    `MemoryWriter` keeps turns until they are applied, and `forget` has to look. Without it, or with None, a
+    writer's queue is in memory.
+    """
 
     @property
     def is_atomic(self) -> bool:

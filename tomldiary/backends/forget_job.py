@@ -65,6 +65,17 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         DocumentError: A document cannot be read just now. Nothing was changed.
         BackendError: The storage failed; the message says whether something was changed.
     """
+    try:
+        return _forget(backend, user, selection)
+    except OSError as error:
+        # Nothing is read before the job begins, and what is written later tells its failures apart.
+        raise BackendError(
+            f"{error.filename or backend.folder(user)}: cannot be read ({error.strerror}). Nothing was"
+            " forgotten."
+        ) from error
+
+
+def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetReceipt:
     folder = backend.folder(user)
     epoch = backend.epoch(user) + 1
     _check_folder(folder)
@@ -89,7 +100,9 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         if work is not None and not selection.everything:
             work.stage(job)
     except (OSError, DiaryError) as error:
-        _take_back(folder)
+        if not _take_back(folder):
+            backend.reopen(user)  # whoever opens the user next finishes it
+            raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
         raise BackendError(
@@ -126,11 +139,12 @@ def finish(backend: LocalBackend, user: str) -> None:
 def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
     try:
         _forget_turns(backend, user, job.selection, job.epoch)
+        _forget_index(backend.index_folder(user), everything=job.selection.everything)
         if job.selection.everything:
             _remove(folder)
         else:
             _publish(folder, job)
-    except OSError as error:
+    except (OSError, BackendError) as error:
         raise _unfinished(folder, error) from error
     finally:
         backend.reopen(user)
@@ -145,9 +159,24 @@ def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch:
         forget_turns(root, user, selection, epoch)
 
 
-def _unfinished(folder: Path, error: OSError) -> BackendError:
+def _forget_index(folder: Path, *, everything: bool) -> None:
+    """Remove what was derived from the user's texts; what is still needed is made anew.
+
+    When an item expires is kept, under keyed hashes, unless nothing of the user is.
+    """
+    if folder.is_symlink() or not folder.is_dir():
+        return
+    if everything:
+        shutil.rmtree(folder)
+        return
+    for path in folder.glob("vectors-*"):
+        path.unlink()
+
+
+def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
+    reason = error.strerror if isinstance(error, OSError) else str(error)
     return BackendError(
-        f"{error.filename or folder}: cannot be written ({error.strerror}). Some of what was to be"
+        f"{getattr(error, 'filename', None) or folder}: cannot be written ({reason}). Some of what was to be"
         " forgotten is still there; the rest is forgotten when the user is opened next."
     )
 
@@ -361,11 +390,15 @@ def _sweep(folder: Path) -> None:
             Path(child.path).unlink()
 
 
-def _take_back(folder: Path) -> None:
-    with contextlib.suppress(OSError):
+def _take_back(folder: Path) -> bool:
+    """Remove a job that has changed nothing yet; tell whether that worked."""
+    try:
         (folder / JOB_NAME).unlink(missing_ok=True)
-        _sweep(folder)
         sync_folder(folder)
+        _sweep(folder)
+    except OSError:
+        return False
+    return True
 
 
 def _digests(folder: Path) -> dict[str, str]:
@@ -373,7 +406,9 @@ def _digests(folder: Path) -> dict[str, str]:
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
-            if not path.is_symlink():
-                relative = path.relative_to(folder).as_posix()
-                found[relative] = sha256(_content(path)).hexdigest()
+            # What cannot be read just now has no hash; it is forgotten all the same.
+            with contextlib.suppress(OSError, BackendError):
+                if not path.is_symlink():
+                    relative = path.relative_to(folder).as_posix()
+                    found[relative] = sha256(_content(path)).hexdigest()
     return dict(sorted(found.items()))

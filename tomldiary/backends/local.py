@@ -18,7 +18,6 @@ import secrets
 import shutil
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,9 +29,7 @@ from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import (
     FileToken,
     file_token,
-    make_folder,
     read_file,
-    sync_folder,
     write_new,
 )
 from tomldiary.backends.layout import (
@@ -43,6 +40,7 @@ from tomldiary.backends.layout import (
     make_parent,
     staged_name,
 )
+from tomldiary.backends.names import DurableNames, user_of
 from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import is_older_than_the_system, roll_forward, sweep
 from tomldiary.backends.segments import (
@@ -60,11 +58,10 @@ from tomldiary.errors import (
     LockTimeout,
 )
 from tomldiary.history import next_sequence, parse_record
-from tomldiary.identifiers import MAX_FOLDER, decode_folder, encode_folder, is_canonical
+from tomldiary.identifiers import MAX_FOLDER, encode_folder, is_canonical
 from tomldiary.locks import UserLocks
 from tomldiary.logging import get_logger
-from tomldiary.toml.parse import decode_utf8, parse_toml
-from tomldiary.toml.values import render_value
+from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -90,20 +87,6 @@ class _Tail(NamedTuple):
     token: FileToken
     folder_time: int
     record: str
-
-
-@dataclass(slots=True)
-class _OnDisk:
-    """Names of a user's that this process has seen synced, so that a power cut cannot take them.
-
-    Another process may have been killed between making a file and syncing its name, so a file that is there
-    proves nothing.
-    """
-
-    inode: int
-    """Of the user's folder: another folder of the same name is another one."""
-    segment: str = ""
-    kinds: set[str] = field(default_factory=set[str])
 
 
 class LocalBackend(AsyncVerbs):
@@ -140,9 +123,8 @@ class LocalBackend(AsyncVerbs):
         self._folders: dict[str, Path] = {}
         self._tails: dict[str, _Tail] = {}
         self._recovered: set[str] = set()
-        self._on_disk: dict[str, _OnDisk] = {}
+        self._synced = DurableNames(self.base_path, sync=self._sync)
         self._everybody: tuple[int, list[str]] | None = None
-        self._is_root_on_disk = False
         # Process ids come again, in a container after each restart: a name that a crash left must not.
         self._names = itertools.count(secrets.randbits(16))
 
@@ -163,7 +145,7 @@ class LocalBackend(AsyncVerbs):
             return known
         name = encode_folder(user)
         folder = self.base_path / name
-        if not folder.exists() and name != user and self._is_plain_folder(user):
+        if file_token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # made by the ancestor, which used the id as it was
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
@@ -237,7 +219,7 @@ class LocalBackend(AsyncVerbs):
             if name == _SYSTEM:
                 continue
             try:
-                user = self._user_of(name)
+                user = user_of(self.base_path / name)
             except DiaryError as error:
                 _logger.warning("a user is left out: %s", error)
                 user = None
@@ -260,7 +242,7 @@ class LocalBackend(AsyncVerbs):
             if name == _SYSTEM:
                 continue
             try:
-                user = self._user_of(name)
+                user = user_of(self.base_path / name)
                 if user is None:
                     continue
                 if file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None:
@@ -272,17 +254,6 @@ class LocalBackend(AsyncVerbs):
             except DiaryError as error:
                 _logger.warning("a user is left out: %s", error)
         return sorted(found)
-
-    def _user_of(self, name: str) -> str | None:
-        decoded = decode_folder(name)
-        if decoded is not None:
-            return decoded
-        path = self.base_path / name / _OWNER
-        owner = read_file(path)
-        if owner is None:
-            return None
-        encoded = parse_toml(decode_utf8(owner[0], path=str(path)), path=str(path)).get("user_id")
-        return str(encoded).encode("ascii", "replace").decode("unicode_escape") if encoded else None
 
     # Writing
 
@@ -299,7 +270,7 @@ class LocalBackend(AsyncVerbs):
         staged: dict[str, str] = {}
         seq = next_sequence(commit.records[-1]) - 1
         try:
-            on_disk = self._prepare(user, folder)
+            synced = self._synced.of(user, folder)
             for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
@@ -314,27 +285,24 @@ class LocalBackend(AsyncVerbs):
             raise
         try:
             segment, token = append_records(
-                f"{folder}/history", newest, commit.records, sync=self._sync, known=on_disk.segment
+                f"{folder}/history", newest, commit.records, sync=self._sync, known=synced.segment
             )
         except OSError as error:
             self._drop(staged)
             raise _unwritten(error, folder) from error
         except BackendError:
-            self.reopen(
-                user
-            )  # whoever opens it finds out what is in history, and needs what is staged
+            # Whoever opens the user next finds out what is in history, and needs what is staged.
+            self.reopen(user)
             raise
         if self._sync:
-            on_disk.segment = segment
+            synced.segment = segment
         self._tails[user] = _Tail(
             segment, token, _folder_time(f"{folder}/history"), commit.records[-1]
         )
         new = {
             kind
             for kind in commit.contents
-            if commit.replaces_save
-            or kind not in on_disk.kinds
-            or commit.expected.get(kind) is None
+            if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
         return self._publish(user, folder, staged, commit.expected, new)
 
@@ -364,60 +332,31 @@ class LocalBackend(AsyncVerbs):
                 if token is not None:
                     tokens[kind] = token
             if self._sync and new:
-                for place in {parent for kind in new for parent in _folders_of(folder, kind)}:
-                    sync_folder(place)
-                self._on_disk[user].kinds |= new
-        except OSError as error:
+                self._synced.of(user, folder).sync(new)
+        except (OSError, BackendError) as error:
             self._recovered.discard(user)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
             raise CommittedUnpublished(
-                f"{error.filename or folder}: the change is stored in history, but the file could not be"
-                f" replaced ({error.strerror}). It is replaced when the user is opened next."
+                f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"
+                f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
 
-    def _prepare(self, user: str, folder: str) -> _OnDisk:
-        """See that the user's folder is there, and at the first commit here that it stays."""
-        try:
-            inode = os.stat(folder).st_ino  # noqa: PTH116 - this is the hot path of every write
-        except FileNotFoundError:
-            make_folder(Path(folder), sync=self._sync)
-            inode = os.stat(folder).st_ino  # noqa: PTH116 - see above
-        known = self._on_disk.get(user)
-        if known is not None and known.inode == inode:
-            return known
-        self._name_owner(user, Path(folder))
-        if self._sync:
-            sync_folder(folder)
-            sync_folder(self.base_path)
-            if not self._is_root_on_disk:
-                with suppress(PermissionError):  # not ours: whoever made it has to keep it
-                    sync_folder(self.base_path.absolute().parent)
-                self._is_root_on_disk = True
-        if len(self._on_disk) > _MOST_USERS:
-            self._on_disk.clear()
-        known = self._on_disk[user] = _OnDisk(inode)
-        return known
-
-    def _name_owner(self, user: str, folder: Path) -> None:
-        """Say whose folder it is, where its name cannot."""
-        if not folder.name.startswith("~"):
-            return
-        with suppress(DiaryError):  # torn by a crash
-            if self._user_of(folder.name) == user:
-                return
-        encoded = user.encode("unicode_escape").decode("ascii")
-        text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
-        (folder / _OWNER).unlink(missing_ok=True)
-        write_new(str(folder / _OWNER), text.encode(), sync=self._sync)
-
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
-        return self._tail(user)[1]
+        try:
+            return self._tail(user)[1]
+        except OSError as error:
+            raise _unread(error, self.folder(user)) from error
 
     def records(self, user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
         self._open(user)
-        return read_records(self.folder(user) / "history")
+        folder = self.folder(user)
+        try:
+            yield from read_records(folder / "history")
+        except OSError as error:
+            raise _unread(error, folder) from error
 
     def _tail(self, user: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
@@ -451,7 +390,7 @@ class LocalBackend(AsyncVerbs):
         """Let the first reader of a user finish what a crash left half done."""
         if user in self._recovered:
             return
-        if not self.folder(user).is_dir():
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
             return
         try:
             with self.lock(user, 5.0):
@@ -500,7 +439,7 @@ class LocalBackend(AsyncVerbs):
         """Have whoever comes next look at the user's files as if for the first time."""
         self._tails.pop(user, None)
         self._folders.pop(user, None)
-        self._on_disk.pop(user, None)
+        self._synced.drop(user)
         self._recovered.discard(user)
 
     # Forgetting
@@ -528,7 +467,7 @@ class LocalBackend(AsyncVerbs):
             ) from error
         finally:
             self._tails.pop(user, None)
-            self._on_disk.pop(user, None)
+            self._synced.drop(user)
 
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""
@@ -557,14 +496,14 @@ def _folder_time(path: str) -> int:
         return 0
 
 
-def _folders_of(folder: str, kind: str) -> list[str]:
-    """Return the folders whose names lead to a document, from its own to the user's."""
-    parts = kind.split("/")[:-1]
-    return ["/".join([folder, *parts[:length]]) for length in range(len(parts) + 1)]
-
-
 def _unwritten(error: OSError, folder: str) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
         " free space and permissions."
+    )
+
+
+def _unread(error: OSError, folder: Path) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )

@@ -8,6 +8,7 @@ document that never came to be in history (removed), or a save of somebody's tha
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -57,8 +58,11 @@ def roll_forward(folder: Path, record: Record, staged_as: Callable[[str, bytes, 
             continue  # published, or a person has changed it since
         make_parent(str(folder), kind, sync=True)
         data = redo(current, record, kind).encode("utf-8")
+        # Until it is whole it must not look like something that an exchange has displaced.
+        unfinished = staged_as(kind, data, record.seq + 1)
+        write_new(unfinished, data, sync=True)
         temp = staged_as(kind, data, record.seq)
-        write_new(temp, data, sync=True)
+        os.replace(unfinished, temp)  # noqa: PTH105 - paths are strings here
         put_in_place(temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync a name that was there before.
         sync_folder(target.parent)

@@ -104,10 +104,10 @@ def append_records(
                 _sync_data(descriptor)
                 if path != known:
                     sync_folder(folder)
+            return path, token_of(os.fstat(descriptor))
         except BaseException as error:
             _take_back(descriptor, size, path, error, sync=sync)
             raise
-        return path, token_of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SixVerbsBackend"]
 
-_DOCUMENTS = ("conversations", "preferences")
+_DOCUMENTS = ("blocks", "conversations", "facts", "preferences", "receipts")
 
 
 class SixVerbsBackend:
@@ -35,6 +35,8 @@ class SixVerbsBackend:
     is_atomic = False
     is_shared = False
     is_quick = False
+    lists_documents = False
+    """None of the six methods lists names, so documents have to be among those that are asked for."""
     durability: Durability = "process"
 
     def __init__(self, wrapped: BackendProtocol) -> None:

@@ -21,6 +21,7 @@ from tomldiary.cli.search import search
 from tomldiary.cli.show import show
 from tomldiary.cli.torture import torture
 from tomldiary.cli.why import why
+from tomldiary.cli.writer import writer_commands
 from tomldiary.errors import DiaryError
 
 __all__ = ["app", "run"]
@@ -46,6 +47,7 @@ app.command()(forget)
 app.command()(doctor)
 app.command()(torture)
 app.add_typer(schema_commands, name="schema")
+app.add_typer(writer_commands, name="writer")
 
 _EXIT_UNUSABLE = 2
 

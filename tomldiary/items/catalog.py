@@ -169,6 +169,7 @@ class Catalog:
     def snapshot(self, namespace: Namespace) -> Snapshot:
         """Return a namespace as it is now, in a transaction with its changes; empty if there is none."""
         base = kind_of(self.user, namespace)
+        self._open()
         with self._guard:
             if self._listing is None:
                 self._list()
@@ -177,6 +178,7 @@ class Catalog:
     def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
         """Return all namespaces that begin with some labels and hold something, in their order."""
         size = len(prefix)
+        self._open()
         with self._guard:
             self._list()
             wanted = [each for each in self._sorted if each[0][:size] == prefix]
@@ -187,6 +189,13 @@ class Catalog:
                 for (namespace, base), before, is_fresh in zip(wanted, known, fresh, strict=True)
             ]
         return [each for each in found if not each.is_empty]
+
+    def _open(self) -> None:
+        """Have the backend finish what a crash left, for which it takes the user's lock.
+
+        A writer asks for this guard while it holds that lock; nobody may wait for them the other way round.
+        """
+        self._backend.token(self.user, "preferences")
 
     def _are_fresh(self, snapshots: list[Snapshot | None]) -> list[bool]:
         """Tell which snapshots show what their documents hold now; no new document is looked for."""

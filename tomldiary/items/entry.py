@@ -191,15 +191,19 @@ def table_of(
     return table
 
 
-def checked_key(key: Any) -> str:
+def checked_key(key: Any, *, is_new: bool = True) -> str:
     """Return a key as plain text.
+
+    Args:
+        key: What was given.
+        is_new: Whether something is to be stored under it.
 
     Raises:
         InvalidValue: It is no text, or no text that a file can hold.
     """
     if not isinstance(key, str):
         raise InvalidValue(f"expected text as a key, found {type(key).__name__}.", where="key")
-    if not key.isascii():
+    if is_new and not key.isascii():
         _check_unicode(key, "key")
     return str.__str__(key)
 

@@ -129,6 +129,7 @@ class Deadlines:
         self._token = token
         found = read_file(self._path)
         if found is None:
+            self._known = {}  # somebody removed it: what was forgotten is not written again
             return
         head, _, rest = found[0].partition(b"\n")
         with contextlib.suppress(ValueError):  # a torn line, or a file of somebody else's

@@ -7,8 +7,10 @@ a query's own language.
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from tomldiary.forks import renew_after_fork
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LexicalIndex", "searched_text"]
 
-_FIRST = 256  # rows fetched at first; all of them if filters leave too few
+_RERANKED = 64  # rows that are scored twice; what matches worse keeps its order
 _ALL = -1
+_MOST_PAIRS = 32
+_POSSESSIVE = re.compile(r"[\u2019']s\b")
+_WORD = re.compile(r"\w+")
 
 
 def searched_text(entry: Entry) -> str:
@@ -62,35 +67,57 @@ class LexicalIndex:
     ) -> Iterator[tuple[float, Snapshot, Entry]] | None:
         """Yield what matches a question, best first, with its score; None if it has no words.
 
-        The order of equal scores stays the same while nothing is put.
+        The score is BM25, over the words and pairs of words of the question, times the share of its words
+        that the item has. The order of equal scores stays the same while nothing is put.
         """
-        words = query_words(query)
+        plain = _POSSESSIVE.sub("", query)
+        words = query_words(plain)
         if not words:
             return None
-        return self._matches(snapshots, " OR ".join(f'"{word}"' for word in words))
+        return self._matches(snapshots, words, _pairs(plain, words))
 
     def _matches(
-        self, snapshots: Sequence[Snapshot], match: str
+        self, snapshots: Sequence[Snapshot], words: list[str], pairs: list[str]
     ) -> Iterator[tuple[float, Snapshot, Entry]]:
         wanted = {snapshot.namespace: snapshot for snapshot in snapshots}
-        done = 0
-        for limit in (_FIRST, _ALL):
+        match = " OR ".join(f'"{each}"' for each in (*words, *pairs))
+        scale = 1.0
+        for limit, offset in ((_RERANKED, 0), (_ALL, _RERANKED)):
             with self._guard:
                 for snapshot in snapshots:
                     self._refresh(snapshot)
-                rows = self._database.execute(
+                rows: list[tuple[int, float]] = self._database.execute(
                     "SELECT rowid, -bm25(items) AS score FROM items WHERE items MATCH ?"
                     " ORDER BY score DESC, rowid LIMIT ? OFFSET ?",
-                    (match, limit, done),
+                    (match, limit, offset),
                 ).fetchall()
-                found = [(score, *self._by_row[row]) for row, score in rows]
+                ranked = [(row, score * scale) for row, score in rows]
+                if offset == 0:
+                    ranked = self._reranked(rows, words)
+                found = [(score, *self._by_row[row]) for row, score in ranked]
             for score, namespace, entry in found:
                 snapshot = wanted.get(namespace)
                 if snapshot is not None and snapshot.get(entry.key) is entry:
                     yield float(score), snapshot, entry
-            done += len(rows)
-            if len(rows) < _FIRST:
+            if len(rows) < _RERANKED:
                 return
+            # What comes behind keeps its order, and a score below those in front.
+            scale = ranked[-1][1] / rows[-1][1] if rows[-1][1] > 0 else 1.0
+
+    def _reranked(self, rows: list[tuple[int, float]], words: list[str]) -> list[tuple[int, float]]:
+        """Return rows by score times the share of words they have; the caller holds the lock."""
+        if len(words) == 1:
+            return rows
+        counts = dict.fromkeys([row for row, _ in rows], 0)
+        for word in words:
+            hits = self._database.execute(
+                "SELECT rowid FROM items WHERE items MATCH ?", (f'"{word}"',)
+            ).fetchall()
+            for (row,) in hits:
+                if row in counts:
+                    counts[row] += 1
+        scored = [(row, score * counts[row] / len(words)) for row, score in rows]
+        return sorted(scored, key=lambda found: -found[1])
 
     def _refresh(self, snapshot: Snapshot) -> None:
         before = self._seen.get(snapshot.namespace)
@@ -128,3 +155,12 @@ class LexicalIndex:
                     if row is not None:
                         del self._by_row[row]
                         self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))
+
+
+def _pairs(query: str, words: list[str]) -> list[str]:
+    """Return neighbouring words of a question that are both worth looking for."""
+    known = set(words)
+    found = _WORD.findall(query.casefold())
+    return [f"{one} {other}" for one, other in pairwise(found) if one in known and other in known][
+        :_MOST_PAIRS
+    ]

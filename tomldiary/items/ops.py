@@ -106,9 +106,11 @@ def checked(op: Operation) -> Operation:
         InvalidValue: An argument has a wrong type or value; names the place.
     """
     if isinstance(op, Get):
-        if type(op.key) is str and op.key.isascii() and _are_plain(op.namespace):
-            return op
-        return replace(op, namespace=_labels(op.namespace), key=checked_key(op.key))
+        if not isinstance(op.key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(
+                f"expected text as a key, found {type(op.key).__name__}.", where="key"
+            )
+        return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
     if isinstance(op, Put):
         return _checked_put(op)
     _check_count("limit", op.limit)
@@ -128,7 +130,7 @@ def checked(op: Operation) -> Operation:
 
 
 def _checked_put(op: Put) -> Put:
-    namespace, key = _labels(op.namespace), checked_key(op.key)
+    namespace, key = _labels(op.namespace), checked_key(op.key, is_new=op.value is not None)
     value = op.value
     if value is not None:
         value = checked_value(value, f"{'/'.join(namespace)}/{key}")

@@ -12,7 +12,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.items.catalog import Snapshot
 from tomldiary.items.entry import Entry
 from tomldiary.transaction import OPEN
-from tomldiary.typed_entries import TypedEntries
+from tomldiary.typed_entries import TypedEntries, collections
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,10 +40,6 @@ class TypedNamespaces:
         self._diary = diary
         self._seen: dict[Namespace, Snapshot] = {}
 
-    def collections(self) -> list[Collection]:
-        """Return what a namespace may name behind the user and the mark."""
-        return [*(("preferences", each) for each in self._diary.allowed), ("conversations",)]
-
     def collection(self, namespace: Namespace) -> Collection:
         """Return the collection that a typed namespace shows.
 
@@ -51,11 +47,11 @@ class TypedNamespaces:
             InvalidValue: There is no such namespace; names those that exist.
         """
         found = tuple(namespace[_PREFIX:])
-        if found in self.collections():
+        if found in collections(self._diary):
             return found
         known = ", ".join(
             "(user, " + ", ".join(f'"{label}"' for label in (MARK, *each)) + ")"
-            for each in self.collections()
+            for each in collections(self._diary)
         )
         raise InvalidValue(
             f"there is no namespace {namespace!r}. With {MARK!r} as the second label there are {known}."
@@ -64,7 +60,7 @@ class TypedNamespaces:
     def check_prefix(self, prefix: Namespace) -> None:
         """Raise InvalidValue if no typed namespace could begin like this."""
         rest = prefix[_PREFIX:]
-        if not any(each[: len(rest)] == rest for each in self.collections()):
+        if not any(each[: len(rest)] == rest for each in collections(self._diary)):
             self.collection(prefix)
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry | None]:
@@ -84,7 +80,7 @@ class TypedNamespaces:
         size = len(prefix)
         found = [
             self._snapshot(stored, (user, MARK, *each), each)
-            for each in self.collections()
+            for each in collections(self._diary)
             if (user, MARK, *each)[:size] == prefix
         ]
         return [each for each in found if each.entries]

@@ -75,16 +75,19 @@ class _Target:
         for other in holders[1:]:
             self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
         table = table_of(value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session)
-        path = (_TABLE, key)
-        if edit is not None and self._is_full(holders[0]):
-            edit.delete((_TABLE, key))
-            edit = None
-        kind = holders[0] if edit is not None else self._roomy()
-        if edit is None:
-            edit = self._open(kind)
-        before = edit.length(path)
-        edit.put(path, table)
-        self._sizes[kind] = self._sizes.get(kind, 0) + edit.length(path) - before
+        kind = holders[0] if holders else self._roomy()
+        before = self._put(kind, key, table)
+        if before and self._is_overfull(kind, before, key):
+            self._tx.edit(kind).delete((_TABLE, key))
+            self._put(self._roomy(), key, table)
+
+    def _put(self, kind: str, key: str, table: Mapping[str, Any]) -> int:
+        """Write an item to a document and return how long it was there before."""
+        edit = self._open(kind)
+        before = edit.length((_TABLE, key))
+        edit.put((_TABLE, key), table)
+        self._sizes[kind] = self._sizes.get(kind, 0) + edit.length((_TABLE, key)) - before
+        return before
 
     def remove(self, key: str) -> None:
         """Remove an item if it exists."""
@@ -94,8 +97,10 @@ class _Target:
     def _holders(self, key: str) -> list[str]:
         return [kind for kind, part in self._parts.items() if part.holds(key)]
 
-    def _is_full(self, kind: str) -> bool:
-        return self._sizes.get(kind, 0) > LARGEST and self._parts[kind].count > 1
+    def _is_overfull(self, kind: str, before: int, key: str) -> bool:
+        """Tell whether an item that has grown should leave a document that others are in too."""
+        grown = self._tx.edit(kind).length((_TABLE, key)) > before
+        return grown and self._sizes[kind] > 1.25 * LARGEST and self._parts[kind].count > 1
 
     def _roomy(self) -> str:
         """Return the document that takes a new item: the last one, else any with room, else a new one."""

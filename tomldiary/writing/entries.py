@@ -32,7 +32,7 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidValue
 from tomldiary.models import timestamp
-from tomldiary.operations import from_dict, to_dict
+from tomldiary.operations import from_dict, to_table
 from tomldiary.receipts import Turn
 from tomldiary.toml.values import plain_text, render_value
 
@@ -127,10 +127,7 @@ def render_operations(
     Raises:
         InvalidValue: The extractor recorded a value that TOML has no word for.
     """
-    tables = [
-        {key: value for key, value in to_dict(each).items() if value is not None}
-        for each in operations
-    ]
+    tables = [to_table(each) for each in operations]
     body = (
         f"numbers = {render_value(numbers)}\noperation = {render_value(operation)}\n"
         f"operations = {render_value(tables)}\n"

@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import secrets
 import threading
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import make_folder, read_file, sync_folder, write_all
+from tomldiary.backends.files import read_file, sync_folder, write_all
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.writing.entries import (
@@ -28,6 +26,7 @@ from tomldiary.writing.entries import (
     split_entries,
 )
 from tomldiary.writing.locked import try_lock, unlock
+from tomldiary.writing.ownership import claim_dead, claim_new, give_up
 from tomldiary.writing.reading import read_journal, segment_files
 
 if TYPE_CHECKING:
@@ -44,7 +43,6 @@ SEGMENT_BYTES = 1024 * 1024
 _IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
 _DONE_AT_ONCE = 64  # finished turns that may wait for the next append
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_OWNER = "owner.lock"
 _FORGOTTEN = (
     "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
     " forgotten. Nothing was written."
@@ -95,19 +93,8 @@ class Journal:
             BackendError: The folder cannot be written.
         """
         try:
-            make_folder(root, sync=sync)
-            name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
-            hidden = root / f".{name}"
-            hidden.mkdir(mode=0o700)
-            hidden.chmod(0o700)
-            owner = os.open(hidden / _OWNER, _FLAGS, 0o600)
-            os.fchmod(owner, 0o600)
-            try_lock(owner)
-            # Nobody looks at a hidden folder, so nobody takes it for a dead writer's before it is locked.
-            hidden.rename(root / name)
-            if sync:
-                sync_folder(root)
-            journal = cls(root / name, owner, sync=sync)
+            folder, owner = claim_new(root, sync=sync)
+            journal = cls(folder, owner, sync=sync)
             journal._new_segment()
         except OSError as error:
             raise _cannot(root, error) from error
@@ -119,12 +106,8 @@ class Journal:
 
         Returns None if its writer lives, or somebody else has taken it over.
         """
-        try:
-            owner = os.open(folder / _OWNER, _FLAGS & ~os.O_CREAT)
-        except OSError:
-            return None
-        if not try_lock(owner) or not _is_at(owner, folder / _OWNER):
-            os.close(owner)
+        owner = claim_dead(folder)
+        if owner is None:
             return None
         journal = cls(folder, owner, sync=sync)
         try:
@@ -242,7 +225,10 @@ class Journal:
                 self._done.setdefault(job.segment, []).append(job.number)
                 self._unwritten.append(job.number)
             is_idle = not any(self._open.values())
-            if not now and not is_idle and len(self._unwritten) < _DONE_AT_ONCE:
+            is_emptied = any(
+                each != self._segment and not turns for each, turns in self._open.items()
+            )
+            if not (now or is_idle or is_emptied) and len(self._unwritten) < _DONE_AT_ONCE:
                 return
             try:
                 self._clean()
@@ -263,6 +249,8 @@ class Journal:
                 self._append("")
         finally:
             unlock(self._descriptor)
+        if is_idle:
+            self._done[self._segment] = []
         for segment in [
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
@@ -270,8 +258,6 @@ class Journal:
             self._path(segment).unlink(missing_ok=True)
             del self._open[segment]
             self._done.pop(segment, None)
-        if is_idle:
-            self._done[self._segment] = []
 
     def _append(self, text: str) -> None:
         """Append to the locked file, together with what became done; on failure it is as before."""
@@ -384,9 +370,7 @@ class Journal:
     def _remove(self) -> None:
         for path in (*segment_files(self.folder), *self.folder.glob(".*.tmp")):
             path.unlink(missing_ok=True)
-        (self.folder / _OWNER).unlink(missing_ok=True)
-        with contextlib.suppress(OSError):
-            self.folder.rmdir()
+        give_up(self.folder)
 
     def drop(self) -> None:
         """Close the descriptors without a word: the process ends, or is a forked child and owns nothing."""
@@ -396,13 +380,6 @@ class Journal:
                     os.close(descriptor)
         self._retired, self._descriptor, self._owner = [], -1, -1
         self.problem = f"{self.folder}: the journal is closed."
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.fstat(descriptor).st_ino == path.stat().st_ino
-    except FileNotFoundError:
-        return False
 
 
 def _cannot(path: Path, error: OSError) -> BackendError:

@@ -147,6 +147,10 @@ class Breaker:
         """Note that a try begins."""
         self._is_trying = self.is_open
 
+    def end(self) -> None:
+        """Note that a try ended without a word about the model."""
+        self._is_trying = False
+
     def succeed(self) -> None:
         """Note that the model answered, if only to refuse."""
         self._row = 0

@@ -13,12 +13,18 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator, Iterator, Mapping
 
     from tomldiary.writing.job import Job
 
 __all__ = ["Telemetry"]
 
+_GAUGES = (
+    ("tomldiary.queue.depth", "{turn}", "queue_size"),
+    ("tomldiary.queue.oldest_age", "s", "oldest_age"),
+    ("tomldiary.dead_letters", "{turn}", "dead_letters"),
+    ("tomldiary.last_success_unixtime", "s", "last_success"),
+)
 _SALT = secrets.token_bytes(16)
 
 
@@ -27,9 +33,10 @@ class Telemetry:
 
     Args:
         store: Names the diary, as `gen_ai.memory.store.id`.
+        stats: Returns the writer's figures, or None once the writer is gone.
     """
 
-    def __init__(self, store: str) -> None:
+    def __init__(self, store: str, stats: Callable[[], Mapping[str, Any] | None]) -> None:
         self._store = store
         self._tracer: Any = None
         self._duration: Any = None
@@ -46,6 +53,21 @@ class Telemetry:
         self._turns = meter.create_counter(
             "tomldiary.turns", "{turn}", "Attempts at applying a turn."
         )
+
+        for name, unit, figure in _GAUGES:
+            meter.create_observable_gauge(
+                name, [self._observer(stats, figure, metrics.Observation)], unit
+            )
+
+    def _observer(
+        self, stats: Callable[[], Mapping[str, Any] | None], figure: str, observation: Any
+    ) -> Any:
+        def observe(_options: object) -> Iterator[Any]:
+            figures = stats()
+            if figures is not None and figures[figure] is not None:
+                yield observation(figures[figure], {"gen_ai.memory.store.id": self._store})
+
+        return observe
 
     @contextmanager
     def turn(self, job: Job) -> Generator[None]:

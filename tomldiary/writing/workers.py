@@ -7,7 +7,7 @@ import time
 from concurrent.futures import CancelledError as FutureCancelled
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import Forgotten
+from tomldiary.errors import DiaryError, ExtractionError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.twins import in_thread
 from tomldiary.writing.applying import apply
@@ -71,6 +71,7 @@ class Workers:
         self._context = context
         self._telemetry = telemetry
         self.thread: LoopThread | None = None
+        self._timer: asyncio.TimerHandle | None = None  # until the model may be asked again
         self._is_ending = False
 
     def start(self) -> LoopThread:
@@ -102,7 +103,9 @@ class Workers:
                     return
                 wait = self.breaker.wait()
                 if wait > 0:
-                    asyncio.get_running_loop().call_later(wait, self._dispatch)
+                    if self._timer is not None:
+                        self._timer.cancel()
+                    self._timer = asyncio.get_running_loop().call_later(wait, self._dispatch)
                     return
                 job = self.lines.pop(self._options.coalesce)
                 if job is None:
@@ -140,6 +143,7 @@ class Workers:
         jobs = [job, *job.group]
         if job.journal is not None:
             job.journal.finish(jobs, now=len(jobs) > 1)
+        self.applied(job)  # first: who waits for the writer to be idle waits for a clean-up too
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # `close` has given it up
@@ -150,7 +154,6 @@ class Workers:
             self.lines.release(job.turn.user_id)
             self._let_go(job)
             self._state.notify_all()
-        self.applied(job)
 
     async def _fail(self, job: Job, error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
@@ -160,7 +163,11 @@ class Workers:
                 job.attempts -= 1  # the model is down for everybody; this turn is not to blame
             if self.breaker.fail():
                 _logger.error("the model does not answer; turns wait until it does")
-        elif not cancelled:
+        elif cancelled or (
+            isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
+        ):
+            self.breaker.end()  # it never came to asking the model, or came past it
+        else:
             self.breaker.succeed()
         if cancelled and self._is_ending:
             return  # `close` answers

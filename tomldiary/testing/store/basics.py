@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures, keys
+from tomldiary.testing.store.surface import StoreFixtures, keys, langgraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ class Basics(StoreFixtures):
         assert store.get(NS, "k").value == {"a": 3}
 
     def test_an_update_is_strictly_later(self, store: Calls) -> None:
-        times = []
+        times: list[Any] = []
         for number in range(5):
             store.put(NS, "k", {"n": number})
             times.append(store.get(NS, "k").updated_at)
@@ -107,39 +107,31 @@ class Basics(StoreFixtures):
     def test_results_of_a_batch_keep_the_order_of_its_operations(
         self, store: Calls, order: tuple[int, ...]
     ) -> None:
-        from langgraph.store.base import (  # noqa: PLC0415 - the suite is imported without LangGraph too
-            GetOp,
-            Item,
-            ListNamespacesOp,
-            MatchCondition,
-            PutOp,
-            SearchItem,
-            SearchOp,
-        )
+        base = langgraph()
 
         store.put(NS, "old", {"n": 1})
         ops = [
-            GetOp(NS, "old"),
-            PutOp(NS, "new", {"n": 2}),
-            SearchOp(("users",), filter={"n": 1}),
-            ListNamespacesOp((MatchCondition("prefix", ("users",)),)),
+            base.GetOp(NS, "old"),
+            base.PutOp(NS, "new", {"n": 2}),
+            base.SearchOp(("users",), filter={"n": 1}),
+            base.ListNamespacesOp((base.MatchCondition("prefix", ("users",)),)),
         ]
         found = store.batch([ops[number] for number in order])
         results = dict(zip(order, found, strict=True))
-        assert type(results[0]) is Item
+        assert type(results[0]) is base.Item
         assert results[0].value == {"n": 1}
         assert results[1] is None
-        assert [type(item) for item in results[2]] == [SearchItem]
+        assert [type(item) for item in results[2]] == [base.SearchItem]
         assert results[3] == [NS]
         assert store.get(NS, "new").value == {"n": 2}
 
     def test_reads_of_a_batch_see_what_was_there_before_it(self, store: Calls) -> None:
-        from langgraph.store.base import GetOp, PutOp, SearchOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         store.put(NS, "k", {"n": 1})
         ops = [
-            PutOp(NS, "k", {"n": 2}), GetOp(NS, "k"), PutOp(NS, "x", {}), SearchOp(NS),
-            PutOp(NS, "k", None), GetOp(NS, "x"),
+            base.PutOp(NS, "k", {"n": 2}), base.GetOp(NS, "k"), base.PutOp(NS, "x", {}), base.SearchOp(NS),
+            base.PutOp(NS, "k", None), base.GetOp(NS, "x"),
         ]  # fmt: skip
         found = store.batch(ops)
         assert found[1].value == {"n": 1}
@@ -148,10 +140,10 @@ class Basics(StoreFixtures):
         assert store.get(NS, "k") is None
 
     def test_of_several_puts_to_one_key_the_last_counts(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
-        def put(key: str, value: dict[str, Any] | None) -> PutOp:
-            return PutOp(NS, key, value)
+        def put(key: str, value: dict[str, Any] | None) -> Any:
+            return base.PutOp(NS, key, value)
 
         store.batch([put("a", {"n": 1}), put("a", {"n": 2}), put("b", {"n": 1}), put("b", None)])
         store.batch([put("c", {"n": 1}), put("c", None), put("c", {"n": 3})])
@@ -160,35 +152,43 @@ class Basics(StoreFixtures):
         assert store.get(NS, "c").value == {"n": 3}
 
     def test_a_batch_of_reads_has_its_holes(self, store: Calls) -> None:
-        from langgraph.store.base import GetOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         store.put(NS, "a", {"n": 1})
         store.put(NS, "c", {"n": 3})
-        found = store.batch([GetOp(NS, key) for key in "abc"])
+        found = store.batch([base.GetOp(NS, key) for key in "abc"])
         assert [item and item.value["n"] for item in found] == [1, None, 3]
 
     def test_a_batch_of_puts_returns_nothing_for_each(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
-        ops = [PutOp(NS, "a", {}), PutOp(NS, "b", {"n": 2}), PutOp(NS, "missing", None)]
+        ops = [
+            base.PutOp(NS, "a", {}),
+            base.PutOp(NS, "b", {"n": 2}),
+            base.PutOp(NS, "missing", None),
+        ]
         assert store.batch(ops) == [None, None, None]
         assert store.batch([]) == []
         assert sorted(keys(store.search(NS))) == ["a", "b"]
 
     def test_a_value_that_cannot_be_stored_rejects_its_batch(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         store.put(NS, "old", {"n": 1})
-        ops = [PutOp(NS, "a", {}), PutOp(NS, "old", None), PutOp(NS, "bad", {"x": object()})]
+        ops = [
+            base.PutOp(NS, "a", {}),
+            base.PutOp(NS, "old", None),
+            base.PutOp(NS, "bad", {"x": object()}),
+        ]
         with pytest.raises((TypeError, ValueError)):
             store.batch(ops)
         assert keys(store.search(())) == ["old"]
 
     def test_an_unknown_operation_rejects_its_batch(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         with pytest.raises((TypeError, ValueError)):
-            store.batch([PutOp(NS, "a", {}), ("get", NS)])
+            store.batch([base.PutOp(NS, "a", {}), ("get", NS)])
         assert store.search(()) == []
 
     # Namespaces
@@ -204,10 +204,10 @@ class Basics(StoreFixtures):
         assert store.search(()) == []
 
     def test_langgraph_is_reserved_in_front_only_and_not_in_batches(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         store.put(("a", "langgraph"), "k", {"n": 1})
-        store.batch([PutOp(("langgraph", "x"), "k", {"n": 2})])
+        store.batch([base.PutOp(("langgraph", "x"), "k", {"n": 2})])
         assert store.get(("a", "langgraph"), "k").value == {"n": 1}
         assert store.get(("langgraph", "x"), "k").value == {"n": 2}
 
@@ -220,8 +220,9 @@ class Basics(StoreFixtures):
         def spy(_: object, ops: object) -> None:
             ran.append(ops)
 
+        kind: Any = store.store.__class__
         for name in ("batch", "abatch"):
-            monkeypatch.setattr(type(store.store), name, spy)
+            monkeypatch.setattr(kind, name, spy)
         calls: list[Callable[[], Any]] = [
             lambda: store.get(namespace, "k"),
             lambda: store.delete(namespace, "k"),
@@ -235,12 +236,12 @@ class Basics(StoreFixtures):
         assert ran == []
 
     def test_a_batch_with_a_bad_label_writes_nothing(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         store.put(("foo", "bar"), "k", {"n": 1})
         names: list[Any] = [("foo.bar",), ("foo\0bar",), ("foo", ""), ("foo", 1)]
         for bad in names:
             with pytest.raises(ValueError, match=r"."):
-                store.batch([PutOp(("new",), "k", {}), PutOp(bad, "k", {"n": 2})])
+                store.batch([base.PutOp(("new",), "k", {}), base.PutOp(bad, "k", {"n": 2})])
         assert store.get(("foo", "bar"), "k").value == {"n": 1}
         assert store.get(("new",), "k") is None

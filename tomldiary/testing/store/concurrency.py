@@ -93,7 +93,8 @@ class Concurrency(StoreFixtures):
 
         async def run() -> list[Any]:
             await store.aput(NS, "k", {"list": [1]})
-            return list(await asyncio.gather(store.aget(NS, "k"), store.aget(NS, "k")))
+            calls: list[Any] = [store.aget(NS, "k"), store.aget(NS, "k")]
+            return list(await asyncio.gather(*calls))
 
         one, other = runner.run(run())
         one.value["list"].append(2)

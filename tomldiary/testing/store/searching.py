@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures, keys
+from tomldiary.testing.store.surface import StoreFixtures, keys, langgraph
 
 if TYPE_CHECKING:
     from tomldiary.testing.store.surface import Calls
@@ -190,15 +190,14 @@ class Listing(StoreFixtures):
         assert tree.list_namespaces(**asked) == [tuple(path.split("/")) for path in expected]
 
     def test_conditions_in_a_batch_may_be_lists(self, tree: Calls) -> None:
-        from langgraph.store.base import (  # noqa: PLC0415 - the suite is imported without LangGraph too
-            ListNamespacesOp,
-            MatchCondition,
-            SearchOp,
-        )
+        base = langgraph()
 
         suffix: Any = ["*", "f"]
         found = tree.batch(
-            [ListNamespacesOp((MatchCondition("suffix", suffix),)), SearchOp((), limit=3)]
+            [
+                base.ListNamespacesOp((base.MatchCondition("suffix", suffix),)),
+                base.SearchOp((), limit=3),
+            ]
         )
         assert found[0] == [("a", "b", "f"), ("a", "c", "f"), ("b", "a", "f")]
         assert len(found[1]) == 3  # noqa: PLR2004 - the limit
@@ -207,9 +206,9 @@ class Listing(StoreFixtures):
         assert store.list_namespaces() == []
 
     def test_a_hundred_are_listed_unless_asked(self, store: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
-        store.batch([PutOp(("n", f"{number:03}"), "k", {}) for number in range(105)])
+        store.batch([base.PutOp(("n", f"{number:03}"), "k", {}) for number in range(105)])
         assert len(store.list_namespaces()) == 100  # noqa: PLR2004 - the default
         assert len(store.list_namespaces(limit=1000)) == 105  # noqa: PLR2004 - all of them
 

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import time
 from contextlib import ExitStack
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Calls", "Embedder", "StoreFixtures", "awaited", "cosine", "keys", "until"]
+__all__ = ["Calls", "Embedder", "StoreFixtures", "awaited", "cosine", "keys", "langgraph", "until"]
 
 _VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
 _PATIENCE = 20.0  # seconds
@@ -150,6 +151,11 @@ class StoreFixtures:
 async def awaited(work: Any) -> Any:
     """Return what an awaitable comes to."""
     return await work
+
+
+def langgraph() -> Any:
+    """Return the module of LangGraph's operations; the suite can be imported without it."""
+    return import_module("langgraph.store.base")
 
 
 def keys(items: Sequence[Any]) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import UserDict
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import Embedder, StoreFixtures, cosine, keys
+from tomldiary.testing.store.surface import Embedder, StoreFixtures, cosine, keys, langgraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,19 +118,19 @@ class Vectors(StoreFixtures):
         assert store.search(NS, query="volcano")[0].score < before
 
     def test_equal_texts_in_one_batch_are_fine(self, indexed: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - the suite is imported without LangGraph too
+        base = langgraph()
 
-        indexed.batch([PutOp(NS, key, {"text": "the same"}) for key in "ab"])
+        indexed.batch([base.PutOp(NS, key, {"text": "the same"}) for key in "ab"])
         found = indexed.search(NS, query="the same")
         assert sorted(keys(found)) == ["a", "b"]
         assert found[0].score == pytest.approx(found[1].score)
 
     def test_a_broken_embedder_writes_nothing(self, indexed: Calls, embedder: Embedder) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
         embedder.is_broken = True
         with pytest.raises(RuntimeError, match="the embedder is away"):
-            indexed.batch([PutOp(NS, "a", {"text": "x"}), PutOp(NS, "b", {"n": 1})])
+            indexed.batch([base.PutOp(NS, "a", {"text": "x"}), base.PutOp(NS, "b", {"n": 1})])
         embedder.is_broken = False
         assert indexed.search(NS) == []
 
@@ -188,9 +189,9 @@ class Vectors(StoreFixtures):
         assert indexed.search(NS, query=_SCRIPTS[script])[0].key == script
 
     def test_one_match_is_found_among_many_others(self, indexed: Calls) -> None:
-        from langgraph.store.base import PutOp  # noqa: PLC0415 - see above
+        base = langgraph()
 
-        noise = [PutOp(("docs", "noise"), f"n{n}", {"text": f"zz{n}zz"}) for n in range(200)]
+        noise = [base.PutOp(("docs", "noise"), f"n{n}", {"text": f"zz{n}zz"}) for n in range(200)]
         indexed.batch(noise)
         indexed.put(("docs", "other"), "match", {"text": "the needle"})
         found = indexed.search(NS, query="the needle", limit=10)
@@ -217,12 +218,12 @@ class Vectors(StoreFixtures):
     def test_every_kind_of_embedder_is_taken(
         self, opened: Callable[..., Calls], surface: str, kind: str
     ) -> None:
-        from langchain_core.embeddings import Embeddings  # noqa: PLC0415 - see above
-
         self.needs_vectors()
         embedder = Embedder()
 
-        class Own(Embeddings):
+        parent: Any = import_module("langchain_core.embeddings").Embeddings
+
+        class Own(parent):
             def embed_documents(self, texts: list[str]) -> list[list[float]]:
                 return embedder(texts)
 

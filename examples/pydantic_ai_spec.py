@@ -1,0 +1,55 @@
+"""An agent that is described in a file, memory included; whose memory it is comes with each run.
+
+Shows `Agent.from_file` with `DiaryCapability`. Run: python examples/pydantic_ai_spec.py [FOLDER]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from pydantic_ai import Agent
+from pydantic_ai.messages import ModelResponse, TextPart
+from pydantic_ai.models.function import FunctionModel
+
+from tomldiary import Diary
+from tomldiary_pydantic_ai import DiaryCapability
+
+if TYPE_CHECKING:
+    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.models.function import AgentInfo
+
+
+def librarian(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+    """Stand in for the model that the file names."""
+    tools = ", ".join(tool.name for tool in info.function_tools)
+    known = "crime novels" if "crime novels" in str(messages) else "nothing"
+    return ModelResponse([TextPart(f"I know of {known}, and my tools are: {tools}.")])
+
+
+async def main(folder: Path) -> None:
+    """Write a spec, make the agent, and let two readers ask."""
+    Diary(folder).user("ida").upsert_preference("likes", "crime novels")
+    file = folder / "librarian.json"
+    memory = {"diary": str(folder), "tools": "read", "heading": "## Reader"}
+    spec = {
+        "model": "test",  # yours: the name of a model
+        "instructions": "You recommend books.",
+        "capabilities": [{"DiaryCapability": memory}],
+    }
+    file.write_text(json.dumps(spec, indent=2), "utf-8")
+    agent = Agent.from_file(file, custom_capability_types=[DiaryCapability])
+    for reader in ("ida", "ole"):
+        answer = await agent.run(
+            "What shall I read?", metadata={"user_id": reader}, model=FunctionModel(librarian)
+        )
+        print(f"{reader}: {answer.output}")
+
+
+if __name__ == "__main__":
+    with TemporaryDirectory() as spare:
+        asyncio.run(main(Path(sys.argv[1] if len(sys.argv) > 1 else spare)))

@@ -1,0 +1,489 @@
+"""Items in the core: documents that people read, names, sizes, hand edits, history and forgetting."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import threading
+import tomllib
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue
+from tomldiary.items import writes
+from tomldiary.items.expiry import Expiry
+from tomldiary.items.naming import SHARED, kind_of, namespace_of, part_name, part_of
+from tomldiary.items.ops import Get, List, Put, Search
+from tomldiary.items.store import ItemStore
+
+NS = ("alice", "memories")
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "m", durability="process")
+
+
+@pytest.fixture
+def store(diary):
+    return ItemStore(diary)
+
+
+def put(store, namespace, key, value, **more):
+    store.run([Put(namespace, key, value, **more)])
+
+
+def get(store, namespace, key):
+    return store.run([Get(namespace, key)])[0]
+
+
+def found(store, prefix, **more):
+    return [item.key for item in store.run([Search(prefix, limit=1000, **more)])[0]]
+
+
+def namespaces(store):
+    return store.run([List(limit=10_000)])[0]
+
+
+# The file
+
+
+def test_an_item_is_a_table_that_people_read(store, diary):
+    put(store, NS, "2026 plan", {"title": "move", "done": False, "_note": 1, "where": None})
+    text = diary.user("alice").document("items/memories")
+    entry = tomllib.loads(text)["items"]["2026 plan"]
+    assert tomllib.loads(text)["_meta"]["namespace"] == ["alice", "memories"]
+    assert entry["title"] == "move"
+    assert entry["done"] is False
+    assert entry["\\_note"] == 1
+    assert entry["_null"] == ["/where"]
+    assert entry["_created"] == entry["_updated"]
+    assert get(store, NS, "2026 plan").value == {
+        "title": "move",
+        "done": False,
+        "_note": 1,
+        "where": None,
+    }
+
+
+def test_only_the_changed_item_changes_in_the_file(store, diary):
+    for number in range(5):
+        put(store, NS, f"k{number}", {"n": number})
+    before = diary.user("alice").document("items/memories")
+    put(store, NS, "k2", {"n": 20})
+    after = diary.user("alice").document("items/memories")
+    changed = [
+        pair
+        for pair in zip(before.splitlines(), after.splitlines(), strict=True)
+        if pair[0] != pair[1]
+    ]
+    assert [old.split(" ")[0] for old, _ in changed] == ["seq", "n", "_updated"]
+
+
+def test_a_person_s_edit_is_read_and_never_lost(store, diary, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    path.write_text(path.read_text().replace("n = 1", "n = 5 # mine") + '\n[items.hand]\nx = "y"\n')
+    assert get(store, NS, "a").value == {"n": 5}
+    assert get(store, NS, "hand").value == {"x": "y"}
+    put(store, NS, "b", {"n": 2})
+    assert "n = 5 # mine" in path.read_text()
+    assert sorted(found(store, NS)) == ["a", "b", "hand"]
+    new = tmp_path / "m/alice/items/mine.toml"
+    new.write_text("[items.k]\nx = 1\n")
+    assert ("alice", "mine") in namespaces(store)
+    assert get(store, ("alice", "mine"), "k").value == {"x": 1}
+    new.unlink()
+    assert ("alice", "mine") not in namespaces(store)
+
+
+def test_history_knows_items_and_rolls_them_back(store, diary):
+    put(store, NS, "k", {"n": 1})
+    put(store, NS, "k", {"n": 2})
+    alice = diary.user("alice")
+    assert [record.type for record in alice.history()][:2] == ["put", "put"]
+    alice.rollback(1)
+    assert get(store, NS, "k").value == {"n": 1}
+
+
+def test_a_transaction_and_its_reads_include_items(store, diary):
+    alice = diary.user("alice")
+
+    def fail():
+        with alice.transaction():
+            put(store, NS, "k", {"n": 1})
+            alice.upsert_preference("likes", "tea")
+            assert get(store, NS, "k").value == {"n": 1}
+            assert sorted(found(store, ("alice",))) == ["k", *alice.preferences("likes")]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert get(store, NS, "k") is None
+    assert namespaces(store) == []
+    with alice.transaction():
+        put(store, NS, "k", {"n": 1})
+        put(store, NS, "l", {"n": 2})
+        put(store, NS, "k", {"n": 3})
+    assert get(store, NS, "k").value == {"n": 3}
+    assert alice.last_transaction() == 1
+
+
+# Parts
+
+
+def test_a_large_namespace_is_kept_in_several_files_and_a_put_touches_one(
+    store, diary, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(60):
+        put(store, NS, f"k{number}", {"text": "x" * 200, "n": number})
+    folder = tmp_path / "m/alice/items"
+    files = sorted(path.name for path in folder.iterdir())
+    assert len(files) > 3
+    assert "memories~2.toml" in files
+    assert all(path.stat().st_size < 5_000 for path in folder.iterdir())
+    before = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    put(store, NS, "k3", {"text": "y"})
+    after = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert sum(before[name] != after[name] for name in before) == 1
+    assert len(found(store, NS)) == 60
+    assert namespaces(store) == [NS]
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    assert get(fresh, NS, "k59").value["n"] == 59
+    assert len(found(fresh, ("alice",))) == 60
+    for number in range(60):
+        put(store, NS, f"k{number}", None)
+    assert namespaces(fresh) == []
+    put(store, NS, "big", {"text": "z" * 9_000})
+    put(store, NS, "big", {"text": "z" * 8_000})
+    assert get(fresh, NS, "big").value == {"text": "z" * 8_000}
+
+
+def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monkeypatch):
+    put(store, NS, "k", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    copy = tmp_path / "m/alice/items/memories~2.toml"
+    copy.write_text(path.read_text().replace("seq = 1\n", "").replace("n = 1", "n = 2"))
+    assert found(store, NS) == ["k"]
+    put(store, NS, "k", {"n": 3})
+    assert get(store, NS, "k").value == {"n": 3}
+    put(store, NS, "k", None)
+    assert get(store, NS, "k") is None
+
+
+# Names
+
+
+LABELS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=200
+) | st.sampled_from(
+    ["con", "NUL", "..", ".", "~", "~2", "a~2", "a/b", "%", "%2f", "É", "e\u0301", "items"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(LABELS, min_size=1, max_size=5).map(tuple), st.integers(0, 4))
+def test_a_namespace_has_a_file_name_of_its_own_and_back(namespace, number):
+    for user in (namespace[0], namespace[-1], "somebody", SHARED):
+        kind = kind_of(user, namespace)
+        assert kind.removeprefix("items/").replace("/", "").replace("%", "").isascii()
+        assert kind == kind.lower()
+        assert ".." not in kind
+        assert len(kind) < 180
+        assert namespace_of(user, kind) in (namespace, None)
+        assert part_of(part_name(kind, number + 1)) == (kind, number + 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.lists(LABELS, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True
+    )
+)
+def test_two_namespaces_never_share_a_file(several):
+    user = several[0][0]
+    kinds = [part_name(kind_of(user, each), part) for each in several for part in (1, 2)]
+    assert len(set(kinds)) == len(kinds)
+
+
+def test_500_hostile_names_are_only_names(tmp_path):
+    store = ItemStore(Diary(tmp_path / "m", durability="none"))
+    source = random.Random(7)
+    pieces = ["..", "/", "\\", "~", "~2", "%2e", "'", '"', ";--", "$", "*", "?", "\n", "\t", "con", "É",
+              "e\u0301", "[x]", "]]", "=", "#", "{}", "\u202e", "😀", "__class__", "None", "a" * 90]  # fmt: skip
+    values = {}
+    for number in range(500):
+        labels = tuple(
+            "".join(source.choices(pieces, k=source.randint(1, 3)))
+            for _ in range(source.randint(1, 3))
+        )
+        labels = tuple(label.replace("\0", "") for label in ("eve", *labels) if label)
+        key = "".join(source.choices([*pieces, "\0", "."], k=source.randint(0, 4)))
+        value = {"".join(source.choices(pieces, k=2)): source.choice(pieces), "n": number}
+        values[labels, key] = value
+    store.run([Put(*place, value) for place, value in values.items()])
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    for (namespace, key), value in values.items():
+        assert get(fresh, namespace, key).value == value
+        field, wanted = next(iter(value.items()))
+        if not field.startswith("$"):
+            hits = fresh.run([Search(namespace, {field: wanted, "n": value["n"]}, limit=1000)])[0]
+            assert key in [item.key for item in hits]
+    assert set(namespaces(fresh)) == {namespace for namespace, _ in values}
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {"eve", ".tomldiary"}
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "a\udfff"])
+def test_half_a_surrogate_is_no_label_key_or_value(store, bad):
+    for op in (
+        Put(("alice", bad), "k", {}),
+        Put(NS, bad, {}),
+        Put(NS, "k", {"x": bad}),
+        Put(NS, "k", {bad: 1}),
+    ):
+        with pytest.raises(InvalidValue):
+            store.run([op])
+    assert namespaces(store) == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), JSON, max_size=4)
+)
+def test_any_json_value_comes_back_equal(value):
+    store = ItemStore(Diary("memory:"))
+    put(store, NS, "k", value)
+    back = get(store, NS, "k").value
+    assert back == value
+    assert json.dumps(back, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+# Owners
+
+
+def test_the_owner_of_a_namespace_is_who_the_label_says(diary):
+    for label, owner in [(0, "memories"), (1, "alice"), (None, SHARED)]:
+        store = ItemStore(diary, user_label=label)
+        put(store, ("memories", "alice", "x"), "k", {"label": str(label)})
+        assert any(kind.startswith("items/") for kind in diary.engine.backend.kinds(owner))
+        assert get(store, ("memories", "alice", "x"), "k").value == {"label": str(label)}
+    store = ItemStore(diary, user_label=lambda namespace, _: f"{namespace[-1]}@example.org")
+    put(store, ("team", "bo"), "k", {"n": 1})
+    assert "bo@example.org" in diary.users()
+    assert found(store, ("team",)) == ["k"]
+    assert ("team", "bo") in namespaces(store)
+
+
+def test_one_owner_s_namespaces_never_meet_whatever_label_named_the_owner(diary):
+    places = [
+        ("alice",),
+        ("alice", "x"),
+        ("x", "alice"),
+        ("x",),
+        ("alice", "alice"),
+        ("alice", "x", "alice"),
+    ]
+    store = ItemStore(diary, user_label=lambda namespace, key: "alice")
+    for number, namespace in enumerate(places):
+        put(store, namespace, "k", {"n": number})
+    assert [get(store, namespace, "k").value["n"] for namespace in places] == list(
+        range(len(places))
+    )
+    assert sorted(namespaces(ItemStore(diary, user_label=lambda *_: "alice"))) == sorted(places)
+
+
+@pytest.mark.parametrize("named", ["", " ", 5, SHARED])
+def test_an_owner_that_is_no_name_is_an_error(diary, named):
+    store = ItemStore(diary, user_label=lambda *_: named)
+    with pytest.raises(InvalidValue, match="user_label"):
+        put(store, NS, "k", {})
+
+
+def test_a_batch_of_several_users_is_checked_whole_first(store):
+    likes = ("bo", "diary", "preferences", "likes")
+    ops = [
+        Put(("alice", "m"), "k", {}),
+        Put(likes, "a", {"text": "tea"}),
+        Put(likes, "b", {"text": "tea"}),
+    ]
+    with pytest.raises(InvalidValue, match="holds the same text"):
+        store.run(ops)
+    assert namespaces(store) == []
+
+
+# Forgetting
+
+
+def everything_on_disk(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_forgetting_a_session_takes_its_items_out_of_files_and_history(store, diary, tmp_path):
+    store.run([Put(NS, "secret-key", {"text": "walnut allergy"})], session="s1")
+    store.run([Put(NS, "kept", {"text": "likes tea"})], session="s2")
+    store.run([Put(NS, "changed", {"text": "first words"})], session="s2")
+    store.run([Put(NS, "changed", {"text": "walnut words"})], session="s1")
+    receipt = diary.user("alice").forget(session_id="s1")
+    assert receipt.entries >= 1
+    left = everything_on_disk(tmp_path / "m")
+    assert b"walnut" not in left
+    assert b"secret-key" not in left
+    assert b"likes tea" in left
+    assert get(store, NS, "changed").value == {"text": "first words"}
+    assert found(store, NS, query="walnut") == []
+
+
+def test_forgetting_everything_or_what_is_old_covers_items(store, diary, tmp_path):
+    put(store, NS, "k", {"text": "walnut"})
+    put(store, ("bo", "x"), "k", {"text": "pecan"})
+    diary.user("alice").forget(everything=True)
+    diary.user("bo").forget(before=datetime(2100, 1, 1, tzinfo=UTC))
+    left = everything_on_disk(tmp_path / "m")
+    assert b"walnut" not in left
+    assert b"pecan" not in left
+    assert namespaces(store) == []
+
+
+# At once
+
+
+def test_what_another_process_wrote_is_read_at_once(store, tmp_path):
+    other = ItemStore(Diary(tmp_path / "m", durability="process"))
+    for number in range(50):
+        put(store if number % 2 else other, NS, "k", {"n": number})
+        assert get(other if number % 2 else store, NS, "k").value == {"n": number}
+        put(store if number % 2 else other, ("alice", str(number)), "k", {})
+        assert len(namespaces(other if number % 2 else store)) == number + 2
+
+
+def _count(folder, turns):
+    store = ItemStore(Diary(folder, durability="process"))
+    for _ in range(turns):
+        store.update(NS, "n", lambda value: {"n": (value or {"n": 0})["n"] + 1})
+
+
+def test_four_processes_that_update_one_key_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_count, args=(tmp_path / "m", 100)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert get(ItemStore(Diary(tmp_path / "m")), NS, "n").value == {"n": 400}
+
+
+def test_threads_that_update_one_key_lose_nothing(store):
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait()
+        for _ in range(10):
+            store.update(NS, "n", lambda value: {"n": (value or {"n": 0})["n"] + 1})
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert get(store, NS, "n").value == {"n": 80}
+
+
+def test_an_update_that_fails_or_removes(store):
+    put(store, NS, "k", {"n": 1})
+    with pytest.raises(ZeroDivisionError):
+        store.update(NS, "k", lambda value: {"n": 1 / 0})
+    with pytest.raises(InvalidValue):
+        store.update(NS, "k", lambda value: {"n": object()})
+    assert get(store, NS, "k").value == {"n": 1}
+    likes = ("alice", "diary", "preferences", "likes")
+    store.update(likes, "tea", lambda value: {"text": "green tea", "contexts": [str(value)]})
+    assert store.update(likes, "tea", lambda value: {**value, "n": 1}).value["contexts"] == ["None"]
+    assert store.update(NS, "k", lambda value: None) is None
+    assert get(store, NS, "k") is None
+
+
+def test_a_forked_child_reads_and_writes(store):
+    if not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+    put(store, NS, "k", {"text": "before"})
+    assert found(store, NS, query="before") == ["k"]
+    child = os.fork()
+    if child == 0:
+        try:
+            put(store, NS, "l", {"text": "before and after"})
+            os._exit(0 if sorted(found(store, NS, query="before")) == ["k", "l"] else 1)
+        except BaseException:  # noqa: BLE001 - a child of a test must not run the rest of it
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(found(store, NS, query="before")) == ["k", "l"]
+
+
+# Expiry
+
+
+def test_a_refresh_on_read_is_noted_beside_the_file_and_not_in_history(store, diary, tmp_path):
+    put(store, NS, "secret-key", {"n": 1}, ttl=0.01)
+    before = diary.user("alice").document("items/memories")
+    assert "_ttl = 0.01" in before
+    entry = store.catalog("alice").snapshot(NS).get("secret-key")
+    deadlines = store.deadlines("alice")
+    while deadlines.of(NS, entry) == entry.expires:
+        get(store, NS, "secret-key")
+    assert diary.user("alice").document("items/memories") == before
+    assert diary.user("alice").last_transaction() == 1
+    noted = tmp_path / "m/.tomldiary/index/alice/expiry"
+    assert b"secret-key" not in noted.read_bytes()
+    other = ItemStore(Diary(tmp_path / "m"))
+    assert other.deadlines("alice").of(NS, entry) == deadlines.of(NS, entry)
+    put(store, NS, "secret-key", {"n": 2}, ttl=1)
+    again = store.catalog("alice").snapshot(NS).get("secret-key")
+    assert other.deadlines("alice").of(NS, again) == again.expires
+    noted.unlink()
+    assert deadlines.of(NS, entry) == entry.expires
+    diary.user("alice").forget(everything=True)
+    assert not noted.parent.exists()
+
+
+def test_a_torn_or_foreign_expiry_file_is_survived(store, tmp_path):
+    put(store, NS, "k", {}, ttl=0.001)
+    noted = tmp_path / "m/.tomldiary/index/alice/expiry"
+    noted.parent.mkdir(parents=True)
+    noted.write_bytes(b"tomldiary expiry 1 zz\nnothing of ours \xff\nabc 1\n")
+    entry = store.catalog("alice").snapshot(NS).get("k")
+    assert store.deadlines("alice").of(NS, entry) == entry.expires
+    while not store.sweep():
+        pass
+    assert get(store, NS, "k") is None
+
+
+def test_a_sweep_does_not_remove_what_was_put_or_read_meanwhile(diary):
+    store = ItemStore(diary, expiry=Expiry(omit_expired=True))
+    put(store, NS, "old", {}, ttl=0.0001)
+    while get(store, NS, "old") is not None:
+        pass
+    put(store, NS, "new", {}, ttl=60)
+    assert store.sweep() == 1
+    assert found(store, NS) == ["new"]
+    assert next(iter(diary.user("alice").history())).type == "expire"
+
+
+@pytest.mark.parametrize("ttl", [0, -1, True, "5", float("nan"), float("inf"), 1e12])
+def test_a_time_to_live_is_minutes_above_zero(store, ttl):
+    with pytest.raises(InvalidValue, match="ttl"):
+        put(store, NS, "k", {}, ttl=ttl)

@@ -1,0 +1,83 @@
+"""Facts, blocks and episodes through LangGraph's store: the same entries, the same rules."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.errors import ImmutableEntry, InvalidValue
+from tomldiary_langgraph import DiaryStore
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+class Birth(BaseModel):
+    who: str
+    year: int
+
+
+DIET = ("alice", "diary", "facts", "diet")
+BIRTH = ("alice", "diary", "facts", "birth")
+BLOCKS = ("alice", "diary", "blocks")
+EPISODES = ("alice", "diary", "episodes")
+
+
+@pytest.fixture
+def diary(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    diary.register_schema("birth", Birth, Constraint(singleton_key="who", immutable=True))
+    return diary
+
+
+def test_what_one_door_writes_the_other_reads_at_once(diary):
+    store, alice = DiaryStore(diary), diary.user("alice")
+    store.put(DIET, "user", {"role": "user", "food": "lentils"})
+    store.put(BLOCKS, "persona", {"text": "Brief."})
+    asyncio.run(store.aput(EPISODES, "first", {"input": "hi", "output": "hello"}))
+    assert alice.get("diet/user").data == Diet(role="user", food="lentils")
+    assert alice.block("persona").text == "Brief."
+    assert alice.episodes()[0].output == "hello"
+    alice.update("diet/user", {"food": "beans"})
+    alice.append_block("persona", "Kind.")
+    second = alice.add_episode("lentils?", "No, beans.")
+    assert store.get(DIET, "user").value == {"role": "user", "food": "beans"}
+    assert store.get(BLOCKS, "persona").value == {"text": "Brief.\nKind."}
+    assert {item.key for item in store.search(EPISODES)} == {"first", second}
+    assert [item.key for item in store.search(("alice", "diary", "facts"), query="beans")] == [
+        "user"
+    ]
+    assert [item.key for item in store.search(DIET, filter={"food": "beans"})] == ["user"]
+    assert store.list_namespaces(prefix=("alice",)) == [BLOCKS, EPISODES, DIET]
+    store.delete(BLOCKS, "persona")
+    assert alice.blocks() == {}
+
+
+@pytest.mark.parametrize(
+    ("namespace", "key", "value", "error", "message"),
+    [
+        (DIET, "bob", {"role": "user", "food": "x"}, InvalidValue, "diet.bob: its fields say"),
+        (DIET, "user", {"role": "user", "food": 7}, InvalidValue, "diet.food: expected text"),
+        (BIRTH, "user", {"who": "user", "year": 1999}, ImmutableEntry, "never changed"),
+        (BIRTH, "user", None, ImmutableEntry, "never changed"),
+        (EPISODES, "first", {"input": "a", "output": "b"}, InvalidValue, "never changed"),
+        (BLOCKS, "persona", {"text": "x" * 100_001}, InvalidValue, "100,000 are allowed"),
+        (("alice", "diary", "facts", "nope"), "x", {"a": 1}, InvalidValue, "there is no namespace"),
+    ],
+)
+def test_rules_hold_through_the_store_and_a_batch_that_breaks_one_writes_nothing(
+    diary, namespace, key, value, error, message
+):
+    store, alice = DiaryStore(diary), diary.user("alice")
+    store.put(BIRTH, "user", {"who": "user", "year": 1980})
+    store.put(EPISODES, "first", {"input": "hi", "output": "hello"})
+    before = alice.export()["documents"]
+    with pytest.raises(error, match=message):
+        store.put(namespace, key, value) if value is not None else store.delete(namespace, key)
+    assert alice.export()["documents"] == before

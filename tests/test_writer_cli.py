@@ -1,0 +1,103 @@
+"""`tomldiary writer`: looking at what could not be applied, trying it again, letting go of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import ExtractionError
+
+LONG = 30
+
+
+def command(folder, *arguments, code=0):
+    done = subprocess.run(
+        [sys.executable, "-m", "tomldiary", "writer", *arguments, "--path", str(folder)],
+        capture_output=True, text=True, timeout=LONG, check=False,
+        env={**os.environ, "PYTHONUTF8": "1"},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def fail(message, *, deps):
+    raise ValueError(f"cannot read {deps.user_msg!r}")
+
+
+def park(folder, *texts):
+    diary = Diary(folder, agent=fail)
+    with MemoryWriter(diary) as writer:
+        for text in texts:
+            receipt = writer.submit_nowait(Turn("alice", "s", text, "ok"))
+            with pytest.raises(ExtractionError):
+                receipt.wait(LONG)
+
+
+def said(folder):
+    return [letter["turn"]["user_msg"] for letter in json.loads(command(folder, "list", "--json"))]
+
+
+def test_dead_letters_are_a_private_readable_file_and_shown_with_the_error(tmp_path):
+    park(tmp_path, "tea \x1b[2J", "juice")
+    path = tmp_path / ".tomldiary" / "journal" / "dead-letters.toml"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    first, second = tomllib.loads(path.read_text("utf-8"))["dead"]
+    assert first["user_msg"] == "tea \x1b[2J"
+    assert (second["user"], second["session"], second["attempts"]) == ("alice", "s", 1)
+    assert "cannot read 'juice'" in second["error"]
+    shown = command(tmp_path, "list")
+    assert "2 turns in the dead letters." in shown
+    assert "error: ExtractionError: the extractor failed (ValueError: cannot read 'juice')" in shown
+    assert "\x1b" not in shown
+    assert said(tmp_path) == ["tea \x1b[2J", "juice"]
+
+
+def test_a_turn_that_is_put_back_is_applied_by_the_next_writer_and_only_once(tmp_path):
+    park(tmp_path, "tea", "juice")
+    [tea, juice] = json.loads(command(tmp_path, "list", "--json"))
+    assert command(tmp_path, "retry", tea["id"]) == "1 turns were put back.\n"
+    assert said(tmp_path) == ["juice"]
+    diary = Diary(
+        tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, deps.user_msg, ())
+    )
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(LONG)
+        assert writer.stats()["recovered"] == 1
+        again = Turn("alice", "s", "tea", "ok", operation_id=tea["id"])
+        assert writer.submit_nowait(again).wait(LONG).is_repeated
+        command(tmp_path, "retry", "--all")
+        writer.look_for_dead_writers()
+        assert writer.flush(LONG)
+    assert [item.text for item in diary.user("alice").preferences("likes").values()] == [
+        "tea",
+        "juice",
+    ]
+    assert said(tmp_path) == []
+    assert juice["turn"]["user_msg"] == "juice"
+
+
+def test_dropping_needs_ids_or_all_and_leaves_the_others(tmp_path):
+    park(tmp_path, "tea", "juice")
+    ids = [letter["id"] for letter in json.loads(command(tmp_path, "list", "--json"))]
+    command(tmp_path, "drop", code=2)
+    command(tmp_path, "drop", "--all", ids[0], code=2)
+    command(tmp_path, "drop", "unknown", code=1)
+    assert said(tmp_path) == ["tea", "juice"]
+    assert command(tmp_path, "drop", ids[0]) == "1 turns were dropped.\n"
+    assert said(tmp_path) == ["juice"]
+    [gone] = json.loads(command(tmp_path, "drop", "--all", "--json"))
+    assert gone["id"] == ids[1]
+    assert "juice" not in (tmp_path / ".tomldiary" / "journal" / "dead-letters.toml").read_text()
+
+
+def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+    command(tmp_path / "none", "list", code=2)
+    assert not (tmp_path / "none").exists()

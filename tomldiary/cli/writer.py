@@ -1,0 +1,92 @@
+"""`writer`: the turns that a background writer could not apply."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tomldiary.backends.local import LocalBackend
+from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.errors import InvalidValue
+from tomldiary.writing.dead_letters import DeadLetter, DeadLetters
+from tomldiary.writing.putting_back import put_back
+
+__all__ = ["writer_commands"]
+
+writer_commands = typer.Typer(
+    help="Turns that a background writer could not apply: list, retry or drop them.",
+    no_args_is_help=True,
+)
+
+_Path = Annotated[str, typer.Option(help="The folder of the memory.")]
+_Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
+_All = Annotated[bool, typer.Option("--all", help="All of them.")]
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@writer_commands.command("list")
+def list_letters(*, path: _Path = "./memories", as_json: _Json = False) -> None:
+    """Show the turns that could not be applied, oldest first, with the error."""
+    found = _letters(path).list()
+    if as_json:
+        print_json([_shown(letter) for letter in found])
+        return
+    for letter in found:
+        print_text(f"{one_line(letter.id)}  {letter.parked}  tries: {letter.attempts}")
+        print_text(
+            f"    user {one_line(letter.turn.user_id)}, session {one_line(letter.turn.session_id)}"
+        )
+        print_text(f"    said: {one_line(letter.turn.user_msg)}")
+        print_text(f"    error: {one_line(letter.error)}")
+    print_text(f"{len(found)} turns in the dead letters.")
+
+
+@writer_commands.command()
+def retry(
+    ids: _Ids = None, *, path: _Path = "./memories", every: _All = False, as_json: _Json = False
+) -> None:
+    """Put turns back into a journal; a running writer applies them within ten seconds, else the next one."""
+    backend = _backend(path)
+    taken = _letters(path).take(_chosen(ids, every=every), lambda them: put_back(backend, them))
+    _tell("put back", taken, as_json=as_json)
+
+
+@writer_commands.command()
+def drop(
+    ids: _Ids = None, *, path: _Path = "./memories", every: _All = False, as_json: _Json = False
+) -> None:
+    """Remove turns for good."""
+    taken = _letters(path).take(_chosen(ids, every=every), lambda _them: None)
+    _tell("dropped", taken, as_json=as_json)
+
+
+def _backend(path: str) -> LocalBackend:
+    if not Path(path).is_dir():
+        raise InvalidValue("there is no such folder", where=path)
+    return LocalBackend(path)
+
+
+def _letters(path: str) -> DeadLetters:
+    return DeadLetters(_backend(path).journal_root)
+
+
+def _chosen(ids: list[str] | None, *, every: bool) -> list[str] | None:
+    if bool(ids) == every:
+        raise InvalidValue("name the turns by their ids, or say --all")
+    return None if every else ids
+
+
+def _tell(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
+    if as_json:
+        print_json([_shown(letter) for letter in letters])
+    else:
+        print_text(f"{len(letters)} turns were {what}.")
+    if not letters:
+        raise typer.Exit(1)
+
+
+def _shown(letter: DeadLetter) -> dict[str, Any]:
+    return asdict(letter)

@@ -1,0 +1,71 @@
+"""Whose a journal is: its writer holds a lock on the folder's owner file for as long as it lives."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.files import make_folder, sync_folder
+from tomldiary.writing.locked import try_lock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["claim_dead", "claim_new", "give_up"]
+
+_OWNER = "owner.lock"
+_FLAGS = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+def claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
+    """Make a folder for a journal, and return it with the descriptor of its locked owner file.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    make_folder(root, sync=sync)
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    hidden = root / f".{name}"
+    hidden.mkdir(mode=0o700)
+    hidden.chmod(0o700)
+    owner = os.open(hidden / _OWNER, _FLAGS | os.O_CREAT, 0o600)
+    os.fchmod(owner, 0o600)
+    try_lock(owner)
+    # Nobody looks at a hidden folder, so nobody takes it for a dead writer's before it is locked.
+    hidden.rename(root / name)
+    if sync:
+        sync_folder(root)
+    return root / name, owner
+
+
+def claim_dead(folder: Path) -> int | None:
+    """Return the descriptor of a journal's owner file, now locked by us; None if its writer lives.
+
+    Locks end with their process, so there is no age or number of a process to be judged by.
+    """
+    try:
+        owner = os.open(folder / _OWNER, _FLAGS)
+    except OSError:
+        return None
+    if try_lock(owner) and _is_at(owner, folder / _OWNER):
+        return owner
+    os.close(owner)
+    return None
+
+
+def give_up(folder: Path) -> None:
+    """Remove an empty journal; its owner file is still locked."""
+    (folder / _OWNER).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # damaged records stay for people to look at
+        folder.rmdir()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Tell whether the open file still stands at its place: its owner may just have removed it."""
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False

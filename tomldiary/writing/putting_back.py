@@ -1,0 +1,34 @@
+"""Dead letters on their way back: into a journal that any writer takes over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.writing.entries import render_turn
+from tomldiary.writing.job import Job
+from tomldiary.writing.journal import Journal
+
+if TYPE_CHECKING:
+    from tomldiary.backends.local import LocalBackend
+    from tomldiary.writing.dead_letters import DeadLetter
+
+__all__ = ["put_back"]
+
+
+def put_back(backend: LocalBackend, letters: list[DeadLetter]) -> None:
+    """Write turns to a journal and let go of it; they keep their ids, so none is applied twice.
+
+    Raises:
+        BackendError: The journal could not be written.
+    """
+    jobs: list[Job] = []
+    for letter in letters:
+        job = Job(letter.turn, letter.id, is_new=False)
+        job.rendered = render_turn(letter.turn, letter.id, letter.queued)
+        jobs.append(job)
+    journal = Journal.create(backend.journal_root, sync=True)
+    try:
+        journal.append_turns(jobs, backend.epoch)
+        journal.sync()
+    finally:
+        journal.close()
