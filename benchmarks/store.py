@@ -1,6 +1,6 @@
 """A diary as a LangGraph store beside LangGraph's own stores: the same operations, in the same run.
 
-    python benchmarks/store.py [--rounds 5] [--items 10000] [--path DIR] [--durability full] [--profile ROW]
+    python benchmarks/store.py [--rounds 5] [--items 10000] [--path DIR] [--durability full] [--only ROW] [--profile ROW]
 
 Every round measures all stores one after the other for each row, so that a busy machine slows all; the
 median of the rounds is shown, and ratios to SqliteStore (above 1: the diary is faster). SqliteStore and
@@ -183,6 +183,7 @@ def main() -> None:
     parser.add_argument("--path")
     parser.add_argument("--durability", default="full")
     parser.add_argument("--profile", help="show where the time of one row goes")
+    parser.add_argument("--only", default="", help="rows whose name begins like this")
     parser.add_argument("--no-vectors", action="store_true")
     options = parser.parse_args()
     with ExitStack() as stack:
@@ -208,6 +209,7 @@ def main() -> None:
                 {n: vector_stores(place, n, stack) for n in (100, 1000, options.items)}
             )
         todo += async_rows(stores, place, runner, stack)
+        todo = [row for row in todo if row.name.startswith(options.only)]
         if options.profile:
             profile(next(row for row in todo if row.name.startswith(options.profile)), runner)
             return

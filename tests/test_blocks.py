@@ -204,4 +204,4 @@ def test_a_block_that_exceeds_the_budget_is_left_out_whole(alice):
     alice.upsert_preference("likes", "tea")
     shown = alice.render(max_tokens=100)
     assert "word" not in shown
-    assert "2 more facts" in shown
+    assert "- likes: tea\n(1 more facts" in shown

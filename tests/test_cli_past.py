@@ -56,6 +56,21 @@ def texts(user, category="likes"):
 # history and why
 
 
+def test_history_drops_what_is_old_only_when_told_twice(alice, call):
+    out = call("history", "--keep", "2", check=0)[1]
+    assert out.startswith("Nothing was dropped: transactions 1 (20")
+    assert len(alice.history()) == 4
+    assert json.loads(call("history", "--keep", "2", "--yes", "--json", check=0)[1])["first"] == 2
+    assert [change.seq for change in alice.history()] == [4, 3]
+    assert "transactions 2 (20" in call("history", "--before", "2020-01-01", "--yes", check=0)[1]
+    code, _, err = call("history", "--before", "3", "--yes")
+    assert code == 2
+    assert "expected a time" in err
+    code, _, err = call("show", "--at", "1")
+    assert code != 0
+    assert "kept from transaction 2" in err
+
+
 def test_history_tells_newest_first_what_changed_and_who_did_it(alice, call):
     lines = call("history", check=0)[1].splitlines()
     told = [line for line in lines if line[:5].strip().isdecimal()]

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from tomldiary import Diary
+from tomldiary import Diary, ranking
 from tomldiary.injection import next_injection
 from tomldiary.ranking import MemoryLines
 from tomldiary.render import render_memory
@@ -128,6 +128,15 @@ def known_to_a_reader(told):
 
 def key_of(fact):
     return fact.split(":")[0] if fact.startswith(("persona", "notes")) else fact
+
+
+def test_what_was_forgotten_is_not_kept_as_a_line_either():
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("likes", "the secret")
+    assert alice.memory_lines().shown == ["likes: the secret"]
+    assert "the secret" in str([fact.line for fact in ranking._facts.values()])
+    alice.forget(everything=True)
+    assert "the secret" not in str([fact.line for fact in ranking._facts.values()])
 
 
 TAGS = [

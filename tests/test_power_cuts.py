@@ -305,6 +305,7 @@ def crashes_again(workload, disk, monkeypatch, states, number):
                     second,
                     how=f"{first.how}, at step {first.step}, then {second.how}",
                     acknowledged=first.acknowledged,
+                    is_power_cut=True,  # the machine was restarted since, whatever came then
                 )
         if found == number:
             return

@@ -24,8 +24,10 @@ from pydantic_ai.messages import (
     ModelMessage,
     ModelRequest,
     ModelResponse,
+    TextContent,
     TextPart,
     ToolCallPart,
+    ToolReturn,
     ToolReturnPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -281,6 +283,19 @@ def test_what_the_diary_itself_told_the_model_is_not_handed_in(tmp_path: Path):
     turn = setting.the_turn("completed", "Good choice.")
     assert "the colour green" in seen[0]
     assert "green" not in turn.user_msg + turn.assistant_msg
+
+
+def test_what_tools_and_other_applications_put_in_is_not_taken_for_the_users_word(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> ToolReturn:
+        return ToolReturn("seen", content="I like what the web page says.")
+
+    other = TextContent("I like another memory.", metadata={"origin": "somebody.else"})
+    marked = TextContent(SAID, metadata={"language": "en"})
+    asyncio.run(setting.agent.run([marked, other]))
+    setting.the_turn("completed", "Let me see.\n\nGood choice.")
 
 
 def test_only_the_turn_itself_is_handed_in_and_not_those_before_it(tmp_path: Path):

@@ -6,7 +6,7 @@
     alice = diary.user("alice")
     alice.add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
 
-Importing the package loads no framework; what is rarely needed is loaded when it is first named.
+Importing the package loads next to nothing; each name is loaded when it is first used.
 """
 
 from __future__ import annotations
@@ -14,26 +14,22 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.blocks import TextBlock
-from tomldiary.compaction import CompactionConfig
-from tomldiary.constraints import Constraint
-from tomldiary.default_table import DefaultPrefTable
-from tomldiary.diary import Diary, TOMLDiary
-from tomldiary.draft import MemoryDeps
-from tomldiary.episodes import Episode
-from tomldiary.errors import Conflict, DiaryError, Forgotten
-from tomldiary.facts import Fact
-from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
-from tomldiary.recall import Hit
-from tomldiary.user import UserDiary
-
 if TYPE_CHECKING:
+    from tomldiary.blocks import TextBlock
+    from tomldiary.compaction import CompactionConfig
+    from tomldiary.constraints import Constraint
+    from tomldiary.default_table import DefaultPrefTable
+    from tomldiary.diary import Diary, TOMLDiary
+    from tomldiary.draft import MemoryDeps
+    from tomldiary.episodes import Episode
+    from tomldiary.errors import Conflict, DiaryError, Forgotten
     from tomldiary.extractor_factory import (
         build_extractor,
         compactor_agent,
         extractor_agent,
         extractor_prompt_check,
     )
+    from tomldiary.facts import Fact
     from tomldiary.forgetting import ForgetReceipt
     from tomldiary.loaders import (
         ConversationLoader,
@@ -41,18 +37,21 @@ if TYPE_CHECKING:
         load_conversations,
         load_preferences,
     )
+    from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
     from tomldiary.pretty_print import (
         ConversationsPrinter,
         PreferencesPrinter,
         pretty_print_conversations,
         pretty_print_preferences,
     )
+    from tomldiary.recall import Hit
     from tomldiary.schema import (
         get_conversations_schema,
         get_preferences_schema,
         show_conversations_schema,
         show_preferences_schema,
     )
+    from tomldiary.user import UserDiary
     from tomldiary.writer import (
         MemoryWriter,
         Receipt,
@@ -106,16 +105,33 @@ __all__ = [
     "shutdown_all_background_tasks",
 ]
 
-_LAZY = {
+_HOMES = {
+    "CompactionConfig": "compaction",
+    "Conflict": "errors",
+    "Constraint": "constraints",
+    "ConversationItem": "models",
     "ConversationLoader": "loaders",
     "ConversationsPrinter": "pretty_print",
+    "DefaultPrefTable": "default_table",
+    "Diary": "diary",
+    "DiaryError": "errors",
+    "Episode": "episodes",
+    "Fact": "facts",
     "ForgetReceipt": "forgetting",
+    "Forgotten": "errors",
+    "Hit": "recall",
+    "MemoryDeps": "draft",
     "MemoryWriter": "writer",
+    "MetaInfo": "models",
+    "PreferenceItem": "models",
     "PreferenceLoader": "loaders",
     "PreferencesPrinter": "pretty_print",
     "Receipt": "writer",
     "RetryPolicy": "writer",
+    "TOMLDiary": "diary",
+    "TextBlock": "blocks",
     "Turn": "writer",
+    "UserDiary": "user",
     "build_extractor": "extractor_factory",
     "compactor_agent": "extractor_factory",
     "extractor_agent": "extractor_factory",
@@ -133,10 +149,11 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    module = _LAZY.get(name)
+    module = _HOMES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{module}"), name)
+    found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return found
 
 
 def __dir__() -> list[str]:

@@ -21,10 +21,11 @@ from tomldiary.errors import (
     NestedTransaction,
 )
 from tomldiary.forks import renew_after_fork
-from tomldiary.history import next_sequence, operation_of
+from tomldiary.history import next_sequence, operation_of, render_record
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
+from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from tomldiary.backends.base import Backend
     from tomldiary.forgetting import ForgetReceipt, Selection
+    from tomldiary.history import Record
     from tomldiary.toml.edit import Edit
 
 __all__ = ["Engine", "Source", "Transaction"]
@@ -245,6 +247,24 @@ class Engine:
                     self._operations.pop(user, None)
                     for key in [key for key in self._cache if key[0] == user]:
                         del self._cache[key]
+
+    def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
+        """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
+
+        Raises:
+            NestedTransaction: A transaction is open here.
+            BackendError: The storage failed; what is left of history fits together.
+        """
+        joined = OPEN.get()
+        if joined is not None and joined.is_joined_by(self, user):
+            raise NestedTransaction(
+                "a transaction of this user is open here. Drop history outside of it."
+            )
+        with self.backend.lock(user, self.lock_timeout):
+            snapshot = cut(Timeline(self.backend, user))
+            if snapshot is not None:
+                self.backend.prune(user, snapshot.seq, render_record(snapshot))
+                self._operations.pop(user, None)
 
     @contextmanager
     def transaction(

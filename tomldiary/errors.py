@@ -12,7 +12,8 @@ DiaryError
 ├── DocumentError                      a document that cannot be used; has path, line, column
 │   ├── InvalidTOML (ValueError)       does not parse
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
-│   └── NewerVersion                   written by a newer version; never rewritten
+│   ├── NewerVersion                   written by a newer version; never rewritten
+│   └── HistoryPruned                  older than the history that is kept
 ├── Conflict                           somebody else changed what this write was based on
 ├── Forgotten                          something was forgotten while this work was under way
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
@@ -37,6 +38,7 @@ __all__ = [
     "DocumentError",
     "ExtractionError",
     "Forgotten",
+    "HistoryPruned",
     "IdentifierError",
     "ImmutableEntry",
     "InvalidTOML",
@@ -143,6 +145,26 @@ class UnsafeDocument(DocumentError, ValueError):
 
 class NewerVersion(DocumentError):
     """A document written by a newer version of the format; it is never rewritten."""
+
+
+class HistoryPruned(DocumentError):
+    """Something older than the kept history was asked for.
+
+    Attributes:
+        first: The oldest transaction that can be looked back to.
+        since: When that was, ISO 8601.
+    """
+
+    def __init__(self, first: int, since: str) -> None:
+        super().__init__(
+            f"history is kept from transaction {first} ({since}) on; what was before was dropped. Ask for"
+            f" {first} or later."
+        )
+        self.first = first
+        self.since = since
+
+    def __reduce__(self) -> tuple[type[HistoryPruned], tuple[int, str]]:
+        return type(self), (self.first, self.since)
 
 
 class Conflict(DiaryError):

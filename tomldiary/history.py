@@ -32,19 +32,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "HEADER",
+    "SNAPSHOT",
     "Change",
     "Record",
     "block_changes",
+    "is_snapshot",
     "next_sequence",
     "operation_of",
     "parse_record",
     "redo",
     "render_record",
+    "result_kinds",
     "undo",
 ]
 
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
+SNAPSHOT = "snapshot"
+"""Type of the record that stands for all transactions up to its own number: the documents as they were then."""
+_SNAPSHOT = re.compile(
+    rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
+)
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
@@ -208,6 +216,21 @@ def operation_of(text: str) -> tuple[str, str]:
         return "", ""
     found = tomllib.loads("\n".join(lines))
     return found.get("operation", ""), found.get("content", "")
+
+
+_RESULT = re.compile(rf"^result = \{{( {_PAIR}(?:, {_PAIR})* |)\}}$", re.MULTILINE)
+
+
+def result_kinds(text: str) -> list[str]:
+    """Return the documents that a record's text says it led to, without parsing it."""
+    found = _RESULT.search(text)
+    names = _PAIRS.findall(found[1]) if found is not None else []
+    return [_text(name) if name[0] == '"' else name for name, _ in names]
+
+
+def is_snapshot(text: str) -> bool:
+    """Tell whether a record's text is that of a snapshot, without parsing it."""
+    return _SNAPSHOT.match(text) is not None
 
 
 def redo(text: str, record: Record, doc: str) -> str:

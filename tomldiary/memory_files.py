@@ -174,11 +174,9 @@ class MemoryFiles:
 
     def paths(self, prefix: str = "") -> Iterator[str]:
         """Yield the paths that begin with a prefix, sorted."""
-        head, slash, _ = prefix.partition("/")
-        owners = {SHARED_OWNER, head} if slash else {SHARED_OWNER, *self.diary.users()}
         found = (
             path
-            for owner in owners
+            for owner in self._owners_below(prefix)
             for name, _ in Blocks(self.diary.engine.document(owner, _KIND)).entries()
             if (path := _path(owner, name)) is not None and path.startswith(prefix)
         )
@@ -186,9 +184,8 @@ class MemoryFiles:
 
     def search(self, prefix: str, query: str, limit: int) -> list[Found]:
         """Return the files directly below a prefix that match a query best, by stemmed words."""
-        head, slash, _ = prefix.partition("/")
         found: list[Found] = []
-        for owner in {SHARED_OWNER, head} if slash else {SHARED_OWNER, *self.diary.users()}:
+        for owner in self._owners_below(prefix):
             for hit in self.diary.user(owner).recall(query, _ALL, kinds=(_KIND,)):
                 path = _path(owner, hit.key)
                 if path is None or not path.startswith(prefix) or "/" in path[len(prefix) :]:
@@ -196,6 +193,11 @@ class MemoryFiles:
                 found.append(Found(path, hit.text, hit.reasons, hit.score))
         found.sort(key=lambda one: (-one.score, one.path))
         return found[:limit]
+
+    def _owners_below(self, prefix: str) -> set[str]:
+        head, slash, _ = prefix.partition("/")
+        users = set(self.diary.users()) if not slash else {head} - {""}
+        return {SHARED_OWNER, *users}
 
     def _change(
         self,

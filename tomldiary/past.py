@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import difflib
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.episodes import homes_of
-from tomldiary.errors import Conflict, DiaryError, UnknownEntry
+from tomldiary.errors import Conflict, DiaryError, DocumentError, UnknownEntry
 from tomldiary.fact_rules import FactRules
+from tomldiary.history import SNAPSHOT
 from tomldiary.outside import NOTHING
 from tomldiary.preferences import Preferences
-from tomldiary.timeline import Timeline
+from tomldiary.retention import Retention
+from tomldiary.timeline import Timeline, pruned
 from tomldiary.toml.document import Document
+from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import render_path, same_value
 from tomldiary.transaction import Source
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tomldiary.engine import Engine
     from tomldiary.history import Record
@@ -93,7 +97,7 @@ class Rollback:
     """Facts whose type does not let them go back; `force` changes nothing about that."""
 
 
-class Past:
+class Past(Retention):
     """The looking-back half of `UserDiary`."""
 
     diary: Any
@@ -137,7 +141,9 @@ class Past:
             else next((change.after or change.before for change in reversed(changes)), None)
         )
         if entry is None:
-            raise UnknownEntry(key, "It is not in the kept history either.")
+            kept = self.kept_history()
+            since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
+            raise UnknownEntry(key, f"It is not in the kept history either{since}.")
         count = entry.get("_count", entry.get("_turns", 1))
         return Origin(
             key=_key(path),
@@ -164,16 +170,19 @@ class Past:
         Raises:
             DocumentError: History does not reach back that far.
         """
-        timeline = self._timeline()
-        newest = next((record.seq for record in timeline.records()), 0)
-        first = newest - 1 if before is None else self._sequence(before)
+        if before is None:
+            newest = next((record.seq for record in self._timeline().records()), 0)
+            before = max(0, newest - 1)
+        kinds = self._kinds()
+        texts = self._texts(before, kinds)
+        later = None if after is None else self._texts(after, kinds)
         found: list[Difference] = []
-        for kind in self._kinds():
-            old = _entries_of(Document.parse(timeline.text(kind, first)), kind)
+        for kind in texts:
+            old = _entries_of(Document.parse(texts[kind]), kind)
             new = _entries_of(
                 self._engine.document(self.user_id, kind)
-                if after is None
-                else Document.parse(timeline.text(kind, self._sequence(after))),
+                if later is None
+                else Document.parse(later[kind]),
                 kind,
             )
             found += [
@@ -187,17 +196,18 @@ class Past:
 
     def diff_text(self, before: int | datetime, after: int | datetime | None = None) -> str:
         """Return the same difference as a unified diff of the files."""
-        timeline = self._timeline()
+        kinds = self._kinds()
+        texts = self._texts(before, kinds)
+        later = None if after is None else self._texts(after, kinds)
         parts: list[str] = []
-        for kind in self._kinds():
-            old = timeline.text(kind, self._sequence(before))
-            new = (
-                self._engine.document(self.user_id, kind).text
-                if after is None
-                else timeline.text(kind, self._sequence(after))
-            )
+        for kind in texts:
+            new = self._engine.document(self.user_id, kind).text if later is None else later[kind]
             lines = difflib.unified_diff(
-                old.split("\n"), new.split("\n"), f"{kind}.toml", f"{kind}.toml", lineterm=""
+                texts[kind].split("\n"),
+                new.split("\n"),
+                f"{kind}.toml",
+                f"{kind}.toml",
+                lineterm="",
             )
             parts += lines
         return "\n".join(parts)
@@ -209,15 +219,16 @@ class Past:
             at: A transaction number, or a time (without a zone: UTC).
 
         Raises:
+            HistoryPruned: What was before the kept history was dropped; names what is kept.
             DocumentError: History does not reach back that far.
         """
         from tomldiary.user import UserDiary  # noqa: PLC0415 - which is made of this module
 
-        timeline = self._timeline()
         seq = self._sequence(at)
-        frozen = _Frozen(timeline, seq, self._kinds())
-        for kind in _USUAL:
-            frozen.document(self.user_id, kind)  # says right now if history does not reach back
+        kinds = self._kinds()
+        frozen = _Frozen(lambda kind: self._texts(seq, [kind])[kind], seq, kinds)
+        # Says right now if history does not reach back.
+        frozen.keep(self._texts(seq, _USUAL))
         return UserDiary(self.diary, self.user_id, engine=cast("Any", frozen))
 
     aas_of = async_twin(as_of)
@@ -249,6 +260,7 @@ class Past:
         Raises:
             Conflict: There is nothing to undo, an entry was changed since (`keys` lists them), or
                 something was forgotten since. Nothing is written.
+            HistoryPruned: Some of it is older than the kept history. Nothing is written.
         """
         source = Source("rollback", session_id or "", actor, reason)
         with self._engine.transaction(self.user_id, source) as transaction:
@@ -295,7 +307,7 @@ class Past:
 
     def _kinds(self) -> list[str]:
         """Return all documents there are or were, as far as history is kept."""
-        known = {kind for record in self._timeline().records() for kind in record.results}
+        known = self._timeline().kinds()
         known.update(self._engine.backend.kinds(self.user_id))
         return [*_USUAL, *sorted(known.difference(_USUAL))]
 
@@ -314,8 +326,14 @@ class Past:
         for kind, states in back.items():
             edit = transaction.edit(kind)
             after: Path | None = None
+            order: list[Path] = []
+            if any(edit.table(path) is None for path in states):  # what is there stays where it is
+                text = self._texts(oldest - 1, [kind])[kind]
+                order = [
+                    block.path for block in split_blocks(text) if block.path and not block.is_array
+                ]
             # In their order, so that each finds what it stood behind, or what that stood behind.
-            for path in Document.parse(self._timeline().text(kind, oldest - 1)).index:
+            for path in order:
                 state = states.pop(path, None)
                 if state is not None:
                     edit.restore(path, state[0].text, state[1], after=after)
@@ -333,6 +351,8 @@ class Past:
         for record in self._timeline().records():
             if floor is not None and record.seq <= floor:
                 break
+            if record.type == SNAPSHOT:
+                raise pruned(record)
             if record.type == "forget":
                 forgotten = forgotten or record.seq
             if session_id is not None and record.session != session_id:
@@ -349,6 +369,16 @@ class Past:
 
     def _timeline(self) -> Timeline:
         return Timeline(self._engine.backend, self.user_id)
+
+    def _texts(self, at: int | datetime, kinds: Collection[str]) -> dict[str, str]:
+        """Return the texts of documents as they were at a point of history."""
+        now: dict[str, str] = {}
+        for kind in kinds:
+            with suppress(DocumentError):  # a file that cannot be read is not needed to look back
+                known = self._engine.load(self.user_id, kind)
+                if known is not None and (known.is_logged or known.logged is not None):
+                    now[kind] = (known.logged or known.document).text
+        return self._timeline().texts(kinds, self._sequence(at), now)
 
     def _sequence(self, at: int | datetime) -> int:
         return self._timeline().sequence_at(at) if isinstance(at, datetime) else at
@@ -380,8 +410,8 @@ _States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
 class _Frozen:
     """Stands in for the engine of a past state: reads what was, writes nothing."""
 
-    def __init__(self, timeline: Timeline, seq: int, kinds: list[str]) -> None:
-        self._timeline = timeline
+    def __init__(self, text_of: Callable[[str], str], seq: int, kinds: list[str]) -> None:
+        self._text_of = text_of
         self._kinds = kinds
         self._documents: dict[str, Document] = {}
         self.seq = seq
@@ -393,8 +423,12 @@ class _Frozen:
         if kind not in self._kinds:
             return NOTHING
         if kind not in self._documents:
-            self._documents[kind] = Document.parse(self._timeline.text(kind, self.seq))
+            self.keep({kind: self._text_of(kind)})
         return self._documents[kind]
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """Take in documents as they were."""
+        self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
 
     def kinds(self, _user: str) -> list[str]:
         """Return the documents there were."""
@@ -438,6 +472,8 @@ def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | Non
 
 def _entries(record: Record) -> Iterator[HistoryEntry]:
     """Yield what a record did to each entry."""
+    if record.type == SNAPSHOT:
+        return
     for kind in dict.fromkeys(change.doc for change in record.changes):
         old: dict[Path, dict[str, Any]] = {}
         new: dict[Path, dict[str, Any]] = {}

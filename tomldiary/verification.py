@@ -14,7 +14,7 @@ from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.segments import damaged, segments
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
-from tomldiary.history import parse_record, redo
+from tomldiary.history import SNAPSHOT, parse_record, redo
 from tomldiary.timeline import EMPTY
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
@@ -205,6 +205,11 @@ def _damaged(
 def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -> Damage | None:
     """Redo one whole record."""
     before = walked.newest
+    if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
+        before = None  # older records were dropped, but not all of their files are gone yet
+        known = {kind: digest(text) for kind, text in texts.items() if text}
+        if any(known.get(kind, wanted) != wanted for kind, wanted in record.results.items()):
+            return Damage(place, record.seq, "the snapshot differs from what the records led to.")
     if before is not None and record.seq != before.seq + 1:
         return Damage(
             place,

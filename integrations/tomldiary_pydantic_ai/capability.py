@@ -6,7 +6,6 @@ import asyncio
 import copy
 import hashlib
 import json
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from dataclasses import KW_ONLY, dataclass, field
@@ -14,30 +13,25 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic_ai import DeferredToolRequests, RunContext
 from pydantic_ai.capabilities import AbstractCapability
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    TextContent,
-    UserPromptPart,
-)
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue, WriterBusy
+from tomldiary.errors import InvalidValue
 from tomldiary.injection import HOW_TO_READ, next_injection
 from tomldiary.logging import get_logger
 from tomldiary.ranking import MemoryLines
 from tomldiary.receipts import Turn, TurnStatus
 from tomldiary.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
-    ORIGIN,
     answered,
+    as_data,
     asked,
     has_prompt,
     prompt_words,
     told,
 )
 from tomldiary_pydantic_ai.features import CAN_APPEND, appending, durable_operation
+from tomldiary_pydantic_ai.handing_in import hand_in
 from tomldiary_pydantic_ai.identity import RunOwner, Who  # noqa: TC001 - the same
 from tomldiary_pydantic_ai.spans import span
 from tomldiary_pydantic_ai.toolset import DiaryToolset
@@ -47,6 +41,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.agent.abstract import AgentInstructions
     from pydantic_ai.capabilities import WrapRunHandler
+    from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.run import AgentRunResult
 
@@ -56,7 +51,6 @@ _logger = get_logger(__name__)
 
 
 _REMEMBERED_RUNS = 4096
-_PATIENCE = 0.02  # seconds between two tries to hand in a turn while the writer's queue is full
 
 
 class _CapabilityToolset(DiaryToolset[AgentDepsT]):
@@ -299,7 +293,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             text = await self._news(ctx, run.owner, before)
             if text:
                 before.append(text)
-                message = _as_data(text, ctx, run.scope)
+                message = as_data(text, ctx, run.scope)
                 request_context.messages = [*request_context.messages, message]
                 ctx.messages.append(message)
         run.was_told = run.was_told or bool(before)
@@ -389,37 +383,4 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         writer = self.writer
         assert writer is not None  # noqa: S101 - nothing is handed in without one
         turn = Turn(user, session, user_msg, assistant_msg, status=status, operation_id=run_id)
-        if status == "cancelled":
-            _hand_in_at_once(writer, turn)
-            return
-        try:
-            await writer.submit_turn(turn)  # in the journal, when the run ends
-        except asyncio.CancelledError:
-            _hand_in_at_once(writer, turn)
-            raise
-
-
-def _hand_in_at_once(writer: MemoryWriter, turn: Turn) -> None:
-    """Hand in a turn without making who is being cancelled wait; in a thread, while there is no room."""
-    try:
-        writer.submit_nowait(turn)
-    except WriterBusy:
-        asyncio.get_running_loop().run_in_executor(None, _insist, writer, turn)
-
-
-def _insist(writer: MemoryWriter, turn: Turn) -> None:
-    while True:
-        try:
-            writer.submit_nowait(turn)
-        except WriterBusy:
-            time.sleep(_PATIENCE)
-        else:
-            return
-
-
-def _as_data(text: str, ctx: RunContext[Any], scope: str) -> ModelRequest:
-    mark = {"origin": ORIGIN, "scope": scope}
-    message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
-    message.run_id = ctx.run_id
-    message.conversation_id = ctx.conversation_id
-    return message
+        await hand_in(writer, turn)

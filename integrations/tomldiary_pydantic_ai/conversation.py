@@ -17,21 +17,22 @@ from pydantic_core import to_json
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage
 
-__all__ = ["ORIGIN", "answered", "asked", "has_prompt", "is_ours", "prompt_words", "told"]
+__all__ = ["answered", "as_data", "asked", "has_prompt", "prompt_words", "told"]
 
 ORIGIN = "tomldiary.v1"
 """Marks what the diary put into a conversation; models do not see it."""
 
 
-def is_ours(item: object, scope: str | None = None) -> bool:
-    """Tell whether a part of a prompt was put there by a diary; with `scope`, by that one."""
+def _origin(item: object) -> tuple[str | None, str | None]:
+    """Return who put a part into a prompt, and for which memory; None if a user may have said it."""
     metadata = item.metadata if isinstance(item, TextContent) else None
     if not isinstance(metadata, Mapping):
-        return False
+        return None, None
     marks = cast("Mapping[str, Any]", metadata)
-    return marks.get("origin") == ORIGIN and scope in (None, marks.get("scope"))
+    return marks.get("origin"), marks.get("scope")
 
 
 def told(messages: Sequence[ModelMessage], scope: str) -> list[str]:
@@ -49,9 +50,18 @@ def told(messages: Sequence[ModelMessage], scope: str) -> list[str]:
                 texts += [
                     item.content
                     for item in _items(part)
-                    if isinstance(item, TextContent) and is_ours(item, scope)
+                    if isinstance(item, TextContent) and _origin(item) == (ORIGIN, scope)
                 ]
     return texts
+
+
+def as_data(text: str, ctx: RunContext[Any], scope: str) -> ModelRequest:
+    """Return a message of the user's channel that `told` knows again; it belongs to the run."""
+    mark = {"origin": ORIGIN, "scope": scope}
+    message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
+    message.run_id = ctx.run_id
+    message.conversation_id = ctx.conversation_id
+    return message
 
 
 def has_prompt(message: ModelMessage | None) -> bool:
@@ -67,7 +77,8 @@ def asked(messages: Sequence[ModelMessage], run_id: str | None, prompt: object) 
     texts = [
         words
         for message in messages
-        if isinstance(message, ModelRequest) and message.run_id == run_id
+        # What stands beside the results of tools comes from tools.
+        if has_prompt(message) and message.run_id == run_id
         for part in message.parts
         if isinstance(part, UserPromptPart) and (words := prompt_words(part.content))
     ]
@@ -89,7 +100,10 @@ def answered(messages: Sequence[ModelMessage], run_id: str | None, output: objec
 
 
 def prompt_words(prompt: object) -> str | None:
-    """Return the text of a prompt, which may be text, a sequence of parts, or nothing; not what is ours."""
+    """Return the text of a prompt, which may be text, a sequence of parts, or nothing.
+
+    What an application put into it, this one or another, is not the user's.
+    """
     if isinstance(prompt, str):
         return prompt
     if not isinstance(prompt, Sequence):
@@ -97,7 +111,7 @@ def prompt_words(prompt: object) -> str | None:
     texts: list[str] = []
     for item in cast("Sequence[Any]", prompt):
         text = item if isinstance(item, str) else getattr(item, "content", None)
-        if isinstance(text, str) and not is_ours(item):
+        if isinstance(text, str) and _origin(item)[0] is None:
             texts.append(text)
     return "\n".join(texts) or None
 

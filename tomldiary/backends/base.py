@@ -156,6 +156,14 @@ class Backend(Protocol):
         """Remove a selection from documents and history; the caller holds the user's lock."""
         ...
 
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Let the record `snapshot` stand for all history up to transaction `seq`; the caller holds the lock.
+
+        Raises:
+            BackendError: The storage failed; history is as before, or begins with the snapshot.
+        """
+        ...
+
     def place(self, user: str, kind: str) -> str:
         """Return where the document is, for messages to people."""
         ...

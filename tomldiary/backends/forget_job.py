@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
+from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.segments import damaged, new_segment, segments, split_records
 from tomldiary.erasure import Plan, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
@@ -220,6 +221,7 @@ class _Work:
         self._texts: list[list[str]] = []
         self._records: list[Record] = []
         _check_folder(folder / "history")
+        drop_superseded(folder / "history")
         for path in segments(folder / "history"):
             self._read_segment(path)
 

@@ -41,6 +41,7 @@ from tomldiary.backends.layout import (
     staged_name,
 )
 from tomldiary.backends.names import DurableNames, user_of
+from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import is_older_than_the_system, roll_forward, sweep
 from tomldiary.backends.segments import (
     append_records,
@@ -428,6 +429,7 @@ class LocalBackend(AsyncVerbs):
             record = parse_record(text)
             if staged or is_older_than_the_system(record):
                 roll_forward(folder, record, partial(self._temp_name, str(folder)))
+        drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         for name in staged:
             sweep(folder, name, newest)
@@ -452,6 +454,20 @@ class LocalBackend(AsyncVerbs):
         from tomldiary.backends.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
         return forget(self, user, selection)
+
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Let a snapshot stand for all history up to transaction `seq`; the caller holds the user's lock."""
+        self._tail(user)  # a torn end is cut off
+        try:
+            prune(self.folder(user) / "history", seq, snapshot)
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or self.folder(user)}: cannot be written ({error.strerror}). What is left of"
+                " history fits together. Check free space and permissions."
+            ) from error
+        finally:
+            self._tails.pop(user, None)
+            self._synced.drop(user)
 
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
 from tomldiary.errors import Conflict, IdentifierError
-from tomldiary.history import parse_record, render_record
+from tomldiary.history import next_sequence, parse_record, render_record
 from tomldiary.locks import UserLocks
 
 if TYPE_CHECKING:
@@ -128,6 +128,11 @@ class MemoryBackend(AsyncVerbs):
             for kind, found in self._documents.get(user, {}).items()
         }
         return replace(made.receipt, epoch=epoch, files=files)
+
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Let a snapshot stand for all history up to transaction `seq`; the caller holds the lock."""
+        kept = [text for text in self._records.get(user, []) if next_sequence(text) - 1 > seq]
+        self._records[user] = [snapshot, *kept]
 
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""

@@ -149,6 +149,9 @@ class SixVerbsBackend:
         }
         return replace(made.receipt, epoch=epoch, files=files)
 
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Do nothing: six methods keep no history."""
+
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""
         return f"{type(self.wrapped).__name__}:{user}/{kind}"

@@ -10,7 +10,7 @@ import threading
 from bisect import insort
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.forks import renew_after_fork
 from tomldiary.items.entry import Entry
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "Part", "Snapshot"]
 
-_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
+_PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
 
@@ -145,6 +145,15 @@ class Snapshot:
         return self.entries.get(key)
 
 
+class _Page(NamedTuple):
+    """The namespaces below one prefix, and the versions of all their documents."""
+
+    version: int
+    kinds: list[str]
+    tokens: list[Any]
+    snapshots: list[Snapshot]
+
+
 class Catalog:
     """The namespaces of one user. Thread-safe."""
 
@@ -159,6 +168,8 @@ class Catalog:
         self._listing: Any = None
         self._folders = [ROOT[:-1]]
         self._sorted: list[tuple[Namespace, str]] = []
+        self._version = 0
+        self._pages: dict[Namespace, _Page] = {}
         self.renew()
         renew_after_fork(self)
 
@@ -181,14 +192,37 @@ class Catalog:
         self._open()
         with self._guard:
             self._list()
-            wanted = [each for each in self._sorted if each[0][:size] == prefix]
-            known = [self._snapshots.get(base) for _, base in wanted]
-            fresh = self._are_fresh(known)
+            page = self._pages.get(prefix)
+            if page is not None and page.version == self._version and self._is_fresh(page):
+                return list(page.snapshots)
             found = [
-                before if before is not None and is_fresh else self._snapshot(base, namespace)
-                for (namespace, base), before, is_fresh in zip(wanted, known, fresh, strict=True)
+                self._snapshot(base, namespace)
+                for namespace, base in self._sorted
+                if namespace[:size] == prefix
             ]
+            if self._joined() is None:
+                self._remember(prefix, found)
         return [each for each in found if not each.is_empty]
+
+    def _remember(self, prefix: Namespace, found: list[Snapshot]) -> None:
+        parts = [part for each in found for part in each.parts]
+        if len(self._pages) >= _PAGES:
+            self._pages.clear()
+        # A file this fresh may change again without showing it.
+        if all(part.known is not None and not part.known.is_young for part in parts):
+            self._pages[prefix] = _Page(
+                self._version,
+                [part.kind for part in parts],
+                [part.known.token for part in parts if part.known is not None],
+                [each for each in found if not each.is_empty],
+            )
+
+    def _is_fresh(self, page: _Page) -> bool:
+        """Tell whether a page's documents are as they were; no new document is looked for."""
+        look = getattr(self._backend, "tokens", None)
+        if look is None or OPEN.get() is not None:
+            return False
+        return bool(look(self.user, page.kinds) == page.tokens)
 
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
@@ -196,23 +230,6 @@ class Catalog:
         A writer asks for this guard while it holds that lock; nobody may wait for them the other way round.
         """
         self._backend.token(self.user, "preferences")
-
-    def _are_fresh(self, snapshots: list[Snapshot | None]) -> list[bool]:
-        """Tell which snapshots show what their documents hold now; no new document is looked for."""
-        look = getattr(self._backend, "tokens", None)
-        if look is None or OPEN.get() is not None:
-            return [False] * len(snapshots)
-        kinds = [part.kind for each in snapshots if each is not None for part in each.parts]
-        tokens = iter(look(self.user, kinds))
-        fresh: list[bool] = []
-        for each in snapshots:
-            if each is None:
-                fresh.append(False)
-                continue
-            parts = each.parts
-            same = [part.is_at(token) for part, token in zip(parts, tokens, strict=False)]
-            fresh.append(len(parts) == len(self._numbers[each.base]) and False not in same)
-        return fresh
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""
@@ -244,12 +261,13 @@ class Catalog:
                 self._add(base, number, namespace)
                 return self._snapshot(base, namespace)  # there may be more
         if not found:
-            self._snapshots.pop(base, None)
+            self._version += self._snapshots.pop(base, None) is not None
             return Snapshot(self.user, namespace)
         before = self._snapshots.get(base)
         if before is not None and _same(before.parts, found):
             return before
         made = self._snapshots[base] = Snapshot(self.user, namespace, tuple(found))
+        self._version += 1
         return made
 
     def _part(self, kind: str) -> Part | None:
@@ -300,6 +318,7 @@ class Catalog:
             for base in numbers
         }
         self._numbers = numbers
+        self._version += 1
         self._sorted = sorted((labels, base) for base, labels in self._namespaces.items() if labels)
         for kind in self._parts.keys() - kinds:
             del self._parts[kind]
