@@ -212,7 +212,7 @@ class Catalog:
                     return list(page.snapshots)
             started = time.monotonic()
             found = [
-                self._snapshot(base, namespace)
+                self._snapshot(base, namespace, is_listed=True)
                 for namespace, base in self._sorted
                 if namespace[:size] == prefix
             ]
@@ -269,10 +269,12 @@ class Catalog:
         """Return the numbers of a namespace's documents as last seen."""
         return list(self._numbers.get(kind_of(self.user, namespace), []))
 
-    def _snapshot(self, base: str, namespace: Namespace) -> Snapshot:
+    def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
+        """Return a namespace; unless its documents were just listed, the next one is looked for."""
         numbers = self._numbers.get(base)
         found: list[Part] = []
-        for number in (*numbers, numbers[-1] + 1) if numbers else (1,):
+        looked_for = () if is_listed else (numbers[-1] + 1,) if numbers else (1,)
+        for number in (*(numbers or ()), *looked_for):
             part = self._part(part_name(base, number))
             if part is None:
                 self._dropped(base, number)
