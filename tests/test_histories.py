@@ -427,12 +427,15 @@ class Histories(RuleBasedStateMachine):
         found = self.alice.last_transaction()
         assert status != 0 or found > before
         kinds = {"preferences", *(["conversations"] if talk else [])}
-        if found == before + 1 and self.model.pending & kinds:
+        last = next(Timeline(self.diary.engine.backend, "alice").records(), None)
+        if found > before and last.type == "hand":
             # What people had saved was logged, and nothing behind it.
             files = {kind: self.model.saved[kind] for kind in self.model.pending & kinds}
             self.model.log_saved(kinds)
             for kind, state in files.items():
-                self.take_over(kind, self.file(kind).read_text(), state)
+                text = self.file(kind).read_text()
+                if text != Timeline(self.diary.engine.backend, "alice").text(kind):
+                    self.take_over(kind, text, state)
         elif found > before:
             entry = Entry(f"killed {number}", (), 1, "", "", self.model.stamp())
             self.model.commit({key: entry, **({talk: None} if talk else {})}, "transaction")

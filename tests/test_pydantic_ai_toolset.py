@@ -29,6 +29,7 @@ from pydantic_ai.usage import RunUsage
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import DiaryToolset
+from tomldiary_pydantic_ai.features import CAN_APPEND
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -310,6 +311,21 @@ def test_the_guidance_is_a_static_part_and_the_memory_a_part_that_changes(tmp_pa
     assert (guidance.content, guidance.dynamic) == ("Be brief.", False)
     assert memory.dynamic
     assert memory.content.startswith("Work\n<user_memory")
+
+
+@pytest.mark.parametrize("inject", ["user", "instructions"])
+def test_memory_that_changes_is_written_anew_or_appended_as_asked(tmp_path: Path, inject: Any):
+    diary = diary_at(tmp_path, "tea")
+    caller = Caller()
+    toolset = DiaryToolset(diary, "alice", inject=inject).prefixed("diary")
+    agent = Agent(caller.model, toolsets=[toolset])
+    first = asyncio.run(agent.run("hello"))
+    assert "- likes: tea" in caller.instructions
+    diary.user("alice").upsert_preference("likes", "milk")
+    second = asyncio.run(agent.run("again", message_history=first.all_messages()))
+    appended = inject == "instructions" and CAN_APPEND
+    assert ("milk" not in caller.instructions) is appended
+    assert "milk" in caller.instructions + str(second.all_messages())
 
 
 def test_what_is_stored_cannot_leave_its_frame(tmp_path: Path):

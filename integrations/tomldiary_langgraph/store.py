@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp
+from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, validate_op_namespace
 
 from tomldiary.diary import Diary
 from tomldiary.items.expiry import Expiry
-from tomldiary.items.ops import Get
 from tomldiary.items.store import ItemStore
 from tomldiary.twins import in_thread
 from tomldiary_langgraph.embeddings import Embedder
@@ -112,9 +111,9 @@ class DiaryStore(BaseStore):
             BackendError: The storage failed. Of several users in one batch, some may have been written.
         """
         ops = list(ops)
-        is_done, found = self._quick(ops)
-        if is_done:
-            return found
+        found = self._glance(ops)
+        if found is not None:
+            return [found]
         work = self._prepared(ops)
         vectors = self._embedder.vectors(work) if self._embedder is not None else ((), ())
         answers = self._items.finish(work, *vectors, session=session_here())
@@ -124,9 +123,9 @@ class DiaryStore(BaseStore):
         """Run operations like `batch`, without holding the event loop."""
         ops = list(ops)
         if self.diary.engine.backend.is_quick:
-            is_done, found = self._quick(ops)
-            if is_done:
-                return found
+            found = self._glance(ops)
+            if found is not None:
+                return [found]
         session = session_here()
         if self._embedder is None:
             return await in_thread(self._run, ops, session)
@@ -135,13 +134,13 @@ class DiaryStore(BaseStore):
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
         return [result(each) for each in answers]
 
-    def _quick(self, ops: list[Op]) -> tuple[bool, list[Result]]:
-        """Run one read if that takes no more than a look at a file's status, and tell whether it did."""
-        if len(ops) != 1 or not isinstance(ops[0], GetOp):
-            return False, []
-        get = operation(ops[0])
-        is_done, found = self._items.get(get) if isinstance(get, Get) else (False, None)
-        return is_done, [None if found is None else item(found)]
+    def _glance(self, ops: list[Op]) -> Item | None:
+        """Return the answer to one read that needs no more than a look at a file's status."""
+        if len(ops) != 1 or not isinstance(ops[0], GetOp) or type(ops[0].namespace) is not tuple:
+            return None
+        validate_op_namespace(ops[0])
+        found = self._items.glance(ops[0].namespace, ops[0].key)
+        return None if found is None else item(found)
 
     def _prepared(self, ops: list[Op]) -> Prepared:
         return self._items.prepare([operation(op) for op in ops])

@@ -19,6 +19,7 @@ from tomldiary.memory_verbs import VERBS, WRITING_VERBS, MemoryVerbs
 from tomldiary.render import render_memory, scrub
 from tomldiary_pydantic_ai.conversation import prompt_words
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
+from tomldiary_pydantic_ai.features import appending
 from tomldiary_pydantic_ai.identity import RunOwner, session_of, user_of
 
 if TYPE_CHECKING:
@@ -53,8 +54,8 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
 
     Who the user is comes from `user_id`, or from the run's deps or metadata, and is never an
     argument of a tool. A run without a user fails before its model is called. A toolset has no way to
-    the model but instructions, so `inject="user"` and "instructions" are the same here; what users
-    have said arrives there escaped, in a frame that says it is data.
+    the model but instructions; what users have said arrives there escaped, in a frame that says it is
+    data.
 
     Args:
         diary: A `Diary`, or the folder of one.
@@ -67,7 +68,9 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         descriptions: Other descriptions of tools, by name.
         guidance: Other standing instructions; "" is none.
         heading: A line above the injected memory, to tell several apart.
-        inject: Whether the model is shown the memory on each request.
+        inject: Whether the model is shown the memory on each request: "user" writes it anew each time it
+            has changed; "instructions" sends what changed, where the framework can, and leaves what was
+            sent in the conversation; False does not show it.
         max_tokens: Budget of the injected memory.
         token_counter: Counts the tokens of a text; None takes four characters for one token.
         query: "prompt" shows first what matches the prompt; "none" goes by count and date.
@@ -195,7 +198,12 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
             parts.append(InstructionPart(self.guidance))
         memory = await self.memory(ctx) if self.inject else ""
         if memory:
-            parts.append(InstructionPart(memory, dynamic=True))
+            is_appended = self.inject == "instructions"
+            parts.append(
+                appending(memory, "memory")
+                if is_appended
+                else InstructionPart(memory, dynamic=True)
+            )
         return parts or None
 
     async def memory(self, ctx: RunContext[AgentDepsT]) -> str:

@@ -99,6 +99,8 @@ class LocalBackend(AsyncVerbs):
 
     is_atomic = True
     is_quick = True
+    replaces_files = True
+    """Whether every commit shows in the times of the folders it changes documents in."""
     is_shared = True
 
     def __init__(

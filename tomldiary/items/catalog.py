@@ -7,10 +7,12 @@ change is the same object in the next snapshot, so indexes follow by comparing r
 from __future__ import annotations
 
 import threading
+import time
 from bisect import insort
 from collections.abc import Mapping
+from dataclasses import dataclass
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.forks import renew_after_fork
 from tomldiary.items.entry import Entry
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog", "Part", "Snapshot"]
 
+_GLANCE = 0.02  # seconds for which a listing trusts that nobody saved a file in place
 _PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
@@ -145,13 +148,16 @@ class Snapshot:
         return self.entries.get(key)
 
 
-class _Page(NamedTuple):
+@dataclass(slots=True)
+class _Page:
     """The namespaces below one prefix, and the versions of all their documents."""
 
     version: int
     kinds: list[str]
     tokens: list[Any]
     snapshots: list[Snapshot]
+    looked_at: float
+    """When all documents were compared last, on the monotonic clock."""
 
 
 class Catalog:
@@ -170,6 +176,7 @@ class Catalog:
         self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
         self._pages: dict[Namespace, _Page] = {}
+        self._replaces = bool(getattr(engine.backend, "replaces_files", False))
         self.renew()
         renew_after_fork(self)
 
@@ -186,25 +193,34 @@ class Catalog:
                 self._list()
             return self._snapshot(base, namespace)
 
-    def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
-        """Return all namespaces that begin with some labels and hold something, in their order."""
+    def snapshots(self, prefix: Namespace = (), *, names_only: bool = False) -> list[Snapshot]:
+        """Return all namespaces that begin with some labels and hold something, in their order.
+
+        Args:
+            prefix: The labels.
+            names_only: Whether it is enough to see what a person saved in place a moment later: whoever
+                replaces a file, as every writer of ours does, is seen at once by the folder's time.
+        """
         size = len(prefix)
         self._open()
         with self._guard:
             self._list()
             page = self._pages.get(prefix)
-            if page is not None and page.version == self._version and self._is_fresh(page):
-                return list(page.snapshots)
+            if page is not None and page.version == self._version:
+                recent = names_only and time.monotonic() - page.looked_at < _GLANCE
+                if (recent and self._listing and self._replaces) or self._is_fresh(page):
+                    return list(page.snapshots)
+            started = time.monotonic()
             found = [
-                self._snapshot(base, namespace)
+                self._snapshot(base, namespace, is_listed=True)
                 for namespace, base in self._sorted
                 if namespace[:size] == prefix
             ]
             if self._joined() is None:
-                self._remember(prefix, found)
+                self._remember(prefix, found, started)
         return [each for each in found if not each.is_empty]
 
-    def _remember(self, prefix: Namespace, found: list[Snapshot]) -> None:
+    def _remember(self, prefix: Namespace, found: list[Snapshot], started: float) -> None:
         parts = [part for each in found for part in each.parts]
         if len(self._pages) >= _PAGES:
             self._pages.clear()
@@ -215,6 +231,7 @@ class Catalog:
                 [part.kind for part in parts],
                 [part.known.token for part in parts if part.known is not None],
                 [each for each in found if not each.is_empty],
+                started,
             )
 
     def _is_fresh(self, page: _Page) -> bool:
@@ -222,7 +239,11 @@ class Catalog:
         look = getattr(self._backend, "tokens", None)
         if look is None or OPEN.get() is not None:
             return False
-        return bool(look(self.user, page.kinds) == page.tokens)
+        now = time.monotonic()
+        is_same = bool(look(self.user, page.kinds) == page.tokens)
+        if is_same:
+            page.looked_at = now
+        return is_same
 
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
@@ -248,10 +269,12 @@ class Catalog:
         """Return the numbers of a namespace's documents as last seen."""
         return list(self._numbers.get(kind_of(self.user, namespace), []))
 
-    def _snapshot(self, base: str, namespace: Namespace) -> Snapshot:
+    def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
+        """Return a namespace; unless its documents were just listed, the next one is looked for."""
         numbers = self._numbers.get(base)
         found: list[Part] = []
-        for number in (*numbers, numbers[-1] + 1) if numbers else (1,):
+        looked_for = () if is_listed else (numbers[-1] + 1,) if numbers else (1,)
+        for number in (*(numbers or ()), *looked_for):
             part = self._part(part_name(base, number))
             if part is None:
                 self._dropped(base, number)

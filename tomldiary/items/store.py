@@ -118,21 +118,13 @@ class ItemStore:
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
 
-    def get(self, op: Get) -> tuple[bool, Item | None]:
-        """Return an item if that takes one look at one file, and whether it did.
-
-        Raises:
-            InvalidValue: The operation is not valid.
-        """
-        found = checked(op)
-        if not isinstance(found, Get) or is_typed(found.namespace):
-            return False, None
-        user = self._owners.owner(found.namespace, found.key)
-        catalog = self._catalogs.get(user)
-        known = catalog.find(found.namespace, found.key) if catalog is not None else None
-        if known is None or known[1].expires is not None:
-            return False, None
-        return True, as_item(*known)
+    def glance(self, namespace: Namespace, key: str) -> Item | None:
+        """Return an item if one look at one file is enough; None says nothing about whether it exists."""
+        if type(key) is not str or is_typed(namespace):
+            return None
+        catalog = self._catalogs.get(self._owners.owner(namespace, key))
+        known = catalog.find(namespace, key) if catalog is not None else None
+        return None if known is None or known[1].expires is not None else as_item(*known)
 
     def prepare(self, ops: Sequence[Operation]) -> Prepared:
         """Check operations, and find out what has to be embedded for them.
@@ -246,7 +238,7 @@ class ItemStore:
             if condition.where == "prefix":
                 stars = [n for n, label in enumerate(condition.labels) if label == "*"]
                 prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-        snapshots = [view.pinned(each) for each in self.below(prefix)]
+        snapshots = [view.pinned(each) for each in self.below(prefix, names_only=True)]
         for condition in op.conditions:
             snapshots = [each for each in snapshots if condition.fits(each.namespace)]
         if self.expiry.omit_expired:
@@ -407,15 +399,20 @@ class ItemStore:
         look = getattr(self.diary.engine.backend, "known_users", None)
         return self.diary.users() if look is None else look()
 
-    def below(self, prefix: Namespace) -> list[Snapshot]:
-        """Return the namespaces that begin like this and hold something, as they are now."""
+    def below(self, prefix: Namespace, *, names_only: bool = False) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now.
+
+        Args:
+            prefix: The labels.
+            names_only: See `Catalog.snapshots`.
+        """
         if is_typed(prefix):
             return self._typed.snapshots(prefix[0], prefix)
         everybody = self._everybody() if not prefix or self._owners.is_open(prefix) else []
         found = [
             snapshot
             for user in self._owners.below(prefix, everybody)
-            for snapshot in self.catalog(user).snapshots(prefix)
+            for snapshot in self.catalog(user).snapshots(prefix, names_only=names_only)
         ]
         if len(prefix) > 1:
             return found

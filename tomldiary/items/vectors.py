@@ -128,6 +128,8 @@ class VectorIndex:
             found: dict[str, None] = {}
             for snapshot in snapshots:
                 matrix = self._matrices.get(snapshot.namespace)
+                if matrix is not None and matrix.snapshot is snapshot and matrix.is_complete:
+                    continue
                 known = matrix.names if matrix is not None else {}
                 for entry in snapshot.entries.values():
                     names = known.get(entry)

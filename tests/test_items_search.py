@@ -1,0 +1,281 @@
+"""Finding items: by words, by vectors, by filters; indexes that follow, survive and are forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from datetime import UTC, date, datetime
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
+from tomldiary.items.filters import compile_filter
+from tomldiary.items.local_embedder import LOCAL_DIMS, local_embedder
+from tomldiary.items.ops import Get, Put, Search
+from tomldiary.items.paths import texts_at
+from tomldiary.items.store import ItemStore
+from tomldiary.items.vectors import Embedding
+from tomldiary_langgraph import DiaryStore
+
+NS = ("alice", "memories")
+
+
+def letters(text):
+    found = [0.0] * 26
+    for letter in text.lower():
+        if "a" <= letter <= "z":
+            found[ord(letter) - 97] += 1.0
+    return found
+
+
+class Embeds:
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, texts):
+        self.asked += texts
+        return [letters(text) for text in texts]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ItemStore(Diary(tmp_path / "m", durability="process"))
+
+
+def found(store, query, prefix=NS, **more):
+    return [item.key for item in store.run([Search(prefix, query=query, **more)])[0]]
+
+
+def put(store, key, text, **more):
+    store.run([Put(NS, key, {"text": text}, **more)])
+
+
+# Words
+
+
+def test_words_are_found_in_any_form_and_the_best_match_comes_first(store):
+    put(store, "both", "She was running marathons in the spring.")
+    put(store, "one", "They run a shop.")
+    put(store, "none", "Nothing of the kind.")
+    assert found(store, "Does she run marathons?") == ["both", "one"]
+    items = store.run([Search(NS, query="run marathon")])[0]
+    assert [item.score for item in items] == sorted((i.score for i in items), reverse=True)
+    assert all(item.score > 0 for item in items)
+
+
+def test_the_index_follows_every_change(store, tmp_path):
+    put(store, "k", "walnut")
+    assert found(store, "walnut") == ["k"]
+    put(store, "k", "pecan")
+    assert found(store, "walnut") == []
+    assert found(store, "pecan") == ["k"]
+    put(store, "hidden", "pecan", index=False)
+    put(store, "field", "nothing", index=["other"])
+    store.run([Put(NS, "field", {"text": "pecan", "other": "almond"}, ["other"])])
+    assert found(store, "almond") == ["field"]
+    assert found(store, "pecan") == ["k"]
+    path = tmp_path / "m/alice/items/memories.toml"
+    path.write_text(path.read_text().replace('"pecan"', '"hazelnut"', 1))
+    assert found(store, "hazelnut") == ["k"]
+    store.run([Put(NS, "k", None)])
+    assert found(store, "hazelnut") == []
+
+
+def test_many_matches_page_without_hole_or_double(store):
+    ops = [Put(NS, f"k{n:03}", {"text": f"tea {'cup ' * (n % 7)}{n}"}) for n in range(150)]
+    store.run(ops)
+    whole = found(store, "tea cup", limit=1000)
+    assert len(set(whole)) == len(whole) == 150
+    pages = [found(store, "tea cup", limit=20, offset=at) for at in range(0, 160, 20)]
+    assert [key for page in pages for key in page] == whole
+    scores = [item.score for item in store.run([Search(NS, query="tea cup", limit=1000)])[0]]
+    assert scores == sorted(scores, reverse=True)
+    late = found(store, "tea", filter={"text": {"$gte": "tea cup cup cup cup cup cup 1"}}, limit=3)
+    assert len(late) == 3
+
+
+@pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip
+def test_a_query_is_words_and_never_a_language(store, query):
+    put(store, "k", "walnut")
+    assert set(found(store, query)) <= {"k"}
+
+
+# Vectors
+
+
+def indexed(place, embed, **more):
+    return ItemStore(Diary(place), embedding=Embedding(26, embed, ("text",), **more))
+
+
+def test_vectors_outlive_the_process_and_equal_texts_are_embedded_once(tmp_path):
+    embeds = Embeds()
+    store = indexed(tmp_path, embeds)
+    store.run([Put(NS, key, {"text": "walnut"}) for key in "abc"])
+    put(store, "d", "pecan")
+    assert embeds.asked == ["walnut", "pecan"]
+    again = Embeds()
+    assert found(indexed(tmp_path, again), "pecan")[0] == "d"
+    assert again.asked == ["pecan"]  # the question
+    files = list((tmp_path / ".tomldiary/index/alice").glob("vectors-*"))
+    assert len(files) == 1
+    assert b"walnut" not in files[0].read_bytes()
+    assert files[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_a_missing_or_damaged_index_is_made_anew(tmp_path, caplog):
+    put(indexed(tmp_path, Embeds()), "a", "walnut")
+    (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")
+    data = file.read_bytes()
+    for damaged in (data[:-1] + b"\xff", data + b"torn", b"something else", b""):
+        file.write_bytes(damaged)
+        with caplog.at_level(logging.CRITICAL):
+            store = indexed(tmp_path, Embeds())
+            put(store, "b", f"pecan {len(damaged)}")
+            assert found(store, "walnut")[0] == "a"
+    file.unlink()
+    again = Embeds()
+    assert found(indexed(tmp_path, again), "walnut")[0] == "a"
+    assert "walnut" in again.asked
+
+
+def test_what_another_process_or_a_person_wrote_is_embedded_at_the_next_search(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    put(store, "a", "walnut")
+    put(ItemStore(Diary(tmp_path)), "b", "pecan")
+    assert found(store, "pecan")[0] == "b"
+    path = tmp_path / "alice/items/memories.toml"
+    path.write_text(path.read_text().replace('"pecan"', '"zzzz"'))
+    item = store.run([Search(NS, query="zzzz")])[0][0]
+    assert (item.key, item.score) == ("b", pytest.approx(1))
+
+
+def test_forgetting_leaves_no_vector_and_late_ones_are_refused(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    store.run([Put(NS, "a", {"text": "walnut"})], session="s1")
+    store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
+    late = store.prepare([Put(NS, "c", {"text": "late"})])
+    store.diary.user("alice").forget(session_id="s1")
+    assert list((tmp_path / ".tomldiary/index/alice").glob("vectors-*")) == []
+    with pytest.raises(Forgotten):
+        store.finish(late, [letters("late")])
+    assert found(store, "walnut") == ["b"]
+    store.diary.user("alice").forget(everything=True)
+    assert not (tmp_path / ".tomldiary/index/alice").exists()
+
+
+def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
+    store = indexed(tmp_path, lambda texts: [[1.0]] * len(texts))
+    with pytest.raises(InvalidValue, match="vectors of 26 numbers"):
+        put(store, "a", "walnut")
+    assert store.run([Get(NS, "a")]) == [None]
+
+
+def test_zero_and_equal_vectors_are_no_error(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    for key, text in {"a": "123", "b": "!!", "c": "walnut", "d": "walnut"}.items():
+        put(store, key, text)
+    items = store.run([Search(NS, query="walnut")])[0]
+    assert [item.key for item in items] == ["d", "c", "b", "a"]
+    assert [item.score for item in items[2:]] == [0.0, 0.0]
+    assert len(store.run([Search(NS, query="456")])[0]) == 4
+
+
+def test_typed_entries_are_found_by_meaning_too(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    store.diary.user("alice").upsert_preference("likes", "walnut cake")
+    put(store, "a", "pecan pie")
+    items = store.run([Search(("alice",), query="walnut cake")])[0]
+    assert items[0].namespace == ("alice", "diary", "preferences", "likes")
+
+
+def test_async_embedding_does_not_hold_the_event_loop(tmp_path):
+    waiting = []
+
+    async def embed(texts):
+        waiting.append(len(texts))
+        await asyncio.sleep(0.02)
+        return [letters(text) for text in texts]
+
+    store = DiaryStore(tmp_path, index={"dims": 26, "embed": embed, "fields": ["text"]})
+
+    async def run():
+        await asyncio.gather(*[store.aput(NS, str(n), {"text": f"walnut {n}"}) for n in range(5)])
+        return await store.asearch(NS, query="walnut 3")
+
+    assert len(asyncio.run(run())) == 5
+    assert waiting
+
+
+def test_without_numpy_the_error_names_the_command(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(MissingExtra, match=r"pip install .tomldiary-kit\[embeddings\]"):
+        indexed(tmp_path, Embeds())
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    with pytest.raises(MissingExtra, match=r"pip install .tomldiary-kit\[embeddings\]"):
+        local_embedder()
+    assert ItemStore(Diary(tmp_path)).run([Search(NS, query="x")]) == [[]]
+
+
+def test_the_local_embedder_works_offline(tmp_path):
+    pytest.importorskip("wordllama", reason='pip install "tomldiary-kit[embeddings]"')
+    index = {"dims": LOCAL_DIMS, "embed": local_embedder(), "fields": ["text"]}
+    store = DiaryStore(tmp_path, index=index)
+    store.put(NS, "dog", {"text": "My dog sleeps on the sofa."})
+    store.put(NS, "tax", {"text": "The tax return is due in May."})
+    assert store.search(NS, query="a puppy on the couch")[0].key == "dog"
+    assert store.search(NS, query="money owed to the state")[0].key == "tax"
+
+
+# Filters and paths
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"n": {"$in": [1, "2"]}}, True),
+        ({"n": {"$in": []}}, False),
+        ({"n": {"$nin": [2]}}, True),
+        ({"missing": {"$nin": [2]}}, False),
+        ({"missing": {"$ne": 2}}, False),
+        ({"missing": None}, False),
+        ({"null": None}, True),
+        ({"missing": {"$exists": False}}, True),
+        ({"null": {"$exists": True}}, True),
+        ({"missing": {"$not": {"$eq": 1}}}, True),
+        ({"$not": {"n": 1}}, False),
+        ({"$and": [{"n": 1}, {"on": True}]}, True),
+        ({"$or": [{"n": 2}, {"u.x": 1}]}, True),
+        ({"$or": [{"n": 2}, {"u.x": 2}]}, False),
+        ({"u": {"x": 1}}, True),
+        ({"u": {"$eq": {"x": 1}}}, False),
+        ({"u": {"x": {"$gt": 0}, "y": {"z": "d"}}}, True),
+        ({"u.y.z": "d"}, True),
+        ({"u.y.z.deeper": "d"}, False),
+        ({"a.b": "dotted"}, True),
+        ({"on": 1}, False),
+        ({"n": True}, False),
+        ({"day": {"$gt": date(2026, 1, 1)}}, True),
+        ({"day": {"$lt": "2026-06"}}, True),
+        ({"at": {"$gte": datetime(2026, 5, 1, tzinfo=UTC)}}, True),
+        ({"at": {"$gte": datetime(2026, 5, 1, 12)}}, True),  # noqa: DTZ001 - taken for UTC
+        ({"at": {"$lt": datetime(2026, 5, 1, tzinfo=UTC)}}, False),
+        ({"text": {"$gt": date(2026, 1, 1)}}, False),
+        ({"n": {"$gt": "0"}}, False),
+    ],
+    ids=str,
+)
+def test_a_filter_means(condition, expected):
+    value = {
+        "n": 1, "on": True, "null": None, "u": {"x": 1, "y": {"z": "d"}}, "a.b": "dotted",
+        "a": {"b": "nested"}, "day": "2026-05-01", "at": "2026-05-01T14:00:00Z", "text": "tea",
+    }  # fmt: skip
+    assert compile_filter(condition)(value) is expected
+
+
+@pytest.mark.parametrize(
+    "path", ["a..b", "[", "a[", "{", "{}", "a{b", "]", "a[1", "[*", ".", "*.*.*"]
+)
+def test_a_path_that_is_none_holds_nothing_or_little_and_is_no_error(path):
+    assert isinstance(texts_at({"a": {"b": 1}, "c": [1]}, path), list)
