@@ -362,8 +362,17 @@ class Diary:
         *,
         now: datetime | None = None,
         operation: TurnOperation,
+        patience: float | None = None,
     ) -> Applied:
         """Apply what was extracted from a turn to the memory as it is now, and count the turn.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            operations: What the extractor wants.
+            now: When it was said; None is now.
+            operation: Makes a second attempt at the same turn harmless.
+            patience: Seconds to wait for others at most; None is as long as a writer does.
 
         Raises:
             Conflict: The operation id was used for something else.
@@ -386,10 +395,17 @@ class Diary:
             "turn", session_id, actor="extractor", operation=operation.id,
             content=operation.content, is_new=operation.is_new,
         )  # fmt: skip
-        done = self.engine.write(user_id, change, source, epoch=operation.epoch, on_repeat=repeated)
+        done = self.engine.write(
+            user_id, change, source,
+            epoch=operation.epoch, on_repeat=repeated, patience=patience,
+        )  # fmt: skip
         if not done.is_repeated:
             done.transaction = last[0].seq
         return done
+
+    def turn_is_at_hand(self, user_id: str) -> bool:
+        """Tell whether a turn can be committed without waiting for anything, in about a millisecond."""
+        return self.engine.is_at_hand(user_id, *_KINDS)
 
     def find_turn(self, user_id: str, operation: TurnOperation) -> Applied | None:
         """Return the answer for a turn that was applied already, or None.

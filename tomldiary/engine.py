@@ -48,6 +48,7 @@ _CACHED_USERS = 256  # whose operation ids are known
 _PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 _ATTEMPTS = 20
+_LITTLE = 128 * 1024  # characters; a change of so much takes one or two milliseconds
 
 
 @dataclass(slots=True)
@@ -115,16 +116,36 @@ class Engine:
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if that needs nothing but a look at the files' status, else None."""
-        found: list[Document] = []
-        if not self.backend.is_quick or OPEN.get() is not None:
+        backend = self.backend
+        if not backend.is_quick or OPEN.get() is not None:
             return None
-        for kind in kinds:
-            cached = self._cache.get((user, kind))
+        known = [self._cache.get((user, kind)) for kind in kinds]
+        if not any(known):
             # A user seen for the first time may have to be recovered, which waits for a lock.
-            if cached is None or cached.is_young or cached.token != self.backend.token(user, kind):
+            return [NOTHING for _ in kinds] if backend.is_new(user) else None
+        found: list[Document] = []
+        for kind, cached in zip(kinds, known, strict=True):
+            token = backend.token(user, kind)
+            if cached is None:
+                if token is not None:
+                    return None
+                found.append(NOTHING)
+            elif cached.is_young or cached.token != token:
                 return None
-            found.append(cached.document)
+            else:
+                found.append(cached.document)
         return found
+
+    def is_at_hand(self, user: str, *kinds: str) -> bool:
+        """Tell whether a change of these documents takes no longer than handing it to another thread.
+
+        That is so if no disk is waited for, what is changed is in memory, and there is little of it. Somebody
+        else may still have the user's lock: give `write` a `patience` of zero.
+        """
+        if self.backend.durability == "full":
+            return False
+        documents = self.cached(user, *kinds)
+        return documents is not None and sum(len(each.text) for each in documents) <= _LITTLE
 
     def load(self, user: str, kind: str) -> Known | None:
         """Return a document with the version it was read at, or None if there is none."""
@@ -143,15 +164,15 @@ class Engine:
         self._remember(key, fresh)
         return fresh
 
-    def settled(self, user: str, kind: str) -> Known | None:
+    def settled(self, user: str, kind: str, patience: float = _PATIENCE) -> Known | None:
         """Return a document like `load`, once nobody's editor is half way through saving it.
 
         Raises:
-            Conflict: Somebody kept saving it all the time.
+            Conflict: Somebody kept saving it for `patience` seconds.
         """
-        patience = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + patience
         while (known := self.load(user, kind)) is not None and known.is_settling:
-            if time.monotonic() > patience:
+            if time.monotonic() >= deadline:
                 raise Conflict(
                     f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
                 )
@@ -173,6 +194,7 @@ class Engine:
         *,
         epoch: int | None = None,
         on_repeat: Callable[[int], R] | None = None,
+        patience: float | None = None,
     ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
 
@@ -188,6 +210,7 @@ class Engine:
             epoch: The user's epoch when the work began that is written now; None does not mind.
             on_repeat: Makes the answer for a repetition, from the number of the transaction that did it;
                 None answers what `change` returns, whose effect is dropped.
+            patience: Seconds to wait for others at most; None is as long as this engine does.
 
         Raises:
             Conflict: Somebody kept saving the document all the time, or the operation id was used for
@@ -201,7 +224,7 @@ class Engine:
             result = change(joined)
             joined.contents.append(source.content)
             return result
-        with self.backend.lock(user, self.lock_timeout):
+        with self.backend.lock(user, self.lock_timeout if patience is None else patience):
             if epoch is not None and self.backend.epoch(user) != epoch:
                 raise Forgotten(
                     "something of this user was forgotten while this was worked on, and it may hold what was"
@@ -212,6 +235,8 @@ class Engine:
                 return on_repeat(before)
             for attempt in range(_ATTEMPTS):
                 transaction = Transaction(self, user)
+                if patience is not None:
+                    transaction.patience = patience
                 result = change(transaction)
                 changed = transaction.changed()
                 if not changed or before is not None:

@@ -58,6 +58,8 @@ class Transaction:
         self.thread = threading.get_ident()
         self.worker: OwnThread | None = None
         """Where the blocking calls of the task run that owns the transaction."""
+        self.patience: float = 3.0
+        """Seconds that it waits for an editor to finish saving a document."""
         self.contents: list[str] = []
         self.seq: int | None = None
         """Its number, once it is committed."""
@@ -68,7 +70,7 @@ class Transaction:
         """Return the edit of a document, which starts from what is stored now."""
         edit = self._edits.get(kind)
         if edit is None:
-            base = self.engine.settled(self.user, kind)
+            base = self.engine.settled(self.user, kind, self.patience)
             self._bases[kind] = base
             edit = (base.document if base is not None else self.engine.template).edit()
             self.engine.undo_edits(kind, edit, base)
@@ -78,7 +80,7 @@ class Transaction:
     def replace(self, kind: str, document: Document) -> None:
         """Let a document be another one; what it was stays in history."""
         if kind not in self._bases:
-            self._bases[kind] = self.engine.settled(self.user, kind)
+            self._bases[kind] = self.engine.settled(self.user, kind, self.patience)
         self._edits[kind] = document.edit(is_changed=True)
 
     def document(self, kind: str) -> Document:

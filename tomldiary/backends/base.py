@@ -98,6 +98,10 @@ class Backend(Protocol):
         """Whether `token` takes no longer than a look at a file's status."""
         ...
 
+    def is_new(self, user: str) -> bool:
+        """Tell by one look whether nothing of the user is stored at all; False if that is not sure."""
+        ...
+
     @property
     def is_shared(self) -> bool:
         """Whether several processes may write at once."""

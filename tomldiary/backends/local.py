@@ -191,6 +191,10 @@ class LocalBackend(AsyncVerbs):
         data, token = found
         return Stored(decode_utf8(data, path=str(path)), token)
 
+    def is_new(self, user: str) -> bool:
+        """Tell by one `stat` whether the user has no folder yet."""
+        return user not in self._recovered and file_token(self.folder(user)) is None
+
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return kinds_in(self.folder(user))
@@ -306,7 +310,9 @@ class LocalBackend(AsyncVerbs):
             for kind in commit.contents
             if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
-        return self._publish(user, folder, staged, commit.expected, new)
+        tokens = self._publish(user, folder, staged, commit.expected, new)
+        self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
+        return tokens
 
     def _temp_name(self, folder: str, kind: str, data: bytes, seq: int) -> str:
         return f"{folder}/{staged_name(kind, data, seq, next(self._names))}"

@@ -47,6 +47,10 @@ class MemoryBackend(AsyncVerbs):
             raise IdentifierError("the user id is empty. Say whose memory this is.")
         return self._locks.hold(user, timeout)
 
+    def is_new(self, user: str) -> bool:
+        """Tell whether nothing of the user is stored."""
+        return user not in self._documents
+
     def token(self, user: str, kind: str) -> int | None:
         """Return the version, a number that is never used twice."""
         stored = self._documents.get(user, {}).get(kind)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import Forgotten, InvalidValue
+from tomldiary.errors import Conflict, Forgotten, InvalidValue, LockTimeout
 from tomldiary.turns import TurnOperation, current_operation
 from tomldiary.twins import in_thread
 
@@ -69,11 +70,21 @@ async def _apply(
             operations = await diary.extract_turn(
                 turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now
             )
+    if not job.group and diary.turn_is_at_hand(turn.user_id):
+        # This loop is the writer's own. Handing so little to another thread and being woken by it takes
+        # longer than doing it, and the two would be in each other's way meanwhile.
+        with suppress(LockTimeout, Conflict):  # somebody is at it: whoever waits must not do it here
+            return _commit(diary, job, operations, operation, patience=0.0)
     return await in_thread(_commit, diary, job, operations, operation)
 
 
 def _commit(
-    diary: Diary, job: Job, operations: Sequence[Operation], operation: TurnOperation
+    diary: Diary,
+    job: Job,
+    operations: Sequence[Operation],
+    operation: TurnOperation,
+    *,
+    patience: float | None = None,
 ) -> Applied:
     jobs = [job, *job.group]
     if job.operations is None:
@@ -90,7 +101,7 @@ def _commit(
         job.operations = list(operations)
     return diary.commit_turn(
         job.turn.user_id, job.turn.session_id, operations,
-        now=job.turn.context_now, operation=operation,
+        now=job.turn.context_now, operation=operation, patience=patience,
     )  # fmt: skip
 
 

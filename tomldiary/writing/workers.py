@@ -73,6 +73,7 @@ class Workers:
         self.thread: LoopThread | None = None
         self._timer: asyncio.TimerHandle | None = None  # until the model may be asked again
         self._is_ending = False
+        self._is_called = False  # whether a look for work is on its way to the loop
 
     def start(self) -> LoopThread:
         """Return the thread that everything runs in; the caller holds the state.
@@ -88,8 +89,13 @@ class Workers:
         """Queue turns; the caller holds the state."""
         for job in jobs:
             self.lines.push(job)
-        if self.lines.is_ready() and len(self.working) < self._options.workers:
+        if (
+            not self._is_called
+            and self.lines.is_ready()
+            and len(self.working) < self._options.workers
+        ):
             self.start().loop.call_soon_threadsafe(self._dispatch)
+            self._is_called = True
 
     @property
     def active(self) -> int:
@@ -98,6 +104,7 @@ class Workers:
 
     def _dispatch(self) -> None:
         with self._state:
+            self._is_called = False
             while self.lines.is_ready() and len(self.working) < self._options.workers:
                 if self._is_ending:
                     return
@@ -153,7 +160,8 @@ class Workers:
             self._settle(jobs, result, None)
             self.lines.release(job.turn.user_id)
             self._let_go(job)
-            self._state.notify_all()
+            if not self.working and not len(self.lines):
+                self._state.notify_all()  # nobody waits for anything but the end of all work
 
     async def _fail(self, job: Job, error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
