@@ -91,6 +91,11 @@ class Conversations:
         self.migrate()
         if self._edit.table((_ROOT, session_id)) is not None:
             return False
+        self._edit.put((_ROOT, session_id), self._begin(session_id, now))
+        return True
+
+    def _begin(self, session_id: str, now: str) -> dict[str, Any]:
+        """Make room for a new session, and return its entry."""
         if not session_id:
             raise InvalidValue("the session id is empty.", where=_ROOT)
         known = list(self.entries())
@@ -101,20 +106,13 @@ class Conversations:
             for key, _ in by_use[:surplus]:
                 _logger.info("the limit of %d conversations is reached, one leaves", self.limit)
                 self._edit.delete((_ROOT, key))
-        entry: dict[str, Any] = {
-            "_created": now,
-            "_updated": now,
-            "_turns": 0,
-            "summary": "",
-            "keywords": [],
-        }
-        self._edit.put((_ROOT, session_id), entry)
-        return True
+        return {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []}
 
     def count_turn(self, session_id: str, *, now: str) -> None:
         """Count one more turn of a session, which is created if it is new."""
-        self.ensure(session_id, now=now)
-        entry = dict(self._edit.table((_ROOT, session_id)) or {})
+        self.migrate()
+        found = self._edit.table((_ROOT, session_id))
+        entry = dict(found) if found is not None else self._begin(session_id, now)
         turns = entry.get("_turns", 0)
         entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
         entry["_updated"] = max(now, _used(entry))

@@ -111,18 +111,20 @@ def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
     return token_of(found)
 
 
-def make_folder(path: Path, *, sync: bool) -> None:
+def make_folder(path: str | Path, *, sync: bool) -> None:
     """Create a private folder and its parents, each synced into the one above."""
-    if path.is_dir():
+    place = os.fspath(path)
+    if os.path.isdir(place):  # noqa: PTH112 - paths are strings here, at the first write of each user
         return
-    make_folder(path.parent, sync=sync)
+    parent = os.path.dirname(place) or "."  # noqa: PTH120 - see above
+    make_folder(parent, sync=sync)
     try:
-        path.mkdir(mode=0o700)
+        os.mkdir(place, 0o700)  # noqa: PTH102 - see above
     except FileExistsError:
         return
-    path.chmod(0o700)
+    os.chmod(place, 0o700)  # noqa: PTH101 - see above
     if sync:
-        sync_folder(path.parent)
+        sync_folder(parent)
 
 
 def sync_folder(path: str | Path) -> None:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import os
 import re
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "STAGED",
@@ -124,7 +127,7 @@ def make_parent(folder: str, kind: str, *, sync: bool) -> None:
         BackendError: One of them is a link.
     """
     check_parent(folder, kind)
-    make_folder(Path(f"{folder}/{kind}").parent, sync=sync)
+    make_folder(f"{folder}/{kind}".rpartition("/")[0], sync=sync)
 
 
 def check_parent(folder: str, kind: str) -> None:

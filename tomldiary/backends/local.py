@@ -371,6 +371,8 @@ class LocalBackend(AsyncVerbs):
         cached = self._tails.get(user)
         place = f"{self.folder(user)}/history"
         changed = _folder_time(place)
+        if not changed:
+            return None, None
         if (
             cached is not None
             and cached.folder_time == changed  # no segment was added since
@@ -497,11 +499,13 @@ class LocalBackend(AsyncVerbs):
 
 
 def _folder_time(path: str) -> int:
-    """Return when a name was last added to a folder or taken away, or 0 if there is none."""
+    """Return when a name was last added to a folder or taken away: 0 if there is none, -1 if nobody can tell."""
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return 0
+    except OSError:
+        return -1
 
 
 def _unwritten(error: OSError, folder: str) -> BackendError:

@@ -59,7 +59,7 @@ class DurableNames:
         try:
             inode = os.stat(folder).st_ino  # noqa: PTH116 - this is the hot path of every write
         except FileNotFoundError:
-            make_folder(Path(folder), sync=self._sync)
+            make_folder(folder, sync=self._sync)
             inode = os.stat(folder).st_ino  # noqa: PTH116 - see above
         known = self._synced.get(user)
         if known is not None and known.inode == inode:

@@ -91,7 +91,7 @@ def append_records(
             # Its last record may be of a process that was killed before it could.
             _sync_file(newest)
     if path is None:
-        make_folder(Path(folder), sync=sync)
+        make_folder(folder, sync=sync)
         path = str(new_segment(Path(folder), Path(newest) if newest else None))
     descriptor = os.open(path, _FLAGS, 0o600)
     try:

@@ -73,7 +73,9 @@ async def _apply(
     if not job.group and diary.turn_is_at_hand(turn.user_id):
         # This loop is the writer's own. Handing so little to another thread and being woken by it takes
         # longer than doing it, and the two would be in each other's way meanwhile.
-        with suppress(LockTimeout, Conflict):  # somebody is at it: whoever waits must not do it here
+        with suppress(
+            LockTimeout, Conflict
+        ):  # somebody is at it: whoever waits must not do it here
             return _commit(diary, job, operations, operation, patience=0.0)
     return await in_thread(_commit, diary, job, operations, operation)
 
