@@ -1,6 +1,6 @@
 """`MemoryWriter` beside the bare disk, LangGraph's SqliteStore and TOMLDiary 0.9.
 
-    python benchmarks/writer.py [--rounds 5] [--peer PYTHON] [--sqlite PYTHON]
+    python benchmarks/writer.py [--rounds 5] [--peer PYTHON] [--sqlite PYTHON] [--path DIR]
 
 `submit`: seconds until a turn is durable, with one caller and with eight on one event loop, beside an append of as
 many bytes with `fdatasync`, and beside `SqliteStore.put` (langgraph-checkpoint-sqlite, on the same disk). The model
@@ -9,10 +9,12 @@ never answers meanwhile, so nothing but taking turns in is measured.
 Throughput: turns per second from the first `submit` to the end of `close`, with an extractor that waits as
 long as a model would (0 or 20 ms) and stores one preference with `tomldiary.tools.upsert_preference`: one turn of each
 of 500 new users, and ten turns of each of 50. The peer does not sync and keeps no journal, so the comparison is with
-`durability="process"`; "full" is shown beside it. The last table counts which of 100 turns of one user are in memory
-afterwards, with 8 workers.
+`durability="process"`; "full" is shown beside it. "CPU" is the processor time of a turn in microseconds, all threads
+and the system's part in it: what is left of the figures on a busy machine. The last table counts which of 100 turns of
+one user are in memory afterwards, with 8 workers.
 
-Every run has a process and a folder of its own; rounds alternate, medians are shown.
+Every run has a process and a folder of its own; rounds alternate, medians are shown. `--path` chooses the disk: making
+a file takes ext4 longer the more files were removed in the last minutes, which a folder in memory does not know.
 """
 
 from __future__ import annotations
@@ -116,17 +118,18 @@ async def main():
     diary = Diary(LocalBackend(Path(folder), **options), Table, agent=Scripted(), max_prefs_per_category=10_000)
     await diary.update_memory("warm-up", "s", "hello", "hi")
     writer = MemoryWriter(diary, workers=workers)
-    start = time.perf_counter()
+    start, busy = time.perf_counter(), time.process_time()
     for turn in range(turns):
         for user in range(users):
             await writer.submit(f"user{user}", "s", "hello", "hi")
     await writer.close()
-    seconds = time.perf_counter() - start
+    seconds, busy = time.perf_counter() - start, time.process_time() - busy
     kept = 0
     for user in range(users):
         found = tomllib.loads(await diary.preferences(f"user{user}"))
         kept += len(found.get("preferences", {}).get("likes", {}))
-    print(json.dumps({"rate": users * turns / seconds, "kept": kept}))
+    count = users * turns
+    print(json.dumps({"rate": count / seconds, "kept": kept, "cpu": busy / count * 1e6}))
 asyncio.run(main())
 '''
 
@@ -206,7 +209,9 @@ def main() -> None:
     parser.add_argument("--peer", help="a Python that has TOMLDiary 0.9 installed")
     parser.add_argument("--sqlite", help="a Python that has langgraph-checkpoint-sqlite installed")
     parser.add_argument("--only", choices=["submit", "turns"])
+    parser.add_argument("--path", help="a folder on the disk to measure")
     options = parser.parse_args()
+    tempfile.tempdir = options.path
     print(
         f"load average {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores; medians of {options.rounds}"
     )
@@ -217,26 +222,36 @@ def main() -> None:
     peer = peer_python(options.peer)
     sides = [(peer, "peer"), (sys.executable, "process"), (sys.executable, "full")]
 
-    def medians(field: str, *numbers: int) -> list[float]:
-        found: dict[str, list[float]] = {}
+    def medians(*numbers: int) -> dict[str, list[float]]:
+        found: dict[str, dict[str, list[float]]] = {}
         for _ in range(options.rounds):
             for python, side in sides:
-                found.setdefault(side, []).append(measure(python, TURNS, side, *numbers)[field])
-        return [statistics.median(found[side]) for _, side in sides]
+                for field, value in measure(python, TURNS, side, *numbers).items():
+                    found.setdefault(field, {}).setdefault(side, []).append(value)
+        return {
+            field: [statistics.median(values[side]) for _, side in sides]
+            for field, values in found.items()
+        }
 
-    print("\nturns per second        workers  latency  TOMLDiary 0.9   process      full   ratios")
+    print(
+        "\nturns per second        workers  latency  TOMLDiary 0.9   process      full   ratios"
+        "      CPU: 0.9  process  ratio"
+    )
     for users, turns in ((options.users, 1), (options.users // 10, 10)):
         for latency in (0, 20):
-            for workers in (1, 8):
-                theirs, process, full = medians("rate", workers, users, turns, latency)
+            for workers in (1, 8, 32):
+                found = medians(workers, users, turns, latency)
+                theirs, process, full = found["rate"]
+                their_cpu, cpu, _ = found["cpu"]
                 print(
                     f"{users:>4} users x {turns:>2} turns {workers:>9} {latency:>5} ms {theirs:>14.0f}"
-                    f" {process:>9.0f} {full:>9.0f}   {process / theirs:.1f}x {full / theirs:.1f}x",
+                    f" {process:>9.0f} {full:>9.0f}   {process / theirs:.1f}x {full / theirs:.1f}x"
+                    f" {their_cpu:>12.0f} {cpu:>8.0f} {their_cpu / cpu:>5.1f}x",
                     flush=True,
                 )
     print("\none user, 100 turns, 8 workers: turns that are in memory afterwards")
     for latency in (0, 20):
-        theirs, process, full = medians("kept", 8, 1, 100, latency)
+        theirs, process, full = medians(8, 1, 100, latency)["kept"]
         print(f"{latency:>31} ms {theirs:>14.0f} {process:>9.0f} {full:>9.0f}", flush=True)
 
 

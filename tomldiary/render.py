@@ -105,7 +105,11 @@ def render_memory(
         return text
     # One that takes the whole budget alone must not keep out all that come after it.
     room = max_tokens - count(framed([]))
-    fitting = [line for line in lines if count(line) <= room]
+    if token_counter is None:
+        most = room * _CHARACTERS_PER_TOKEN  # without a call for each of a thousand lines
+        fitting = [line for line in lines if len(line) <= most]
+    else:
+        fitting = [line for line in lines if token_counter(line) <= room]
     low, high = 0, len(fitting)  # the largest number of whole facts that fits, by bisection
     while low < high:
         middle = (low + high + 1) // 2
