@@ -60,7 +60,7 @@ class Part:
         """Its items by key; those that did not change are the same objects as before."""
         if self._entries is None:
             old, found = self._before, dict[str, Entry]()
-            for key, table in (self.document.table(("items",)) or {}).items():
+            for key, table in self.tables.items():
                 known = old.get(key)
                 if known is not None and known.table is table:
                     found[key] = known
@@ -74,17 +74,12 @@ class Part:
         """Whether it holds no item."""
         if self._entries is not None:
             return not self._entries
-        tables = self.document.table(("items",)) or {}
-        return not any(isinstance(table, Mapping) for table in tables.values())
-
-    def holds(self, key: str) -> bool:
-        """Tell whether it has a table for a key."""
-        return self.document.table(("items", key)) is not None
+        return not any(isinstance(table, Mapping) for table in self.tables.values())
 
     @property
-    def count(self) -> int:
-        """How many tables it has."""
-        return len(self.document.table(("items",)) or {})
+    def tables(self) -> Mapping[str, Any]:
+        """What stands in the document by key, items or not."""
+        return self.document.table(("items",)) or {}
 
     @property
     def size(self) -> int:
