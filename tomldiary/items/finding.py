@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Search
+    from tomldiary.items.snapshot import Snapshot
     from tomldiary.items.vectors import Embedding
     from tomldiary.items.view import View
 

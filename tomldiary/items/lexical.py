@@ -20,9 +20,9 @@ from tomldiary.recall import query_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
+    from tomldiary.items.snapshot import Snapshot
 
 __all__ = ["LexicalIndex", "searched_text"]
 

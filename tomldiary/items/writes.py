@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from tomldiary.items.catalog import Catalog, Part
+    from tomldiary.items.catalog import Catalog
     from tomldiary.items.entry import Clock
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Put
+    from tomldiary.items.snapshot import Part
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Transaction
 
