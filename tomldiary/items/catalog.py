@@ -19,7 +19,7 @@ from tomldiary.logging import get_logger
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from tomldiary.engine import Engine
     from tomldiary.items.entry import Entry
@@ -263,10 +263,6 @@ class Catalog:
             _logger.warning("%s holds items of no namespace; it is left alone", base)
             return ()
         return found
-
-    def parts(self) -> Iterator[Part]:
-        """Yield the documents as last seen."""
-        yield from list(self._parts.values())
 
 
 def _same(before: tuple[Part, ...], now: list[Part]) -> bool:

@@ -145,17 +145,6 @@ class LexicalIndex:
         self._database.execute("COMMIT")
         self._seen[snapshot.namespace] = snapshot
 
-    def keep(self, namespaces: Sequence[Namespace]) -> None:
-        """Let go of all namespaces but these."""
-        for namespace in self._seen.keys() - set(namespaces):
-            with self._guard:
-                before = self._seen.pop(namespace)
-                for entry in before.entries.values():
-                    row = self._rows.pop(entry, None)
-                    if row is not None:
-                        del self._by_row[row]
-                        self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))
-
 
 def _pairs(query: str, words: list[str]) -> list[str]:
     """Return neighbouring words of a question that are both worth looking for."""

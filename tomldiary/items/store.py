@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
-from tomldiary.errors import NotSupported
+from tomldiary.errors import Forgotten, NotSupported
 from tomldiary.forks import renew_after_fork
 from tomldiary.items.catalog import Catalog
 from tomldiary.items.entry import Clock, Entry, copied
@@ -170,10 +170,15 @@ class ItemStore:
         """
         for user, epoch in work.epochs.items():
             mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
-            if mine:
+            if not mine:
+                continue
+            try:
                 self._finder.add(
                     user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch
                 )
+            except Forgotten:
+                if any(isinstance(op, Put) for op in work.ops):
+                    raise
         vectors = dict(zip(work.queries, queries, strict=True))
         view = self._view()
         results = [self._read(view, op, vectors) for op in work.ops]
