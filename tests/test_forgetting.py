@@ -27,7 +27,7 @@ from tomldiary.backends import MemoryBackend
 from tomldiary.backends import forget_job as job_module
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
-from tomldiary.erasure_tables import Tables
+from tomldiary.erasure_versions import Versions
 from tomldiary.errors import (
     BackendError,
     DiaryError,
@@ -37,7 +37,6 @@ from tomldiary.errors import (
     NestedTransaction,
     UnknownEntry,
 )
-from tomldiary.forgetting import Selection
 from tomldiary.history import parse_record
 from tomldiary.ingest import ingest
 from tomldiary.timeline import Timeline
@@ -583,7 +582,7 @@ def test_a_file_that_cannot_be_read_is_not_half_forgotten(tmp_path):
 @pytest.mark.parametrize("seed", range(6))
 def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
     choose = random.Random(seed)
-    tables = Tables("preferences", Selection("gone"))
+    versions = Versions("preferences")
     blocks = ["# head\n\n", "[_meta]\nseq = 1\n\n"]
     for step in range(60):
         at = choose.randrange(1, len(blocks) + 1)
@@ -597,17 +596,17 @@ def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
             blocks.insert(at, f"[[list{step}]]\ny = [\n  1,\n]\n")
         blocks[1] = f"[_meta]\nseq = {step}\n\n"
         text = "".join(blocks)
-        found = [(block.path, block.text) for block in tables._version(text).blocks]
+        found = [(block.path, block.text) for block in versions.cut(text).blocks]
         assert found == [(block.path, block.text) for block in split_blocks(text)]
 
 
 def test_a_text_that_is_opened_above_unchanged_tables_swallows_them():
-    tables = Tables("preferences", Selection("gone"))
+    versions = Versions("preferences")
     below = '[likes.b]\nx = 1\n\n[likes.c]\n# """\nz = 1\n'
     for above in ("x = 1\n\n", 'x = """\n'):
         text = f"[_meta]\nseq = 1\n\n[likes.a]\n{above}{below}"
         tomllib.loads(text)
-        found = [block.path for block in tables._version(text).blocks]
+        found = [block.path for block in versions.cut(text).blocks]
         assert found == [block.path for block in split_blocks(text)]
 
 
