@@ -25,8 +25,8 @@ import pytest
 from tomldiary import Conflict, Diary, MemoryWriter
 from tomldiary.backends import MemoryBackend
 from tomldiary.backends import forget_job as job_module
-from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
+from tomldiary.backends.layout import JOB_NAME
 from tomldiary.erasure_versions import Versions
 from tomldiary.errors import (
     BackendError,
@@ -840,7 +840,7 @@ WORDS = ("canary", "gone-1")
 
 def check_after_a_crash(root, selector):
     """Open the store anew: all is forgotten and in order, or nothing was begun."""
-    began = (root / "alice" / job_module.JOB_NAME).exists()
+    began = (root / "alice" / JOB_NAME).exists()
     diary = Diary(root, agent="rules", durability="process")
     assert list(texts(diary.user("bob")).values()) == ["bobs own"]
     found = diary.user("alice").preferences("likes")
@@ -907,7 +907,7 @@ def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, s
             finally:
                 os._exit(3)
         status = os.waitpid(child, 0)[1]
-        unfinished += (root / "alice" / job_module.JOB_NAME).exists()
+        unfinished += (root / "alice" / JOB_NAME).exists()
         done += check_after_a_crash(root, selector)
         if status == 0:
             break
@@ -1196,9 +1196,3 @@ def test_storage_of_six_methods_forgets_in_its_documents():
     assert len(texts(alice)) == 2
     alice.forget(everything=True)
     assert diary.users() == []
-
-
-def test_local_and_its_names_agree_on_what_belongs_to_a_job():
-    assert local_module._JOB_PREFIX == job_module.JOB_PREFIX
-    assert f"{local_module._JOB_PREFIX}.toml" == job_module.JOB_NAME
-    assert local_module._OWNER == job_module._OWNER
