@@ -98,7 +98,7 @@ class Rollback:
 
 
 class Past(Retention):
-    """The looking-back half of `UserDiary`."""
+    """The part of `UserDiary` that looks back."""
 
     diary: Any
     user_id: str
