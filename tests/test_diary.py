@@ -63,6 +63,25 @@ def test_importing_loads_no_framework_and_costs_little():
     assert not heavy & {name.partition(".")[0] for name in loaded}
 
 
+FIRST = """
+import os, sys
+import pydantic, sqlite3, asyncio, logging  # what takes long is shared by the children
+import tomldiary
+for name in tomldiary.__all__:
+    child = os.fork()
+    if not child:
+        getattr(tomldiary, name)
+        os._exit(0)
+    if os.waitpid(child, 0)[1]:
+        print(name)
+"""
+
+
+def test_each_public_name_can_be_the_first_one_that_is_imported():
+    done = subprocess.run([sys.executable, "-c", FIRST], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+
+
 def test_everything_the_ancestor_exports_is_there():
     import tomldiary  # noqa: PLC0415 - its names are the point
 

@@ -25,7 +25,7 @@ from tomldiary.history import next_sequence, operation_of, render_record
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.timeline import Timeline
+from tomldiary.timeline import Timeline, drop_parsed
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -243,6 +243,7 @@ class Engine:
             try:
                 return self.backend.forget(user, selection)
             finally:
+                drop_parsed()
                 with self._guard:
                     self._operations.pop(user, None)
                     for key in [key for key in self._cache if key[0] == user]:

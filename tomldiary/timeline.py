@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from tomldiary.backends.base import Backend
     from tomldiary.history import Record
 
-__all__ = ["EMPTY", "Timeline", "pruned"]
+__all__ = ["EMPTY", "Timeline", "drop_parsed", "pruned"]
 
 EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
@@ -34,6 +34,11 @@ EMPTY = digest("")
 
 # A batch may change hundreds of documents in one record, which is then looked up for each of them.
 _parse = lru_cache(maxsize=2)(parse_record)
+
+
+def drop_parsed() -> None:
+    """Forget the records that were parsed last."""
+    _parse.cache_clear()
 
 
 class Timeline:
