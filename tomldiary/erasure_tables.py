@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.erasure_versions import Versions, entry_path, joined, values_at
+from tomldiary.entry_paths import entry_path
+from tomldiary.erasure_versions import Versions, joined, values_at
 from tomldiary.errors import InvalidValue
 from tomldiary.forgetting import author, content, sessions
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail

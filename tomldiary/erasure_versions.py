@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entry_paths import entry_path
 from tomldiary.forgetting import content
 from tomldiary.toml.blockedit import split_tail
 from tomldiary.toml.document import find_any
@@ -21,21 +22,7 @@ from tomldiary.toml.parse import parse_toml
 if TYPE_CHECKING:
     from tomldiary.toml.document import Path
 
-__all__ = ["State", "Version", "Versions", "entry_path", "joined", "values_at"]
-
-_DEPTHS = {"preferences": 3, "conversations": 2, "facts": 3}
-_USUAL_DEPTH = 2
-
-
-def entry_path(kind: str, path: Path) -> Path | None:
-    """Return the entry that the table at `path` is, or is part of; None if it is above all entries."""
-    if not path or path[0] == "_meta":
-        return None
-    root = kind.partition("/")[0]
-    depth = _DEPTHS.get(root, _USUAL_DEPTH)
-    if path[0] != root:
-        depth -= 1  # the layout without the kind in front
-    return path[:depth] if len(path) >= depth else None
+__all__ = ["State", "Version", "Versions", "joined", "values_at"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
