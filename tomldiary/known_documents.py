@@ -1,0 +1,116 @@
+"""Documents as everybody should see them, in a cache that one `stat` keeps honest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import Conflict
+from tomldiary.forks import renew_after_fork
+from tomldiary.outside import NOTHING, look
+from tomldiary.transaction import OPEN
+
+if TYPE_CHECKING:
+    from tomldiary.backends.base import Backend
+    from tomldiary.outside import Known
+    from tomldiary.toml.document import Document
+
+__all__ = ["KnownDocuments"]
+
+_CACHED_DOCUMENTS = 4096
+_PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
+_LITTLE = 128 * 1024  # characters; a change of so much takes one or two milliseconds
+_GLANCE = 0.05  # seconds between two looks at a file that is being saved
+
+
+class KnownDocuments:
+    """The part of the engine that reads; readers take no lock. Thread-safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.Lock()
+
+    def cached(self, user: str, *kinds: str) -> list[Document] | None:
+        """Return these documents if that needs nothing but a look at the files' status, else None."""
+        backend = self.backend
+        if not backend.is_quick or OPEN.get() is not None:
+            return None
+        known = [self._cache.get((user, kind)) for kind in kinds]
+        if not any(known):
+            # A user seen for the first time may have to be recovered, which waits for a lock.
+            return [NOTHING for _ in kinds] if backend.is_new(user) else None
+        found: list[Document] = []
+        for kind, cached in zip(kinds, known, strict=True):
+            token = backend.token(user, kind)
+            if cached is None:
+                if token is not None:
+                    return None
+                found.append(NOTHING)
+            elif cached.is_young or cached.token != token:
+                return None
+            else:
+                found.append(cached.document)
+        return found
+
+    def is_at_hand(self, user: str, *kinds: str) -> bool:
+        """Tell whether a change of these documents takes no longer than handing it to another thread.
+
+        That is so if no disk is waited for, what is changed is in memory, and there is little of it. Somebody
+        else may still have the user's lock: give `write` a `patience` of zero.
+        """
+        if self.backend.durability == "full":
+            return False
+        documents = self.cached(user, *kinds)
+        return documents is not None and sum(len(each.text) for each in documents) <= _LITTLE
+
+    def load(self, user: str, kind: str) -> Known | None:
+        """Return a document with the version it was read at, or None if there is none."""
+        key = (user, kind)
+        cached = self._cache.get(key)
+        token = self.backend.token(user, kind)
+        if token is None:
+            self._cache.pop(key, None)
+            return None
+        if cached is not None and cached.token == token and not cached.is_young:
+            return cached
+        stored = self.backend.read(user, kind)
+        if stored is None:
+            return None
+        fresh = look(self.backend, user, kind, stored, cached)
+        self._remember(key, fresh)
+        return fresh
+
+    def settled(self, user: str, kind: str, patience: float = _PATIENCE) -> Known | None:
+        """Return a document like `load`, once nobody's editor is half way through saving it.
+
+        Raises:
+            Conflict: Somebody kept saving it for `patience` seconds.
+        """
+        deadline = time.monotonic() + patience
+        while (known := self.load(user, kind)) is not None and known.is_settling:
+            if time.monotonic() >= deadline:
+                raise Conflict(
+                    f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
+                )
+            time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
+        return known
+
+    def _remember(self, key: tuple[str, str], cached: Known) -> None:
+        with self._guard:
+            self._cache[key] = cached
+            self._cache.move_to_end(key)
+            while len(self._cache) > _CACHED_DOCUMENTS:
+                self._cache.popitem(last=False)
+
+    def _drop(self, user: str) -> None:
+        with self._guard:
+            for key in [key for key in self._cache if key[0] == user]:
+                del self._cache[key]
