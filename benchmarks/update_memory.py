@@ -104,6 +104,8 @@ asyncio.run(main())
 
 def measure(python: str, side: str, driver: str, size: int, seconds: float) -> dict[str, float]:
     """Run one side in a process of its own and return turns per second and the longest stall (ms)."""
+    # The peer's Python must not find this project's modules.
+    paths = os.environ.get("PYTHONPATH", "") if python == sys.executable else ""
     with tempfile.TemporaryDirectory() as folder:
         done = subprocess.run(
             [python, "-c", WORKER, side, driver, str(size), str(seconds), folder],
@@ -111,6 +113,7 @@ def measure(python: str, side: str, driver: str, size: int, seconds: float) -> d
             text=True,
             check=False,
             cwd=folder,
+            env={**os.environ, "PYTHONPATH": paths},
         )
     if done.returncode:
         sys.exit(f"{side}/{driver}/{size} failed:\n{done.stderr}")
