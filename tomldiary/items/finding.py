@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Search
+    from tomldiary.items.snapshot import Snapshot
     from tomldiary.items.vectors import Embedding
     from tomldiary.items.view import View
 
@@ -48,7 +48,7 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        self._lexical: Recent[str, LexicalIndex] = Recent(_CACHED_USERS)
+        self._lexical: Recent[str, tuple[int, LexicalIndex]] = Recent(_CACHED_USERS)
         self._vectors: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
@@ -170,11 +170,12 @@ class Finder:
             return self._vectors.keep(user, known)[1]
 
     def _index(self, user: str) -> LexicalIndex:
+        epoch = self._diary.engine.backend.epoch(user)
         with self._guard:
-            found = self._lexical.get(user)
-            if found is None:
-                found = LexicalIndex()
-            return self._lexical.keep(user, found)
+            known = self._lexical.get(user)
+            if known is None or known[0] != epoch:
+                known = (epoch, LexicalIndex())  # what was forgotten is not kept in memory either
+            return self._lexical.keep(user, known)[1]
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:
