@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Conflict
 from tomldiary.forks import renew_after_fork
 from tomldiary.outside import NOTHING, look
+from tomldiary.recent import Recent
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class KnownDocuments:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
         self.renew()
         renew_after_fork(self)
 
@@ -105,10 +105,7 @@ class KnownDocuments:
 
     def _remember(self, key: tuple[str, str], cached: Known) -> None:
         with self._guard:
-            self._cache[key] = cached
-            self._cache.move_to_end(key)
-            while len(self._cache) > _CACHED_DOCUMENTS:
-                self._cache.popitem(last=False)
+            self._cache.keep(key, cached)
 
     def _drop(self, user: str) -> None:
         with self._guard:
