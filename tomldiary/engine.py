@@ -25,7 +25,8 @@ from tomldiary.history import next_sequence, operation_of, render_record
 from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, look
-from tomldiary.timeline import Timeline, drop_parsed
+from tomldiary.remembered import let_go
+from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
@@ -81,6 +82,8 @@ class Engine:
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self._operations: OrderedDict[str, _Operations] = OrderedDict()
+        self._epochs: OrderedDict[str, int] = OrderedDict()
+        """How often something of a user had been forgotten when we last looked."""
         self.renew()
         renew_after_fork(self)
 
@@ -132,13 +135,16 @@ class Engine:
         cached = self._cache.get(key)
         token = self.backend.token(user, kind)
         if token is None:
-            self._cache.pop(key, None)
+            if self._cache.pop(key, None) is not None:
+                self._notice_forgetting(user)
             return None
         if cached is not None and cached.token == token and not cached.is_young:
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
             return None
+        if self._notice_forgetting(user):
+            cached = None
         fresh = look(self.backend, user, kind, stored, cached)
         self._remember(key, fresh)
         return fresh
@@ -158,7 +164,31 @@ class Engine:
             time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
         return known
 
+    def _notice_forgetting(self, user: str) -> bool:
+        """Let go of a user's texts where another process has forgotten something since; tell whether it has."""
+        try:
+            epoch = self.backend.epoch(user)
+        except BackendError:
+            return False  # whoever writes is told
+        with self._guard:
+            known = self._epochs.pop(user, epoch)
+            self._epochs[user] = epoch
+            while len(self._epochs) > _CACHED_DOCUMENTS:
+                self._epochs.popitem(last=False)
+        if known != epoch:
+            self._drop(user)
+        return known != epoch
+
+    def _drop(self, user: str) -> None:
+        let_go()
+        with self._guard:
+            self._operations.pop(user, None)
+            for key in [key for key in self._cache if key[0] == user]:
+                del self._cache[key]
+
     def _remember(self, key: tuple[str, str], cached: Known) -> None:
+        if key[0] not in self._epochs:
+            self._notice_forgetting(key[0])
         with self._guard:
             self._cache[key] = cached
             self._cache.move_to_end(key)
@@ -243,11 +273,7 @@ class Engine:
             try:
                 return self.backend.forget(user, selection)
             finally:
-                drop_parsed()
-                with self._guard:
-                    self._operations.pop(user, None)
-                    for key in [key for key in self._cache if key[0] == user]:
-                        del self._cache[key]
+                self._drop(user)
 
     def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
         """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.

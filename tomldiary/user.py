@@ -22,7 +22,6 @@ from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
 from tomldiary.portability import Portability
 from tomldiary.preferences import Preferences, entry_to_item
-from tomldiary.ranking import drop_lines
 from tomldiary.recall import Indexes
 from tomldiary.recall_verbs import RecallVerbs
 from tomldiary.schema import item_type
@@ -340,7 +339,6 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
             return self._engine.forget(self.user_id, selection)
         finally:
             self._indexes.drop(self.user_id)
-            drop_lines()
 
     aforget = async_twin(forget)
 

@@ -449,6 +449,9 @@ class LocalBackend(AsyncVerbs):
     def epoch(self, user: str) -> int:
         """Return how often something of the user was forgotten."""
         self.folder(user)  # says so if this is no user id
+        tail = self._tails.get(user)
+        if tail is not None and file_token(tail.segment) != tail.token:
+            self._tails.pop(user, None)  # another process may have forgotten what is in it
         return self.epochs.read(user)
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
