@@ -537,7 +537,7 @@ def test_the_default_compactor_is_loaded_once(tmp_path, monkeypatch):
         loaded.append(Recording())
         return loaded[-1]
 
-    monkeypatch.setattr("tomldiary.diary.load_compactor", load)
+    monkeypatch.setattr("tomldiary.compaction_runs.load_compactor", load)
     diary = diary_at(tmp_path, None, total_char_threshold=1)
     turn(diary)
     turn(diary)
@@ -549,7 +549,7 @@ def test_a_missing_adapter_is_told_in_the_log_and_costs_no_turn(tmp_path, monkey
     def load():
         raise MissingExtra("compactor_agent", "pydantic-ai")
 
-    monkeypatch.setattr("tomldiary.diary.load_compactor", load)
+    monkeypatch.setattr("tomldiary.compaction_runs.load_compactor", load)
     diary = diary_at(tmp_path, None, total_char_threshold=1)
     with caplog.at_level(logging.ERROR, "tomldiary"):
         turn(diary, "tea")
@@ -622,7 +622,7 @@ def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, mo
         assert go_on.wait(5)  # set by the event loop, if that is free
         return Recording()
 
-    monkeypatch.setattr("tomldiary.diary.load_compactor", load)
+    monkeypatch.setattr("tomldiary.compaction_runs.load_compactor", load)
     diary = diary_at(tmp_path, None, total_char_threshold=1)
 
     async def use():

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from tomldiary import Diary, PreferenceItem, checkup
+from tomldiary import Diary, PreferenceItem, checkup_files
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.backends import segments as segments_module
 from tomldiary.checkup import Damage, check, verify
@@ -262,7 +262,7 @@ def test_a_mount_point_with_a_space_is_understood(tmp_path):
 
 
 def test_a_full_disk_is_found(root, monkeypatch):
-    monkeypatch.setattr(checkup, "FREE_BYTES", 2**62)
+    monkeypatch.setattr(checkup_files, "FREE_BYTES", 2**62)
     found = only(wrong(root))
     assert "are free" in found.message
 

@@ -25,9 +25,9 @@ import pytest
 from tomldiary import Conflict, Diary, MemoryWriter
 from tomldiary.backends import MemoryBackend
 from tomldiary.backends import forget_job as job_module
-from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
-from tomldiary.erasure_tables import Tables
+from tomldiary.backends.layout import JOB_NAME
+from tomldiary.erasure_versions import Versions
 from tomldiary.errors import (
     BackendError,
     DiaryError,
@@ -37,7 +37,6 @@ from tomldiary.errors import (
     NestedTransaction,
     UnknownEntry,
 )
-from tomldiary.forgetting import Selection
 from tomldiary.history import parse_record
 from tomldiary.ingest import ingest
 from tomldiary.timeline import Timeline
@@ -583,7 +582,7 @@ def test_a_file_that_cannot_be_read_is_not_half_forgotten(tmp_path):
 @pytest.mark.parametrize("seed", range(6))
 def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
     choose = random.Random(seed)
-    tables = Tables("preferences", Selection("gone"))
+    versions = Versions("preferences")
     blocks = ["# head\n\n", "[_meta]\nseq = 1\n\n"]
     for step in range(60):
         at = choose.randrange(1, len(blocks) + 1)
@@ -597,17 +596,17 @@ def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
             blocks.insert(at, f"[[list{step}]]\ny = [\n  1,\n]\n")
         blocks[1] = f"[_meta]\nseq = {step}\n\n"
         text = "".join(blocks)
-        found = [(block.path, block.text) for block in tables._version(text).blocks]
+        found = [(block.path, block.text) for block in versions.cut(text).blocks]
         assert found == [(block.path, block.text) for block in split_blocks(text)]
 
 
 def test_a_text_that_is_opened_above_unchanged_tables_swallows_them():
-    tables = Tables("preferences", Selection("gone"))
+    versions = Versions("preferences")
     below = '[likes.b]\nx = 1\n\n[likes.c]\n# """\nz = 1\n'
     for above in ("x = 1\n\n", 'x = """\n'):
         text = f"[_meta]\nseq = 1\n\n[likes.a]\n{above}{below}"
         tomllib.loads(text)
-        found = [block.path for block in tables._version(text).blocks]
+        found = [block.path for block in versions.cut(text).blocks]
         assert found == [block.path for block in split_blocks(text)]
 
 
@@ -889,7 +888,7 @@ WORDS = ("canary", "gone-1")
 
 def check_after_a_crash(root, selector):
     """Open the store anew: all is forgotten and in order, or nothing was begun."""
-    began = (root / "alice" / job_module.JOB_NAME).exists()
+    began = (root / "alice" / JOB_NAME).exists()
     diary = Diary(root, agent="rules", durability="process")
     assert list(texts(diary.user("bob")).values()) == ["bobs own"]
     found = diary.user("alice").preferences("likes")
@@ -956,7 +955,7 @@ def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, s
             finally:
                 os._exit(3)
         status = os.waitpid(child, 0)[1]
-        unfinished += (root / "alice" / job_module.JOB_NAME).exists()
+        unfinished += (root / "alice" / JOB_NAME).exists()
         done += check_after_a_crash(root, selector)
         if status == 0:
             break
@@ -1245,9 +1244,3 @@ def test_storage_of_six_methods_forgets_in_its_documents():
     assert len(texts(alice)) == 2
     alice.forget(everything=True)
     assert diary.users() == []
-
-
-def test_local_and_its_names_agree_on_what_belongs_to_a_job():
-    assert local_module._JOB_PREFIX == job_module.JOB_PREFIX
-    assert f"{local_module._JOB_PREFIX}.toml" == job_module.JOB_NAME
-    assert local_module._OWNER == job_module._OWNER

@@ -103,6 +103,35 @@ def test_a_person_s_edit_is_read_and_never_lost(store, diary, tmp_path):
     assert ("alice", "mine") not in namespaces(store)
 
 
+def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    catalog = store.catalog("alice")
+    found(store, ("alice",))
+    while not catalog._listing or catalog._pages[("alice",)].version != catalog._version:
+        found(store, ("alice",))
+    path = tmp_path / "m/alice/items/memories.toml"
+    with path.open("a") as file:
+        file.write('\n[items.hand]\nx = "y"\n')
+    assert sorted(found(store, ("alice",))) == ["a", "hand"]
+    while namespaces(store) != [NS]:
+        pass
+    path.write_text("[_meta]\nseq = 1\n")
+    while namespaces(store):  # at the latest once nobody can be half way through saving it
+        pass
+
+
+def test_a_folder_is_never_taken_for_a_file(store):
+    for namespace in [
+        ("alice", "b.toml", "x"),
+        ("alice", "b"),
+        ("alice", "b.toml"),
+        ("alice", "b", "x"),
+    ]:
+        put(store, namespace, "k", {"at": list(namespace)})
+        assert get(store, namespace, "k").value == {"at": list(namespace)}
+    assert len(namespaces(store)) == 4
+
+
 def test_history_knows_items_and_rolls_them_back(store, diary):
     put(store, NS, "k", {"n": 1})
     put(store, NS, "k", {"n": 2})
@@ -451,7 +480,7 @@ def test_a_refresh_on_read_is_noted_beside_the_file_and_not_in_history(store, di
     assert b"secret-key" not in noted.read_bytes()
     other = ItemStore(Diary(tmp_path / "m"))
     assert other.deadlines("alice").of(NS, entry) == deadlines.of(NS, entry)
-    put(store, NS, "secret-key", {"n": 2}, ttl=1)
+    put(store, NS, "secret-key", {"n": 2}, ttl=0.001)
     again = store.catalog("alice").snapshot(NS).get("secret-key")
     assert other.deadlines("alice").of(NS, again) == again.expires
     noted.unlink()

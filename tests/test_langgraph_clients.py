@@ -46,6 +46,20 @@ def note(text: str, runtime: ToolRuntime) -> str:
     return "noted"
 
 
+@tool("anote")
+def note_again(text: str, runtime: ToolRuntime) -> str:
+    """Note down."""
+    runtime.store.put(("alice", "notes"), "k", {"text": text})
+    return "noted"
+
+
+@tool
+async def anote(text: str, runtime: ToolRuntime) -> str:
+    """Note down."""
+    await runtime.store.aput(("alice", "notes"), "k", {"text": text})
+    return "noted"
+
+
 @tool
 def read(store: Annotated[BaseStore, InjectedStore()]) -> str:
     """Read."""
@@ -64,10 +78,16 @@ def test_an_agent_s_tools_reach_the_store_both_ways(store, is_async):
     ]
 
 
-def test_what_a_run_puts_is_filed_under_its_session_and_forgotten_with_it(store, tmp_path):
-    model = Scripted(answers=[calling(("note", {"text": "walnuts"})), DONE])
-    agent = create_agent(model, [note], store=store, checkpointer=InMemorySaver())
-    agent.invoke({"messages": [HumanMessage("hi")]}, {"configurable": {"thread_id": "t1"}})
+@pytest.mark.parametrize("is_async", [False, True])
+def test_what_a_run_puts_is_filed_under_its_session_and_forgotten_with_it(
+    store, tmp_path, is_async
+):
+    model = Scripted(answers=[calling(("anote", {"text": "walnuts"})), DONE])
+    agent = create_agent(
+        model, [anote if is_async else note_again], store=store, checkpointer=InMemorySaver()
+    )
+    run = {"messages": [HumanMessage("hi")]}, {"configurable": {"thread_id": "t1"}}
+    asyncio.run(agent.ainvoke(*run)) if is_async else agent.invoke(*run)
     entry = tomllib.loads((tmp_path / "m/alice/items/notes.toml").read_text())["items"]["k"]
     assert entry["_created_by"] == entry["_updated_by"] == "t1"
     store.diary.user("alice").forget(session_id="t1")

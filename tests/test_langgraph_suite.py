@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import ClassVar
 
-import pytest
 from langgraph.store.memory import InMemoryStore
 
 from tomldiary import Diary
 from tomldiary.testing import StoreSuite
 from tomldiary_langgraph import DiaryStore
 
-pytest.importorskip("numpy", reason='vectors need numpy: pip install "tomldiary-kit[embeddings]"')
-
 
 class DiarySuite(StoreSuite):
+    has_vectors = (
+        importlib.util.find_spec("numpy") is not None
+    )  # pip install "tomldiary-kit[embeddings]"
+
     def expiry_of(self, calls, namespace, key):
         items = calls.store._items
         owner = items._owner(namespace, key)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from power_cuts import Names, Recorder, crash_states, materialise, tree_of
-from tomldiary import Diary, history, timeline, verification
+from tomldiary import Diary, history, locks, timeline, verification
 from tomldiary.backends import (
     LocalBackend,
     files,
@@ -355,8 +355,8 @@ def no_sync(*_args, **_kwargs):
     pass
 
 
-def unsynced_folder(path, *, sync, make=files.make_folder):
-    make(path, sync=False)
+def unsynced_folder(path, *, sync):
+    files.make_folder(path, sync=False)
 
 
 def unsynced(write_new):
@@ -384,7 +384,7 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(pruning, "sync_folder", no_sync)
         else:
             patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
-            patch.setattr(files, "make_folder", unsynced_folder)  # the locks look it up when asked
+            patch.setattr(locks, "make_folder", unsynced_folder)
         workload = record(disk, monkeypatch)
     states = crash_states(workload.recorder, subsets=0)
     assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

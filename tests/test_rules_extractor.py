@@ -209,13 +209,13 @@ def test_a_sentence_longer_than_the_cap_is_not_a_statement():
 )  # fmt: skip
 def test_a_hostile_megabyte_costs_no_more_than_the_cap(unit, monkeypatch):
     looked_at: list[int] = []
-    plain = rules._plain
+    plain_form = rules.plain_form
 
     def counting(sentence: str) -> str:
         looked_at.append(len(sentence))
-        return plain(sentence)
+        return plain_form(sentence)
 
-    monkeypatch.setattr(rules, "_plain", counting)
+    monkeypatch.setattr(rules, "plain_form", counting)
     message = unit * (1_000_000 // len(unit))
     assert find_statements(message, TASTES) == find_statements(
         message[: MAX_CHARACTERS + 1], TASTES

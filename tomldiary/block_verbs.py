@@ -22,7 +22,7 @@ _KIND = "blocks"
 
 
 class BlockVerbs:
-    """The half of `UserDiary` that is about blocks."""
+    """The part of `UserDiary` that is about blocks."""
 
     diary: Any
     user_id: str

@@ -27,7 +27,7 @@ __all__ = ["EpisodeVerbs"]
 
 
 class EpisodeVerbs:
-    """The half of `UserDiary` that is about episodes."""
+    """The part of `UserDiary` that is about episodes."""
 
     diary: Any
     user_id: str

@@ -15,7 +15,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.backends.base import Stored, digest
-from tomldiary.erasure_tables import Tables, joined
+from tomldiary.erasure_tables import Tables
+from tomldiary.erasure_versions import joined
 from tomldiary.errors import DocumentError
 from tomldiary.forgetting import ForgetReceipt
 from tomldiary.history import Change, Record, block_changes, redo

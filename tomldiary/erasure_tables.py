@@ -1,101 +1,51 @@
-"""One document in all its versions, cut into entries, and put together without some of them.
-
-Texts that come up again are looked at once and are the same object in every version, so a history of
-thousands of versions costs little more than the changes in it.
-"""
+"""What goes of one document: which states of its entries, and every version put together without them."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entry_paths import entry_path
+from tomldiary.erasure_versions import Versions, joined, values_at
 from tomldiary.errors import InvalidValue
 from tomldiary.forgetting import author, content, sessions
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail
-from tomldiary.toml.document import find_any
-from tomldiary.toml.lexer import Block, split_blocks
+from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from tomldiary.erasure_versions import State, Version
     from tomldiary.forgetting import Selection
     from tomldiary.toml.document import Path
 
-__all__ = ["Tables", "entry_path", "joined"]
-
-_DEPTHS = {"preferences": 3, "conversations": 2, "facts": 3}
-_USUAL_DEPTH = 2
-
-
-def entry_path(kind: str, path: Path) -> Path | None:
-    """Return the entry that the table at `path` is, or is part of; None if it is above all entries."""
-    if not path or path[0] == "_meta":
-        return None
-    root = kind.partition("/")[0]
-    depth = _DEPTHS.get(root, _USUAL_DEPTH)
-    if path[0] != root:
-        depth -= 1  # the layout without the kind in front
-    return path[:depth] if len(path) >= depth else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _State:
-    """An entry in one version."""
-
-    values: dict[str, Any]
-    content: str
-
-
-@dataclass(slots=True)
-class _Version:
-    """A document cut into blocks, and the entries it holds."""
-
-    blocks: list[Block]
-    ends: list[int]
-    """Where each block ends, in characters."""
-    groups: dict[Path, list[Block]]
-    """The blocks of each entry that has headers of its own."""
-    states: dict[Path, _State]
-    fresh: list[Path]
-    """The entries that the version before did not have like this."""
+__all__ = ["Tables"]
 
 
 class Tables:
-    """The entries of one document in all its versions, and which of their states go.
-
-    Texts that come up again are looked at once, and are the same object in every version.
-    """
+    """The entries of one document in all its versions, and which of their states go."""
 
     def __init__(self, kind: str, selection: Selection) -> None:
         self.kind = kind
         self.affected: set[Path] = set()
         self._selection = selection
+        self._versions = Versions(kind)
         self._kept: dict[Path, dict[str, str]] = {}  # what stays, and a session that said it
         self._selected: dict[Path, set[str]] = {}
-        self._blocks: dict[str, Block] = {}
-        self._paths: dict[Block, Path | None] = {}
-        self._states: dict[tuple[Path, str], _State] = {}
-        self._inline: dict[str, dict[Path, _State]] = {}
-        self._seen: dict[int, tuple[Path, _State]] = {}
+        self._seen: dict[int, tuple[Path, State]] = {}
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str] = {}  # the text of the last state that stays
-        self._remembered: dict[Path, _State] = {}
-        self._tails: dict[Block, tuple[str, str]] = {}
+        self._remembered: dict[Path, State] = {}
         self._same: dict[Block, Block] = {}  # what becomes of a block wherever it stands
-        self._cuts: list[tuple[str, _Version]] = []  # the two looked at last
 
     # First pass: which states there are
 
     def study(self, text: str, when: datetime) -> None:
         """Note which entries a version has, and whether the selection covers what they say."""
-        if self._cuts and self._cuts[-1][0] is text:
+        if self._versions.is_last(text):
             return
-        version = self._version(text)
+        version = self._versions.cut(text)
         for path in version.fresh:
             state = version.states.get(path)
             if state is None or id(state) in self._seen:
@@ -133,7 +83,7 @@ class Tables:
         """Tell whether an entry that goes, or goes back, changed between two versions."""
         if not self.affected:
             return False
-        old, new = self._version(before).states, self._version(after).states
+        old, new = self._versions.cut(before).states, self._versions.cut(after).states
         for path in self.affected:
             was, became = old.get(path), new.get(path)
             if was is became or not (self._goes(path, was) or self._goes(path, became)):
@@ -142,7 +92,7 @@ class Tables:
                 return True
         return False
 
-    def _goes(self, path: Path, state: _State | None) -> bool:
+    def _goes(self, path: Path, state: State | None) -> bool:
         return (
             state is not None
             and path in self.affected
@@ -157,7 +107,7 @@ class Tables:
 
     def blocks(self, text: str) -> list[Block]:
         """Return the blocks of a version without what goes; versions are asked for in their order."""
-        version = self._version(text)
+        version = self._versions.cut(text)
         if not self.affected and not self._selection.session_id:
             return version.blocks
         ready = list(map(self._same.get, version.blocks))
@@ -173,9 +123,9 @@ class Tables:
         self._remember(version)
         return made
 
-    def _add(self, made: list[Block], version: _Version, block: Block, back: set[Path]) -> None:
+    def _add(self, made: list[Block], version: Version, block: Block, back: set[Path]) -> None:
         """Add what becomes of a block; `back` are the entries that went back to what they were."""
-        path = self._path(block)
+        path = self._versions.path(block)
         if path is None:
             self._same[block] = changed = self._without_inline(block)
             made.append(changed)
@@ -190,7 +140,7 @@ class Tables:
         last = self._last.get(path)
         if last is not None and path not in back:
             back.add(path)
-            made.append(self._block(Block(path, last + self._split(block)[1])))
+            made.append(self._versions.same(Block(path, last + self._versions.split(block)[1])))
         else:
             self._leave_out(made, block)
 
@@ -201,7 +151,7 @@ class Tables:
             InvalidValue: What goes is still there, or something else changed.
         """
         parse_toml(made)
-        old, new = self._version(text).states, self._version(made).states
+        old, new = self._versions.cut(text).states, self._versions.cut(made).states
         changed: list[Path] = []
         for path, state in old.items():
             found = new.get(path)
@@ -211,7 +161,7 @@ class Tables:
                 changed.append(path)
         return changed
 
-    def _remember(self, version: _Version) -> None:
+    def _remember(self, version: Version) -> None:
         for path in self.affected:
             state = version.states.get(path)
             if state is None:
@@ -228,14 +178,14 @@ class Tables:
 
     def _leave_out(self, made: list[Block], block: Block) -> None:
         """Leave out a block; comments that a blank line separates from it belong to nobody and stay."""
-        tail = self._split(block)[1]
+        tail = self._versions.split(block)[1]
         before = made[-1]
-        kept, gap = self._split(before)
+        kept, gap = self._versions.split(before)
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
-        made[-1] = self._block(Block(before.path, kept + tail, before.is_array))
+        made[-1] = self._versions.same(Block(before.path, kept + tail, before.is_array))
 
-    def _without_name(self, block: Block, path: Path, state: _State) -> Block:
+    def _without_name(self, block: Block, path: Path, state: State) -> Block:
         session = self._selection.session_id
         if not session or block.is_array or block.path != path:
             return block
@@ -243,8 +193,8 @@ class Tables:
         key = (block.text, witness)
         if key not in self._changed:
             # Most entries are one block, which was read already.
-            is_whole = self._states.get((path, block.text)) is state
-            own = state.values if is_whole else _values_at(block.text, path)
+            is_whole = self._versions.is_one_block(path, block, state)
+            own = state.values if is_whole else values_at(block.text, path)
             self._changed[key] = self._edited(
                 block, own, self._selection.without_name(own, witness)
             )
@@ -252,11 +202,11 @@ class Tables:
 
     def _without_inline(self, block: Block) -> Block:
         """Take entries out that are written inside the table above them."""
-        if not self._inline_states(block):
+        if not self._versions.inline(block):
             return block
         key = (block.text, "")
         if key not in self._changed:
-            own = _values_at(block.text, block.path)
+            own = values_at(block.text, block.path)
             want = self._walked(own, block.path)
             self._changed[key] = self._edited(block, own, want)
         return self._changed[key]
@@ -288,191 +238,7 @@ class Tables:
         except InvalidValue:
             tail = split_tail(block.text)[1]
             changed = Block(block.path, render_block(block.path, want) + tail)
-        return self._block(Block(changed.path, changed.text))
-
-    # Cutting
-
-    def _version(self, text: str) -> _Version:
-        for known, version in self._cuts:
-            if known is text:
-                return version
-        version = self._stepped(*self._cuts[-1], text) if self._cuts else None
-        version = version or self._cut(text)
-        self._cuts = [*self._cuts[-1:], (text, version)]
-        return version
-
-    def _stepped(self, old_text: str, old: _Version, text: str) -> _Version | None:
-        """Cut a version like the one before; every transaction changes `_meta`, and something elsewhere."""
-        between = text[: _end_of_meta(text)] + old_text[_end_of_meta(old_text) :]
-        first = self._made_from(old_text, old, between)
-        if first is None:
-            return None
-        version = self._made_from(between, first, text)
-        if version is not None:
-            version.fresh[:0] = first.fresh
-        return version
-
-    def _cut(self, text: str) -> _Version:
-        """Cut a version from scratch."""
-        blocks = [self._block(block) for block in split_blocks(text)]
-        version = _Version(
-            blocks, list(accumulate(len(block.text) for block in blocks)), {}, {}, []
-        )
-        self._fill(version, [], blocks)
-        return version
-
-    def _made_from(self, old_text: str, old: _Version, text: str) -> _Version | None:
-        """Cut a version looking only at what differs from another one; None if that cannot be done."""
-        begin = _common_start(old_text, text)
-        rest = _common_end(old_text, text, begin)
-        # The blocks on both sides may have got lines, or comments above them.
-        low = bisect_right(old.ends, begin) - 1
-        low = low if low > 1 else 0
-        high = bisect_left([0, *old.ends], len(old_text) - rest)
-        start = old.ends[low - 1] if low else 0
-        last = old.blocks[high] if high < len(old.blocks) else None
-        end = len(text) - (len(old_text) - old.ends[high]) if last is not None else len(text)
-        changed = text[start:end]
-        head, *made = split_blocks(changed)
-        if (
-            '"""' in changed
-            or "'''" in changed
-            or (start and (head.text or not made))
-            or (last is not None and ([head, *made][-1].path != last.path))
-        ):
-            return None
-        fresh = [self._block(block) for block in (made if start else [head, *made])]
-        blocks = [*old.blocks[:low], *fresh, *old.blocks[high + 1 :]]
-        shift = len(text) - len(old_text)
-        behind = old.ends[high + 1 :]
-        ends = [
-            *old.ends[:low],
-            *accumulate(
-                [len(block.text) for block in fresh[1:]], initial=start + len(fresh[0].text)
-            ),
-            *([place + shift for place in behind] if shift else behind),
-        ]
-        version = _Version(blocks, ends, dict(old.groups), dict(old.states), [])
-        self._fill(version, old.blocks[low : high + 1], fresh)
-        return version
-
-    def _fill(self, version: _Version, gone: list[Block], fresh: list[Block]) -> None:
-        """Note the entries of a version in which some blocks have taken the place of others."""
-        for block in gone:
-            if self._path(block) is None:
-                for path in self._inline_states(block):
-                    version.states.pop(path, None)
-        paths: dict[Path, None] = {}
-        for block in [*gone, *fresh]:
-            if (path := self._path(block)) is not None:
-                paths[path] = None
-        left = Counter(self._path(block) for block in gone)
-        came: dict[Path, list[Block]] = {}
-        for block in fresh:
-            path = self._path(block)
-            if path is not None:
-                came.setdefault(path, []).append(block)
-            else:
-                states = self._inline_states(block)
-                version.states.update(states)
-                version.fresh += states
-        for path in paths:
-            group = came.get(path, [])
-            if len(version.groups.get(path, [])) != left[path]:
-                group = [block for block in version.blocks if self._path(block) == path]
-            if not group:
-                version.groups.pop(path, None)
-                version.states.pop(path, None)
-                continue
-            version.groups[path] = group
-            state = self._state(path, joined(group))
-            if version.states.get(path) is not state:
-                version.states[path] = state
-                version.fresh.append(path)
-
-    def _split(self, block: Block) -> tuple[str, str]:
-        known = self._tails.get(block)
-        if known is None:
-            known = self._tails[block] = split_tail(block.text)
-        return known
-
-    def _path(self, block: Block) -> Path | None:
-        if block not in self._paths:
-            self._paths[block] = entry_path(self.kind, block.path)
-        return self._paths[block]
-
-    def _block(self, block: Block) -> Block:
-        return self._blocks.setdefault(block.text, block)
-
-    def _state(self, path: Path, whole: str) -> _State:
-        known = self._states.get((path, whole))
-        if known is None:
-            values = _values_at(whole, path)
-            known = self._states[path, whole] = _State(values, content(values))
-        return known
-
-    def _inline_states(self, block: Block) -> dict[Path, _State]:
-        if block.path[:1] == ("_meta",):
-            return {}
-        known = self._inline.get(block.text)
-        if known is None:
-            known = self._inline[block.text] = {}
-            if block.text.strip() and not block.is_array:
-                self._walk(_values_at(block.text, block.path), block.path, known)
-        return known
-
-    def _walk(self, table: dict[str, Any], path: Path, found: dict[Path, _State]) -> None:
-        for key, value in table.items():
-            inner = (*path, key)
-            if not isinstance(value, dict) or inner[0] == "_meta":
-                continue
-            values = cast("dict[str, Any]", value)
-            if entry_path(self.kind, inner) is None:
-                self._walk(values, inner, found)
-            else:
-                found[inner] = _State(values, content(values))
-
-
-def _values_at(text: str, path: Path) -> dict[str, Any]:
-    found: Any = find_any(parse_toml(text), path)
-    # A list of tables is an entry of a kind too; it just cannot say whose it is.
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {"items": found}
-
-
-def _end_of_meta(text: str) -> int:
-    at = text.find("\n[", text.find("[_meta]"))
-    while text.startswith("\n[_meta", at):
-        at = text.find("\n[", at + 1)
-    return at if at >= 0 else len(text)
-
-
-def _common_start(one: str, two: str) -> int:
-    """Return how many characters two texts have in common at the start, by bisection."""
-    low, high = 0, min(len(one), len(two)) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == two[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _common_end(one: str, two: str, start: int) -> int:
-    """Return how many characters two texts have in common at the end, behind their first `start`."""
-    low, high = 0, min(len(one), len(two)) - start + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[len(one) - middle : len(one) - low] == two[len(two) - middle : len(two) - low]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def joined(blocks: list[Block]) -> str:
-    """Return the text that blocks make."""
-    return "".join([block.text for block in blocks])
+        return self._versions.same(Block(changed.path, changed.text))
 
 
 def _unwieldy(path: Path) -> InvalidValue:

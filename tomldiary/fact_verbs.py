@@ -35,7 +35,7 @@ _MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source")
 
 
 class FactVerbs:
-    """The half of `UserDiary` that is about typed facts."""
+    """The part of `UserDiary` that is about typed facts."""
 
     diary: Any
     user_id: str

@@ -16,6 +16,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
+from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, LockTimeout
 
 if TYPE_CHECKING:
@@ -75,8 +76,6 @@ class UserLocks:
         assert self.folder is not None  # noqa: S101 - the caller looked
         descriptor = self._descriptors.get(number)
         if descriptor is None:
-            from tomldiary.backends.files import make_folder  # noqa: PLC0415 - backends import this module
-
             path = self.folder / f"{number:02x}"
             try:
                 make_folder(self.folder, sync=True)  # the memories' folder may be made here

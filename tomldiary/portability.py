@@ -40,7 +40,7 @@ _PAUSE = 0.02  # seconds between two looks at documents that are being written
 
 
 class Portability:
-    """The half of `UserDiary` that takes memory out and in as a whole."""
+    """The part of `UserDiary` that takes memory out and in as a whole."""
 
     diary: Any
     user_id: str

@@ -44,7 +44,7 @@ TimeRange = tuple["datetime | None", "datetime | None"]
 
 
 class RecallVerbs(FactVerbs):
-    """The half of `UserDiary` that finds and shows."""
+    """The part of `UserDiary` that finds and shows."""
 
     _indexes: Indexes
 

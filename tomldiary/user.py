@@ -7,36 +7,24 @@ is a copy.
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Any, overload
-
-from pydantic import ValidationError
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.block_verbs import BlockVerbs
 from tomldiary.conversations import Conversations, entry_to_conversation
 from tomldiary.engine import Source as Why
 from tomldiary.episode_verbs import EpisodeVerbs
-from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.errors import UnknownEntry
 from tomldiary.forgetting import Selection
-from tomldiary.logging import get_logger
-from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.past import Past
 from tomldiary.portability import Portability
-from tomldiary.preferences import Preferences, entry_to_item
+from tomldiary.preference_verbs import PreferenceVerbs
 from tomldiary.recall import Indexes
 from tomldiary.recall_verbs import RecallVerbs
-from tomldiary.schema import item_type
-from tomldiary.toml.values import render_path
 from tomldiary.transaction import fingerprint
 from tomldiary.twins import async_twin, run_coroutine
 
 if TYPE_CHECKING:
-    from collections.abc import (
-        AsyncGenerator,
-        Generator,
-        Iterable,
-        Iterator,
-        Mapping,
-    )
+    from collections.abc import AsyncGenerator, Generator, Mapping
     from datetime import datetime
 
     from tomldiary.diary import Diary
@@ -44,18 +32,15 @@ if TYPE_CHECKING:
     from tomldiary.errors import DiaryError
     from tomldiary.forgetting import ForgetReceipt
     from tomldiary.models import ConversationItem
-    from tomldiary.similarity import Match
     from tomldiary.toml.document import Document
     from tomldiary.turns import Applied
 
 __all__ = ["UserDiary"]
 
-_logger = get_logger(__name__)
-
-KINDS = ("preferences", "conversations")
+_KINDS = ("preferences", "conversations")
 
 
-class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
+class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
     """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
 
     diary: Diary
@@ -122,154 +107,6 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
         return next((record.seq for record in self._timeline().records()), 0)
-
-    # Preferences
-
-    @overload
-    def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
-    @overload
-    def preferences(self, category: str) -> dict[str, PreferenceItem]: ...
-    def preferences(
-        self, category: str | None = None
-    ) -> dict[str, dict[str, PreferenceItem]] | dict[str, PreferenceItem]:
-        """Return typed preferences by id; without `category`, by category and id.
-
-        Raises:
-            UnknownCategory: The preference table has no such category.
-            DocumentError: The file does not parse; has path, line and column.
-        """
-        book = self._book()
-        if category is not None:
-            book.check_category(category)
-            return self._items(book, category)
-        return {name: self._items(book, name) for name in self.diary.allowed}
-
-    apreferences = async_twin(preferences)
-
-    def _items(self, book: Preferences, category: str) -> dict[str, PreferenceItem]:
-        kind = item_type(self.diary.pref_table_cls, category)
-        found: dict[str, PreferenceItem] = {}
-        for key, entry in book.entries(category):
-            try:
-                found[key] = entry_to_item(entry, kind)
-            except ValidationError as error:
-                # One wrong field of an own item type must not hide the rest of the category.
-                _logger.warning(
-                    "%s/%s is left out: %d wrong fields", category, key, error.error_count()
-                )
-        return found
-
-    def upsert_preference(
-        self,
-        category: str,
-        text: str | None = None,
-        *,
-        id: str | None = None,  # noqa: A002 - the word of the file format
-        contexts: Iterable[str] = (),
-        fields: Mapping[str, Any] | None = None,
-        count_up: bool = True,
-        create: bool = True,
-        session_id: str = "",
-        actor: str = "",
-        reason: str = "",
-        now: datetime | None = None,
-    ) -> tuple[str, PreferenceItem]:
-        """Store a preference, or change or confirm the one with `id`, and return it with its id.
-
-        Equal text (but for case, spacing and punctuation) is confirmed, not stored twice. Similar
-        text is stored: `similar` finds it if you want to ask first.
-
-        Args:
-            category: A category of the preference table.
-            text: What to remember; with `id`, leave out to only confirm the entry.
-            id: The entry to change. An id that does not exist yet is given to the new entry.
-            contexts: Labels that are added to those stored.
-            count_up: Whether an existing entry's counter goes up by one.
-            fields: Values for the own fields of the category's item type, for a new entry.
-            create: False if only an entry that exists may be changed.
-            session_id: Kept in `_created_by` and `_updated_by`, and in history.
-            actor: Who did it, for history.
-            reason: Why, for history.
-            now: The time to write down; None is the time now.
-
-        Raises:
-            UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
-        """
-        moment = timestamp(now)
-
-        def change(tx: Transaction) -> tuple[str, PreferenceItem]:
-            book = Preferences(tx.edit("preferences"), self.diary.turn_rules.preferences)
-            book.check_category(category)
-            if not create and (id is None or book.find(category, id) is None):
-                raise UnknownEntry(f"{category}/{id}")
-            outcome = book.upsert(
-                category, id, text, contexts, now=moment, session=session_id, count_up=count_up,
-                fields=fields,
-            )  # fmt: skip
-            found = book.find(category, outcome.id)
-            assert found is not None  # noqa: S101 - it was just stored
-            kind = item_type(self.diary.pref_table_cls, category)
-            try:
-                return outcome.id, entry_to_item(found[1], kind)
-            except ValidationError as error:
-                wrong = error.errors(include_url=False, include_input=False)[0]
-                place = ".".join(map(str, (category, outcome.id, *wrong["loc"])))
-                raise InvalidValue(f"{wrong['msg']}. Nothing was stored.", where=place) from None
-
-        asked = fingerprint(category, text, id, list(contexts), fields, count_up, create)
-        return self._engine.write(
-            self.user_id, change, Why("upsert", session_id, actor, reason, content=asked)
-        )
-
-    aupsert_preference = async_twin(upsert_preference)
-
-    def forget_preference(
-        self,
-        category: str,
-        id: str,  # noqa: A002 - the word of the file format
-        *,
-        session_id: str = "",
-        actor: str = "",
-        reason: str = "",
-    ) -> PreferenceItem:
-        """Remove a preference from the file and return it; its id is not given out again.
-
-        Raises:
-            UnknownCategory, UnknownEntry: Nothing was changed.
-        """
-
-        def change(tx: Transaction) -> PreferenceItem:
-            book = Preferences(tx.edit("preferences"), self.diary.turn_rules.preferences)
-            kind = (
-                item_type(self.diary.pref_table_cls, category)
-                if category in self.diary.allowed
-                else None
-            )
-            entry = book.forget(category, id)
-            try:
-                return entry_to_item(entry, kind or PreferenceItem)
-            except ValidationError:  # what does not fit its type can still be forgotten
-                return entry_to_item(entry)
-
-        return self._engine.write(
-            self.user_id,
-            change,
-            Why("forget_preference", session_id, actor, reason, content=fingerprint(category, id)),
-        )
-
-    aforget_preference = async_twin(forget_preference)
-
-    def similar(self, category: str, text: str, *, limit: int = 5) -> list[Match]:
-        """Return preferences of a category that resemble `text`, best first, with what contradicts it.
-
-        Raises:
-            UnknownCategory: The preference table has no such category.
-        """
-        book = self._book()
-        book.check_category(category)
-        return self.diary.similarity.find(category, text, book.texts(category), limit=limit)
-
-    asimilar = async_twin(similar)
 
     # Conversations
 
@@ -407,25 +244,10 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
         Of a file that cannot be used, reads serve the last good state. An entry that is no table, or does
         not fit its type, and a fact that breaks its constraint stay in the file, unread.
         """
-        kinds = dict.fromkeys([*KINDS, *self._engine.kinds(self.user_id)])
+        kinds = dict.fromkeys([*_KINDS, *self._engine.kinds(self.user_id)])
         found = [self._engine.load(self.user_id, kind) for kind in kinds]
         broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
         return [*broken, *self._preference_problems(), *self._fact_problems()]
-
-    def _preference_problems(self) -> Iterator[InvalidValue]:
-        book = self._book()
-        for category in self.diary.allowed:
-            for key in book.strays(category):
-                place = render_path(("preferences", category, key))
-                yield InvalidValue("expected a table. It is left out; write one.", where=place)
-            kind = item_type(self.diary.pref_table_cls, category)
-            for key, entry in book.entries(category):
-                try:
-                    entry_to_item(entry, kind)
-                except ValidationError as error:
-                    wrong = error.errors(include_url=False, include_input=False)[0]
-                    place = ".".join(map(str, ("preferences", category, key, *wrong["loc"])))
-                    yield InvalidValue(f"{wrong['msg']}. The entry is left out.", where=place)
 
     def documents(self) -> list[str]:
         """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""
@@ -437,6 +259,3 @@ class UserDiary(RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
 
     def _document(self, kind: str) -> Document:
         return self._engine.document(self.user_id, kind)
-
-    def _book(self) -> Preferences:
-        return Preferences(self._document("preferences"), self.diary.turn_rules.preferences)

@@ -226,7 +226,6 @@ def _expiry(ttl: TTLConfig | None) -> Expiry:
     given: Mapping[str, Any] = ttl or {}
     every = given.get("sweep_interval_minutes")
     return Expiry(
-        refresh_on_read=given.get("refresh_on_read", True),
         omit_expired=given.get("omit_expired", False),
         sweep_interval=5.0 if every is None else every,
     )

@@ -13,13 +13,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
+from tomldiary.backends.job_file import STAGED, Job, read_job, sweep_staged, take_back, write_job
+from tomldiary.backends.layout import JOB_NAME, OWNER_NAME
 from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.segments import damaged, new_segment, segments, split_records
 from tomldiary.erasure import Plan, plan
@@ -27,35 +29,14 @@ from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection
 from tomldiary.history import parse_record, render_record
 from tomldiary.ingest.ledger import LEDGER_NAME, without_sessions
-from tomldiary.toml.blockedit import render_block
 from tomldiary.toml.document import Document
-from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from tomldiary.backends.local import LocalBackend
     from tomldiary.history import Record
 
-__all__ = ["JOB_NAME", "JOB_PREFIX", "finish", "forget"]
-
-JOB_PREFIX = ".forgetting"
-"""All names that begin with this belong to a job."""
-JOB_NAME = f"{JOB_PREFIX}.toml"
-_STAGED = f"{JOB_PREFIX}-"
-_OWNER = "owner.toml"
-_HEAD = "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
-
-
-@dataclass(slots=True)
-class _Job:
-    """What the job file says."""
-
-    selection: Selection
-    epoch: int
-    is_staged: bool = False
-    files: list[list[str]] = field(default_factory=list[list[str]])
-    """Each staged file, and the name it is going to have."""
-    documents: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """Each document that changes: its staged file, the version it was made from, and the entries."""
+__all__ = ["finish", "forget"]
 
 
 def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetReceipt:
@@ -83,7 +64,7 @@ def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRec
         backend.epochs.write(user, epoch)  # a first turn may be under way
         _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch)
-    job = _Job(selection, epoch)
+    job = Job(selection, epoch)
     try:
         work = _Work(backend, user, folder, selection)
     except DiaryError:
@@ -95,12 +76,12 @@ def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRec
         _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch, files=_digests(folder))
     try:
-        _write_job(folder, job)
+        write_job(folder, job)
         backend.epochs.write(user, epoch)
         if work is not None and not selection.everything:
             work.stage(job)
     except (OSError, DiaryError) as error:
-        if not _take_back(folder):
+        if not take_back(folder):
             backend.reopen(user)  # whoever opens the user next finishes it
             raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
@@ -123,20 +104,20 @@ def finish(backend: LocalBackend, user: str) -> None:
     folder = backend.folder(user)
     _check_folder(folder)
     try:
-        job = _read_job(folder)
+        job = read_job(folder)
         if job is None:
-            _take_back(folder)  # killed before there was a job
+            take_back(folder)  # killed before there was a job
             return
         backend.epochs.write(user, job.epoch)
         if not job.is_staged and not job.selection.everything:
-            _sweep(folder)
+            sweep_staged(folder)
             _Work(backend, user, folder, job.selection).stage(job)
     except OSError as error:
         raise _unfinished(folder, error) from error
     _run(backend, user, folder, job)
 
 
-def _run(backend: LocalBackend, user: str, folder: Path, job: _Job) -> None:
+def _run(backend: LocalBackend, user: str, folder: Path, job: Job) -> None:
     try:
         _forget_turns(backend, user, job.selection, job.epoch)
         _forget_index(backend.index_folder(user), everything=job.selection.everything)
@@ -194,7 +175,7 @@ def _check_folder(path: Path) -> None:
 
 def _remove(folder: Path) -> None:
     """Remove the folder: last what says whose it is, and that there is a job."""
-    for child in sorted(os.scandir(folder), key=lambda child: child.name == _OWNER):
+    for child in sorted(os.scandir(folder), key=lambda child: child.name == OWNER_NAME):
         if child.name == JOB_NAME:
             continue
         if child.is_dir(follow_symlinks=False):
@@ -262,7 +243,7 @@ class _Work:
             and not damaged(self._folder / "history")
         )
 
-    def stage(self, job: _Job) -> None:
+    def stage(self, job: Job) -> None:
         """Write all files as they are going to be, and then that they are there."""
         if not self.plan.is_empty:
             for name, data in self._new_segments():
@@ -279,7 +260,7 @@ class _Work:
             self._put(job, LEDGER_NAME, self._new_ledger)
         sync_folder(self._folder)
         job.is_staged = True
-        _write_job(self._folder, job)
+        write_job(self._folder, job)
 
     def _new_segments(self) -> list[tuple[str, bytes]]:
         old, new = iter(self._records), iter(self.plan.records)
@@ -295,13 +276,13 @@ class _Work:
         made[-1] += map(render_record, self.plan.added)
         return [(name, "".join(texts).encode()) for name, texts in zip(names, made, strict=True)]
 
-    def _put(self, job: _Job, target: str, data: bytes) -> None:
-        name = f"{_STAGED}{len(job.files) + len(job.documents)}"
+    def _put(self, job: Job, target: str, data: bytes) -> None:
+        name = f"{STAGED}{len(job.files) + len(job.documents)}"
         write_new(str(self._folder / name), data, sync=True)
         job.files.append([name, target])
 
 
-def _publish(folder: Path, job: _Job) -> None:
+def _publish(folder: Path, job: Job) -> None:
     """Put the staged files in their places; what is there already is done."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
@@ -353,52 +334,6 @@ def _document(path: Path) -> Document:
 def _content(path: Path) -> bytes:
     found = read_file(path)
     return found[0] if found is not None else b""
-
-
-# The job file
-
-
-def _write_job(folder: Path, job: _Job) -> None:
-    table = {
-        "selection": job.selection.to_table(),
-        "epoch": job.epoch,
-        "is_staged": job.is_staged,
-        "files": job.files,
-        "documents": job.documents,
-    }
-    temp = folder / f"{_STAGED}job"
-    temp.unlink(missing_ok=True)
-    write_new(str(temp), f"{_HEAD}{render_block((), table)}".encode(), sync=True)
-    temp.replace(folder / JOB_NAME)
-    sync_folder(folder)
-
-
-def _read_job(folder: Path) -> _Job | None:
-    found = read_file(folder / JOB_NAME)
-    if found is None:
-        return None
-    table = parse_toml(decode_utf8(found[0]), path=str(folder / JOB_NAME))
-    selection = Selection.from_table(table["selection"])
-    return _Job(
-        selection, table["epoch"], table["is_staged"], table["files"], table["documents"]
-    )  # fmt: skip
-
-
-def _sweep(folder: Path) -> None:
-    for child in list(os.scandir(folder)):
-        if child.name.startswith(_STAGED):
-            Path(child.path).unlink()
-
-
-def _take_back(folder: Path) -> bool:
-    """Remove a job that has changed nothing yet; tell whether that worked."""
-    try:
-        (folder / JOB_NAME).unlink(missing_ok=True)
-        sync_folder(folder)
-        _sweep(folder)
-    except OSError:
-        return False
-    return True
 
 
 def _digests(folder: Path) -> dict[str, str]:

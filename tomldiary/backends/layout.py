@@ -16,6 +16,9 @@ from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
 
 __all__ = [
+    "JOB_NAME",
+    "JOB_PREFIX",
+    "OWNER_NAME",
     "STAGED",
     "check_parent",
     "checked_kind",
@@ -28,8 +31,13 @@ __all__ = [
 
 STAGED = ".staged-"
 """What the name of a file that is being written begins with."""
+JOB_PREFIX = ".forgetting"
+"""What the names of all files begin with that belong to something being forgotten."""
+JOB_NAME = f"{JOB_PREFIX}.toml"
+"""The file that says what is being forgotten."""
+OWNER_NAME = "owner.toml"
+"""The file that says whose folder it is, where the folder's name cannot."""
 _SUFFIX = ".toml"
-_OWNER = "owner"
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
 _STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.\d+-")
@@ -48,7 +56,7 @@ def checked_kind(kind: str) -> str:
             f"{kind!r} cannot name a document. Use lower-case letters, digits, '-', '_' and '/', at most"
             f" {_LONGEST} characters."
         )
-    if kind == _OWNER or kind.split("/", 1)[0] == _HISTORY:
+    if f"{kind}{_SUFFIX}" == OWNER_NAME or kind.split("/", 1)[0] == _HISTORY:
         raise IdentifierError(f"{kind!r} cannot name a document: the folder needs it itself.")
     return kind
 
@@ -111,7 +119,7 @@ def kinds_in(folder: Path) -> list[str]:
                 entry.is_file()
                 and name.endswith(_SUFFIX)
                 and not entry.name.startswith(".")
-                and name != f"{_OWNER}{_SUFFIX}"
+                and name != OWNER_NAME
             ):
                 found.append(name.removesuffix(_SUFFIX))
     return sorted(found)

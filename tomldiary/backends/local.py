@@ -33,6 +33,8 @@ from tomldiary.backends.files import (
     write_new,
 )
 from tomldiary.backends.layout import (
+    JOB_NAME,
+    JOB_PREFIX,
     STAGED,
     check_parent,
     checked_kind,
@@ -73,8 +75,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 _SYSTEM = ".tomldiary"
-_OWNER = "owner.toml"
-_JOB_PREFIX = ".forgetting"
 _YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
 _MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
@@ -247,7 +247,7 @@ class LocalBackend(AsyncVerbs):
                 user = user_of(self.base_path / name)
                 if user is None:
                     continue
-                if file_token(f"{self.folder(user)}/{_JOB_PREFIX}.toml") is not None:
+                if file_token(f"{self.folder(user)}/{JOB_NAME}") is not None:
                     # Somebody who is being forgotten may never be opened again.
                     self.reopen(user)
                     self._open(user)
@@ -415,7 +415,7 @@ class LocalBackend(AsyncVerbs):
 
     def _repair(self, user: str, folder: Path) -> None:
         names = os.listdir(folder)  # noqa: PTH208 - names, not paths
-        if any(name.startswith(_JOB_PREFIX) for name in names):
+        if any(name.startswith(JOB_PREFIX) for name in names):
             from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
 
             finish(self, user)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tomldiary.backends.files import make_folder, read_file, sync_folder, write_new
+from tomldiary.backends.layout import OWNER_NAME
 from tomldiary.errors import DiaryError
 from tomldiary.identifiers import decode_folder
 from tomldiary.toml.parse import decode_utf8, parse_toml
@@ -20,7 +21,6 @@ from tomldiary.toml.values import render_value
 
 __all__ = ["DurableNames", "Synced", "user_of"]
 
-_OWNER = "owner.toml"
 _MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 
 
@@ -91,7 +91,7 @@ def user_of(folder: Path) -> str | None:
     decoded = decode_folder(folder.name)
     if decoded is not None:
         return decoded
-    path = folder / _OWNER
+    path = folder / OWNER_NAME
     owner = read_file(path)
     if owner is None:
         return None
@@ -108,8 +108,8 @@ def _name_owner(user: str, folder: Path, *, sync: bool) -> None:
             return
     encoded = user.encode("unicode_escape").decode("ascii")
     text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
-    (folder / _OWNER).unlink(missing_ok=True)
-    write_new(str(folder / _OWNER), text.encode(), sync=sync)
+    (folder / OWNER_NAME).unlink(missing_ok=True)
+    write_new(str(folder / OWNER_NAME), text.encode(), sync=sync)
 
 
 def _folders_of(folder: str, kind: str) -> list[str]:

@@ -9,143 +9,28 @@ from __future__ import annotations
 import threading
 import time
 from bisect import insort
-from collections.abc import Mapping
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.forks import renew_after_fork
-from tomldiary.items.entry import Entry
 from tomldiary.items.naming import ROOT, kind_of, namespace_of, part_name, part_of
+from tomldiary.items.snapshot import Part, Snapshot
 from tomldiary.logging import get_logger
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from tomldiary.engine import Engine
+    from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
-    from tomldiary.outside import Known
-    from tomldiary.toml.document import Document
     from tomldiary.transaction import Transaction
 
-__all__ = ["Catalog", "Part", "Snapshot"]
+__all__ = ["Catalog"]
 
 _GLANCE = 0.02  # seconds for which a listing trusts that nobody saved a file in place
 _PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
-
-
-class Part:
-    """One document of a namespace."""
-
-    __slots__ = ("_before", "_entries", "document", "kind", "known")
-
-    def __init__(
-        self, kind: str, known: Known | None, document: Document, before: Part | None
-    ) -> None:
-        self.kind = kind
-        self.known = known
-        self.document = document
-        self._before = before.read_entries if before is not None else {}
-        self._entries: dict[str, Entry] | None = None
-
-    @property
-    def read_entries(self) -> dict[str, Entry]:
-        """The entries if they were asked for already, else those of the version before."""
-        return self._before if self._entries is None else self._entries
-
-    @property
-    def entries(self) -> dict[str, Entry]:
-        """Its items by key; those that did not change are the same objects as before."""
-        if self._entries is None:
-            old, found = self._before, dict[str, Entry]()
-            for key, table in (self.document.table(("items",)) or {}).items():
-                known = old.get(key)
-                if known is not None and known.table is table:
-                    found[key] = known
-                elif isinstance(table, Mapping):
-                    found[key] = Entry(key, cast("Mapping[str, Any]", table))
-            self._entries, self._before = found, {}
-        return self._entries
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether it holds no item."""
-        if self._entries is not None:
-            return not self._entries
-        tables = self.document.table(("items",)) or {}
-        return not any(isinstance(table, Mapping) for table in tables.values())
-
-    def holds(self, key: str) -> bool:
-        """Tell whether it has a table for a key."""
-        return self.document.table(("items", key)) is not None
-
-    @property
-    def count(self) -> int:
-        """How many tables it has."""
-        return len(self.document.table(("items",)) or {})
-
-    @property
-    def size(self) -> int:
-        """Characters of the document."""
-        return len(self.document.text)
-
-    def is_at(self, token: object) -> bool:
-        """Tell whether it was read at this version of its file, which did not change since."""
-        known = self.known
-        return known is not None and known.token == token and not known.is_young
-
-
-class Snapshot:
-    """The items of one namespace at one moment."""
-
-    __slots__ = ("_entries", "_ordered", "base", "namespace", "parts", "user")
-
-    def __init__(
-        self,
-        user: str,
-        namespace: Namespace,
-        parts: tuple[Part, ...] = (),
-        entries: dict[str, Entry] | None = None,
-    ) -> None:
-        self.user = user
-        self.namespace = namespace
-        self.parts = parts
-        self._entries = entries
-        self._ordered: list[Entry] | None = None
-        self.base = part_of(parts[0].kind)[0] if parts else ""
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing is stored there."""
-        return not self._entries and all(part.is_empty for part in self.parts)
-
-    @property
-    def entries(self) -> Mapping[str, Entry]:
-        """Its items by key; the newest, should a hand edit have made two of one key."""
-        if self._entries is None:
-            if len(self.parts) == 1:
-                return self.parts[0].entries
-            found: dict[str, Entry] = {}
-            for part in self.parts:
-                for key, entry in part.entries.items():
-                    other = found.get(key)
-                    if other is None or entry.updated >= other.updated:
-                        found[key] = entry
-            self._entries = found
-        return self._entries
-
-    @property
-    def ordered(self) -> list[Entry]:
-        """Its items, the newest first, then by key."""
-        if self._ordered is None:
-            self._ordered = sorted(self.entries.values(), key=attrgetter("order"))
-        return self._ordered
-
-    def get(self, key: str) -> Entry | None:
-        """Return an item, or None."""
-        return self.entries.get(key)
 
 
 @dataclass(slots=True)
@@ -378,10 +263,6 @@ class Catalog:
             _logger.warning("%s holds items of no namespace; it is left alone", base)
             return ()
         return found
-
-    def parts(self) -> Iterator[Part]:
-        """Yield the documents as last seen."""
-        yield from list(self._parts.values())
 
 
 def _same(before: tuple[Part, ...], now: list[Part]) -> bool:

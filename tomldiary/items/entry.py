@@ -19,14 +19,11 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.guards import MAX_DEPTH
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
-
-if TYPE_CHECKING:
-    from typing import Self
 
 __all__ = [
     "Clock",
@@ -134,16 +131,6 @@ class Entry:
     def order(self) -> tuple[int, str]:
         """Sorts the newest first, then by key."""
         return (-self.updated, self.key)
-
-    def lives_until(self, refreshed: int | None) -> int | None:
-        """Return when it expires, given the time it was last refreshed to."""
-        if self.expires is None or refreshed is None:
-            return self.expires
-        return max(self.expires, refreshed)
-
-    def reads_as(self, other: Self) -> bool:
-        """Tell whether another entry comes from the same table object."""
-        return self.table is other.table
 
 
 def table_of(

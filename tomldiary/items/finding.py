@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Search
+    from tomldiary.items.snapshot import Snapshot
     from tomldiary.items.vectors import Embedding
     from tomldiary.items.view import View
 
@@ -48,7 +48,7 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        self._lexical: OrderedDict[str, LexicalIndex] = OrderedDict()
+        self._lexical: OrderedDict[str, tuple[int, LexicalIndex]] = OrderedDict()
         self._vectors: OrderedDict[str, tuple[int, VectorIndex]] = OrderedDict()
         self.renew()
         renew_after_fork(self)
@@ -173,14 +173,17 @@ class Finder:
             return known[1]
 
     def _index(self, user: str) -> LexicalIndex:
+        epoch = self._diary.engine.backend.epoch(user)
         with self._guard:
-            found = self._lexical.get(user)
-            if found is None:
-                found = self._lexical[user] = LexicalIndex()
+            known = self._lexical.get(user)
+            if (
+                known is None or known[0] != epoch
+            ):  # what was forgotten is not kept in memory either
+                known = self._lexical[user] = (epoch, LexicalIndex())
             self._lexical.move_to_end(user)
             while len(self._lexical) > _CACHED_USERS:
                 self._lexical.popitem(last=False)
-            return found
+            return known[1]
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:

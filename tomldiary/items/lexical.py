@@ -20,9 +20,9 @@ from tomldiary.recall import query_words
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
+    from tomldiary.items.snapshot import Snapshot
 
 __all__ = ["LexicalIndex", "searched_text"]
 
@@ -144,17 +144,6 @@ class LexicalIndex:
                 self._next += 1
         self._database.execute("COMMIT")
         self._seen[snapshot.namespace] = snapshot
-
-    def keep(self, namespaces: Sequence[Namespace]) -> None:
-        """Let go of all namespaces but these."""
-        for namespace in self._seen.keys() - set(namespaces):
-            with self._guard:
-                before = self._seen.pop(namespace)
-                for entry in before.entries.values():
-                    row = self._rows.pop(entry, None)
-                    if row is not None:
-                        del self._by_row[row]
-                        self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))
 
 
 def _pairs(query: str, words: list[str]) -> list[str]:

@@ -34,7 +34,7 @@ class Item(NamedTuple):
     """How well it matches the query, more is better; None without one."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Get:
     """Read one item; `refresh` gives it its time to live again."""
 
@@ -43,7 +43,7 @@ class Get:
     refresh: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Put:
     """Store a value, or remove the item if it is None."""
 
@@ -130,7 +130,8 @@ def checked(op: Operation) -> Operation:
 
 
 def _checked_put(op: Put) -> Put:
-    namespace, key = _labels(op.namespace), checked_key(op.key, is_new=op.value is not None)
+    namespace = op.namespace if _are_plain(op.namespace) else _labels(op.namespace)
+    key = checked_key(op.key, is_new=op.value is not None)
     value = op.value
     if value is not None:
         value = checked_value(value, f"{'/'.join(namespace)}/{key}")

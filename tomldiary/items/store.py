@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
-from tomldiary.errors import NotSupported
+from tomldiary.errors import Forgotten, NotSupported
 from tomldiary.forks import renew_after_fork
 from tomldiary.items.catalog import Catalog
 from tomldiary.items.entry import Clock, Entry, copied
@@ -22,9 +22,10 @@ from tomldiary.items.finding import Finder, as_item
 from tomldiary.items.naming import SHARED
 from tomldiary.items.ops import Get, Item, List, Put, Search, checked
 from tomldiary.items.owners import Owners
+from tomldiary.items.sweeping import sweep
 from tomldiary.items.typed import TypedNamespaces, is_typed
 from tomldiary.items.view import View
-from tomldiary.items.writes import apply_puts, remove_items
+from tomldiary.items.writes import apply_puts
 from tomldiary.models import timestamp
 from tomldiary.transaction import Transaction
 from tomldiary.typed_entries import TypedEntries, checked_value
@@ -33,10 +34,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Operation
     from tomldiary.items.owners import UserLabel
+    from tomldiary.items.snapshot import Snapshot
     from tomldiary.items.vectors import Embedding
 
 __all__ = ["ItemStore", "Prepared", "Result"]
@@ -169,10 +170,15 @@ class ItemStore:
         """
         for user, epoch in work.epochs.items():
             mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
-            if mine:
+            if not mine:
+                continue
+            try:
                 self._finder.add(
                     user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch
                 )
+            except Forgotten:
+                if any(isinstance(op, Put) for op in work.ops):
+                    raise
         vectors = dict(zip(work.queries, queries, strict=True))
         view = self._view()
         results = [self._read(view, op, vectors) for op in work.ops]
@@ -337,38 +343,9 @@ class ItemStore:
 
     def sweep(self) -> int:
         """Remove the items whose time is over and return how many that were."""
-        removed = 0
-        for user in self.diary.users():
-            removed += self._sweep_user(user)
-        return removed
-
-    def _sweep_user(self, user: str) -> int:
-        deadlines = self.deadlines(user)
-
-        def over() -> dict[Namespace, list[str]]:
-            now = self._clock.now()
-            found: dict[Namespace, list[str]] = {}
-            for snapshot in self.catalog(user).snapshots():
-                keys = [
-                    entry.key
-                    for entry in snapshot.entries.values()
-                    if deadlines.is_over(snapshot.namespace, entry, now)
-                ]
-                if keys:
-                    found[snapshot.namespace] = keys
-            return found
-
-        if not over():
-            return 0
-
-        def write(tx: Transaction) -> int:
-            # Looked at again under the lock: somebody may have put or read an item meanwhile.
-            found = over()
-            for namespace, keys in found.items():
-                remove_items(tx, self.catalog(user), namespace, keys)
-            return sum(map(len, found.values()))
-
-        return self.diary.engine.write(user, write, Source("expire", actor="store"))
+        engine, now = self.diary.engine, self._clock.now
+        users = self.diary.users()
+        return sum(sweep(engine, self.catalog(user), self.deadlines(user), now) for user in users)
 
     # Who and where
 

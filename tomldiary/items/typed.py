@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue
-from tomldiary.items.catalog import Snapshot
 from tomldiary.items.entry import Entry
+from tomldiary.items.snapshot import Snapshot
 from tomldiary.transaction import OPEN
 from tomldiary.typed_entries import TypedEntries, collections
 

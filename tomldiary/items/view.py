@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.items.catalog import Snapshot
     from tomldiary.items.entry import Entry
     from tomldiary.items.expiry import Deadlines
     from tomldiary.items.naming import Namespace
+    from tomldiary.items.snapshot import Snapshot
 
 __all__ = ["View"]
 

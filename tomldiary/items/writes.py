@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from tomldiary.items.catalog import Catalog, Part
+    from tomldiary.items.catalog import Catalog
     from tomldiary.items.entry import Clock
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Put
+    from tomldiary.items.snapshot import Part
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Transaction
 
@@ -64,6 +65,8 @@ class _Target:
         self._parts: dict[str, Part] = {
             part.kind: part for part in catalog.snapshot(namespace).parts
         }
+        self._stored = {kind: part.tables for kind, part in self._parts.items()}
+        self._edits: dict[str, Edit] = {}
         self._sizes = {kind: part.size for kind, part in self._parts.items()}
         self._next = max(catalog.numbers(namespace), default=0) + 1
 
@@ -76,15 +79,15 @@ class _Target:
             self._tx.edit(other).delete((_TABLE, key))  # a copy that a hand edit made
         table = table_of(value, old, now=clock.now(), ttl=put.ttl, index=put.index, session=session)
         kind = holders[0] if holders else self._roomy()
-        before = self._put(kind, key, table)
+        before = self._put(kind, key, table, is_new=not holders)
         if before and self._is_overfull(kind, before, key):
             self._tx.edit(kind).delete((_TABLE, key))
-            self._put(self._roomy(), key, table)
+            self._put(self._roomy(), key, table, is_new=True)
 
-    def _put(self, kind: str, key: str, table: Mapping[str, Any]) -> int:
+    def _put(self, kind: str, key: str, table: Mapping[str, Any], *, is_new: bool) -> int:
         """Write an item to a document and return how long it was there before."""
-        edit = self._open(kind)
-        before = edit.length((_TABLE, key))
+        edit = self._edits.get(kind) or self._open(kind)
+        before = 0 if is_new else edit.length((_TABLE, key))
         edit.put((_TABLE, key), table)
         self._sizes[kind] = self._sizes.get(kind, 0) + edit.length((_TABLE, key)) - before
         return before
@@ -95,12 +98,12 @@ class _Target:
             self._tx.edit(kind).delete((_TABLE, key))
 
     def _holders(self, key: str) -> list[str]:
-        return [kind for kind, part in self._parts.items() if part.holds(key)]
+        return [kind for kind, tables in self._stored.items() if key in tables]
 
     def _is_overfull(self, kind: str, before: int, key: str) -> bool:
         """Tell whether an item that has grown should leave a document that others are in too."""
         grown = self._tx.edit(kind).length((_TABLE, key)) > before
-        return grown and self._sizes[kind] > 1.25 * LARGEST and self._parts[kind].count > 1
+        return grown and self._sizes[kind] > 1.25 * LARGEST and len(self._stored.get(kind, ())) > 1
 
     def _roomy(self) -> str:
         """Return the document that takes a new item: the last one, else any with room, else a new one."""
@@ -113,7 +116,7 @@ class _Target:
         return kind
 
     def _open(self, kind: str) -> Edit:
-        edit = self._tx.edit(kind)
+        edit = self._edits[kind] = self._tx.edit(kind)
         meta = edit.table(("_meta",)) or {}
         if "namespace" not in meta:
             edit.put(("_meta",), {**meta, "namespace": list(self._namespace)}, at_head=True)

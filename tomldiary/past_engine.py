@@ -1,0 +1,50 @@
+"""A past state in the place of the engine, so that all reading verbs work on it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import DiaryError
+from tomldiary.outside import NOTHING
+from tomldiary.toml.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["FrozenEngine"]
+
+
+class FrozenEngine:
+    """Stands in for the engine of a past state: reads what was, writes nothing."""
+
+    def __init__(self, text_of: Callable[[str], str], seq: int, kinds: list[str]) -> None:
+        self._text_of = text_of
+        self._kinds = kinds
+        self._documents: dict[str, Document] = {}
+        self.seq = seq
+        self.is_frozen = True
+        self.lists_documents = True
+
+    def document(self, _user: str, kind: str) -> Document:
+        """Return a document as it was."""
+        if kind not in self._kinds:
+            return NOTHING
+        if kind not in self._documents:
+            self.keep({kind: self._text_of(kind)})
+        return self._documents[kind]
+
+    def keep(self, texts: Mapping[str, str]) -> None:
+        """Take in documents as they were."""
+        self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
+
+    def kinds(self, _user: str) -> list[str]:
+        """Return the documents there were."""
+        return self._kinds
+
+    def load(self, _user: str, _kind: str) -> None:
+        """Return None: there is no file behind it."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise DiaryError(
+            f"this is the memory as it was after transaction {self.seq}; it cannot be changed ({name})."
+        )
