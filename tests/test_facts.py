@@ -20,6 +20,7 @@ from tomldiary import Conflict, Constraint, Diary
 from tomldiary.checkup import check
 from tomldiary.errors import (
     DiaryError,
+    DocumentError,
     ImmutableEntry,
     InvalidValue,
     LimitReached,
@@ -533,6 +534,15 @@ def test_forgetting_takes_no_change_of_an_immutable_fact_over(alice, file):
     assert changes == [("", 1980), ("hand", 1999), ("", 1980)]
     with pytest.raises(Conflict, match="forgotten"):  # as ever
         alice.rollback(to=1)
+
+
+def test_a_user_whose_facts_never_parsed_can_be_forgotten_as_a_whole(alice, file):
+    file.parent.mkdir(parents=True)
+    file.write_text("[facts.birth.user\n")
+    with pytest.raises(DocumentError):
+        alice.forget(session_id="s1")
+    alice.forget(everything=True)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])

@@ -272,7 +272,8 @@ class Engine:
             )
         with self.backend.lock(user, self.lock_timeout):
             try:
-                self._put_back(user)
+                if not selection.everything:
+                    self._put_back(user)
                 return self.backend.forget(user, selection)
             finally:
                 self._drop(user)
