@@ -565,7 +565,10 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        with diary.engine._guard, diary.indexes._guard, twins._loops._guard:
+        guards = (diary.engine, diary.engine.operations, diary.indexes, twins._loops)
+        with contextlib.ExitStack() as stack:
+            for owner in guards:
+                stack.enter_context(owner._guard)
             held.set()
             go_on.wait(30)
 

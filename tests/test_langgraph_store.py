@@ -523,7 +523,7 @@ def test_hostile_filters_answer_like_a_naive_reference(varied, condition):
         {"v": {"$lt": [1]}},
         {"v": {"$lte": {}}},
         {"v": {1, 2}},
-        {"v": object()},
+        {"v": ...},
         {"v": b"5"},
         {"v": timedelta(1)},
         {"v": {"$eq": {1: 2}}},

@@ -323,7 +323,7 @@ class Diary(CompactionRuns):
         """
         source = Source("turn", operation=operation.id, content=operation.content)
         with self.engine.backend.lock(user_id, self.engine.lock_timeout):
-            seq = self.engine.repetition(user_id, source)
+            seq = self.engine.operations.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None
 
 

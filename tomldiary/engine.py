@@ -1,18 +1,13 @@
-"""The one write path: lock, read what is there now, change it, log it, publish it.
-
-Readers take no lock; they get immutable documents from a cache that one `stat` keeps honest.
-"""
+"""The one write path: lock, read what is there now, change it, log it, publish it."""
 
 from __future__ import annotations
 
-import threading
-import time
-from collections import OrderedDict
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.commits import Changed, prepare, prepare_saves
+from tomldiary.done_operations import DoneOperations
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
@@ -20,16 +15,15 @@ from tomldiary.errors import (
     Forgotten,
     NestedTransaction,
 )
-from tomldiary.forks import renew_after_fork
-from tomldiary.history import next_sequence, operation_of, render_record
-from tomldiary.merge import merge
+from tomldiary.history import next_sequence, render_record
+from tomldiary.known_documents import KnownDocuments
+from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
-from tomldiary.outside import NOTHING, Known, look
-from tomldiary.remembered import let_go
+from tomldiary.outside import NOTHING, Known
 from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
-from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
+from tomldiary.transaction import OPEN, Source, Transaction, base_of, current_task, fingerprint
 from tomldiary.twins import OwnThread
 
 if TYPE_CHECKING:
@@ -44,24 +38,10 @@ __all__ = ["Engine", "Source", "Transaction"]
 
 R = TypeVar("R")
 
-_CACHED_DOCUMENTS = 4096
-_CACHED_USERS = 256  # whose operation ids are known
-_PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
-_GLANCE = 0.05  # seconds between two looks at a file that is being saved
 _ATTEMPTS = 20
 
 
-@dataclass(slots=True)
-class _Operations:
-    """The operation ids in a user's history up to transaction `seq`."""
-
-    seq: int = 0
-    epoch: int = 0
-    done: dict[str, tuple[int, str]] = field(default_factory=dict[str, tuple[int, str]])
-    """The transaction's number and its content, by operation id."""
-
-
-class Engine:
+class Engine(KnownDocuments):
     """Reads and writes the documents of one backend. Thread-safe.
 
     Args:
@@ -71,25 +51,16 @@ class Engine:
     """
 
     def __init__(self, backend: Backend, schema_name: str, *, lock_timeout: float = 30.0) -> None:
-        self.backend = backend
+        super().__init__(backend)
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
         name = render_value(schema_name)
         self.template = Document.parse(
             f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
         )
-        self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
-        self._operations: OrderedDict[str, _Operations] = OrderedDict()
-        self._epochs: OrderedDict[str, int] = OrderedDict()
-        """How often something of a user had been forgotten when we last looked."""
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make new locks."""
-        self._guard = threading.Lock()
+        self.operations = DoneOperations(backend)
 
     def document(self, user: str, kind: str) -> Document:
         """Return a document as it is now, in a transaction with its changes; empty if there is none.
@@ -97,11 +68,26 @@ class Engine:
         Raises:
             DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
         """
-        joined = OPEN.get()
-        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+        joined = self._seen(user)
+        if joined is not None:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
+
+    def _joined(self, user: str) -> Transaction | None:
+        """Return the open transaction that a write of this user is part of.
+
+        Raises:
+            NestedTransaction: A transaction of another user is open here.
+        """
+        joined = OPEN.get()
+        return joined if joined is not None and joined.is_joined_by(self, user) else None
+
+    def _seen(self, user: str) -> Transaction | None:
+        """Return the open transaction whose changes a read of this user sees; another's is none."""
+        joined = OPEN.get()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        return joined if is_mine else None
 
     @property
     def lists_documents(self) -> bool:
@@ -111,89 +97,10 @@ class Engine:
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, in a transaction with those it has begun."""
         stored = self.backend.kinds(user)
-        joined = OPEN.get()
-        if joined is not None and joined.user == user and joined.is_joined_by(self, user):
+        joined = self._seen(user)
+        if joined is not None:
             return sorted({*stored, *joined.changed()})
         return stored
-
-    def cached(self, user: str, *kinds: str) -> list[Document] | None:
-        """Return these documents if that needs nothing but a look at the files' status, else None."""
-        found: list[Document] = []
-        if not self.backend.is_quick or OPEN.get() is not None:
-            return None
-        for kind in kinds:
-            cached = self._cache.get((user, kind))
-            # A user seen for the first time may have to be recovered, which waits for a lock.
-            if cached is None or cached.is_young or cached.token != self.backend.token(user, kind):
-                return None
-            found.append(cached.document)
-        return found
-
-    def load(self, user: str, kind: str) -> Known | None:
-        """Return a document with the version it was read at, or None if there is none."""
-        key = (user, kind)
-        cached = self._cache.get(key)
-        token = self.backend.token(user, kind)
-        if token is None:
-            if self._cache.pop(key, None) is not None:
-                self._notice_forgetting(user)
-            return None
-        if cached is not None and cached.token == token and not cached.is_young:
-            return cached
-        stored = self.backend.read(user, kind)
-        if stored is None:
-            return None
-        if self._notice_forgetting(user):
-            cached = None
-        fresh = look(self.backend, user, kind, stored, cached)
-        self._remember(key, fresh)
-        return fresh
-
-    def settled(self, user: str, kind: str) -> Known | None:
-        """Return a document like `load`, once nobody's editor is half way through saving it.
-
-        Raises:
-            Conflict: Somebody kept saving it all the time.
-        """
-        patience = time.monotonic() + _PATIENCE
-        while (known := self.load(user, kind)) is not None and known.is_settling:
-            if time.monotonic() > patience:
-                raise Conflict(
-                    f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
-                )
-            time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
-        return known
-
-    def _notice_forgetting(self, user: str) -> bool:
-        """Let go of a user's texts where another process has forgotten something since; tell whether it has."""
-        try:
-            epoch = self.backend.epoch(user)
-        except BackendError:
-            return False  # whoever writes is told
-        with self._guard:
-            known = self._epochs.pop(user, epoch)
-            self._epochs[user] = epoch
-            while len(self._epochs) > _CACHED_DOCUMENTS:
-                self._epochs.popitem(last=False)
-        if known != epoch:
-            self._drop(user)
-        return known != epoch
-
-    def _drop(self, user: str) -> None:
-        let_go()
-        with self._guard:
-            self._operations.pop(user, None)
-            for key in [key for key in self._cache if key[0] == user]:
-                del self._cache[key]
-
-    def _remember(self, key: tuple[str, str], cached: Known) -> None:
-        if key[0] not in self._epochs:
-            self._notice_forgetting(key[0])
-        with self._guard:
-            self._cache[key] = cached
-            self._cache.move_to_end(key)
-            while len(self._cache) > _CACHED_DOCUMENTS:
-                self._cache.popitem(last=False)
 
     def write(
         self,
@@ -226,8 +133,8 @@ class Engine:
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
-        joined = OPEN.get()
-        if joined is not None and joined.is_joined_by(self, user):
+        joined = self._joined(user)
+        if joined is not None:
             result = change(joined)
             joined.contents.append(source.content)
             return result
@@ -237,7 +144,7 @@ class Engine:
                     "something of this user was forgotten while this was worked on, and it may hold what was"
                     " forgotten. Nothing was written; do it again if it is still wanted."
                 )
-            before = self.repetition(user, source)
+            before = self.operations.repetition(user, source)
             if before is not None and on_repeat is not None:
                 return on_repeat(before)
             for attempt in range(_ATTEMPTS):
@@ -264,8 +171,7 @@ class Engine:
             DocumentError: A document cannot be read just now. Nothing was changed.
             BackendError: The storage failed; the message says whether something was changed.
         """
-        joined = OPEN.get()
-        if joined is not None and joined.is_joined_by(self, user):
+        if self._joined(user) is not None:
             raise NestedTransaction(
                 "a transaction of this user is open here. Forget outside of it: a transaction can fail as a"
                 " whole, and what is forgotten cannot be brought back."
@@ -276,6 +182,7 @@ class Engine:
                     self._put_back(user)
                 return self.backend.forget(user, selection)
             finally:
+                self.operations.drop(user)
                 self._drop(user)
 
     def _put_back(self, user: str) -> None:
@@ -296,8 +203,7 @@ class Engine:
             NestedTransaction: A transaction is open here.
             BackendError: The storage failed; what is left of history fits together.
         """
-        joined = OPEN.get()
-        if joined is not None and joined.is_joined_by(self, user):
+        if self._joined(user) is not None:
             raise NestedTransaction(
                 "a transaction of this user is open here. Drop history outside of it."
             )
@@ -305,7 +211,7 @@ class Engine:
             snapshot = cut(Timeline(self.backend, user))
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
-                self._operations.pop(user, None)
+                self.operations.drop(user)
 
     @contextmanager
     def transaction(
@@ -324,8 +230,8 @@ class Engine:
             Conflict: Somebody has written since, or the operation id was used for something else.
             NestedTransaction: A transaction of another user is open here.
         """
-        joined = OPEN.get()
-        if joined is not None and joined.is_joined_by(self, user):
+        joined = self._joined(user)
+        if joined is not None:
             yield joined
             return
         with self.backend.lock(user, self.lock_timeout):
@@ -344,8 +250,8 @@ class Engine:
         self, user: str, source: Source, *, expected: int | None = None
     ) -> AsyncGenerator[Transaction]:
         """Open a transaction like `transaction`; the event loop is held neither for lock nor for disk."""
-        joined = OPEN.get()
-        if joined is not None and joined.is_joined_by(self, user):
+        joined = self._joined(user)
+        if joined is not None:
             yield joined
             return
         lock, worker = ExitStack(), OwnThread()
@@ -376,7 +282,7 @@ class Engine:
 
     def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
         source = replace(source, content=fingerprint(transaction.contents))
-        if self.repetition(user, source) is None:
+        if self.operations.repetition(user, source) is None:
             self._commit_rebased(user, transaction, source)
 
     def _commit_rebased(self, user: str, transaction: Transaction, source: Source) -> None:
@@ -403,15 +309,7 @@ class Engine:
         now = self.load(user, kind)
         if now is None:
             return None, edit
-        before = base.document if base is not None else NOTHING
-        merged = merge(before, edit.peek(), now.document)
-        fresh = now.document.edit()
-        for path in {**merged.document.index, **now.document.index}:
-            block = merged.document.index.get(path)
-            if block is None:
-                fresh.delete(path)
-            elif block is not now.document.index.get(path):
-                fresh.restore(path, block.text, merged.document.own_values(path) or {})
+        fresh = rebased(base_of(base), edit.peek(), now.document)
         self.undo_edits(kind, fresh, now)
         return now, fresh
 
@@ -421,56 +319,12 @@ class Engine:
         if guard is not None and base is not None and base.logged is not None:
             guard(edit, base.logged)
 
-    def repetition(self, user: str, source: Source) -> int | None:
-        """Return the number of the transaction that did this operation before; the caller holds the lock.
-
-        Raises:
-            Conflict: The operation id is in history for other content.
-        """
-        if not source.operation or source.is_new:
-            return None
-        before = self._operations_of(user).get(source.operation)
-        if before is not None and before[1] != source.content:
-            raise Conflict(
-                f"operation {source.operation!r} was done already, with other content. Use a new id.",
-                keys=[source.operation],
-            )
-        return before[0] if before is not None else None
-
     def done_with(self, user: str, operation: str) -> str | None:
         """Return the fingerprint of what was done under an operation id; None if nothing was."""
-        joined = OPEN.get()
-        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        is_mine = self._seen(user) is not None
         with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
-            before = self._operations_of(user).get(operation)
+            before = self.operations.of(user).get(operation)
         return before[1] if before is not None else None
-
-    def _operations_of(self, user: str) -> dict[str, tuple[int, str]]:
-        """Return what was done under which operation id; the caller holds the lock."""
-        epoch = self.backend.epoch(user)
-        with self._guard:
-            known = self._operations.get(user)
-            if known is None or known.epoch != epoch:
-                known = _Operations(epoch=epoch)
-        self.backend.last_record(user)  # cuts off a torn end
-        newest = 0
-        fresh: dict[str, tuple[int, str]] = {}
-        for text in self.backend.records(user):
-            seq = next_sequence(text) - 1
-            newest = max(newest, seq)
-            if seq <= known.seq:
-                break
-            operation, content = operation_of(text)
-            if operation:
-                fresh.setdefault(operation, (seq, content))
-        known.seq = max(known.seq, newest)
-        known.done.update(fresh)  # the user's lock is held: nobody else is at it
-        with self._guard:
-            self._operations[user] = known
-            self._operations.move_to_end(user)
-            while len(self._operations) > _CACHED_USERS:
-                self._operations.popitem(last=False)
-        return known.done
 
     def _commit(self, user: str, changed: Changed, source: Source) -> int:
         try:

@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tomldiary.toml.document import Path
+    from tomldiary.toml.edit import Edit
 
-__all__ = ["Merged", "closest", "merge"]
+__all__ = ["Merged", "closest", "merge", "rebased"]
 
 _META = "_meta"
 _BLANK = re.compile(r"\n[ \t\r]*\n")
@@ -59,6 +60,19 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
     for path in _rewritten(base, ours, theirs):
         edit.restore(path, ours.index[path].text, ours.own_values(path) or {})
     return Merged(_with_comments(base, ours, edit.done()), conflicts)
+
+
+def rebased(base: Document, ours: Document, theirs: Document) -> Edit:
+    """Return an edit of `theirs` that has our changes merged into it, see `merge`."""
+    merged = merge(base, ours, theirs).document
+    fresh = theirs.edit()
+    for path in {**merged.index, **theirs.index}:
+        block = merged.index.get(path)
+        if block is None:
+            fresh.delete(path)
+        elif block is not theirs.index.get(path):
+            fresh.restore(path, block.text, merged.own_values(path) or {})
+    return fresh
 
 
 def closest(versions: Sequence[Document], saved: Document) -> Document:

@@ -10,6 +10,7 @@ from tomldiary.errors import BackendError
 
 __all__ = [
     "file_token",
+    "folder_time",
     "make_folder",
     "read_file",
     "sync_folder",
@@ -43,6 +44,14 @@ def file_token(path: str | Path) -> FileToken | None:
             f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
         ) from error
     return token_of(found)
+
+
+def folder_time(path: str) -> int:
+    """Return when a name was last added to a folder or taken away, or 0 if there is none."""
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
+    except OSError:
+        return 0
 
 
 def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:

@@ -20,7 +20,7 @@ import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
@@ -29,6 +29,7 @@ from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import (
     FileToken,
     file_token,
+    folder_time,
     read_file,
     write_new,
 )
@@ -47,11 +48,10 @@ from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import is_older_than_the_system, roll_forward, sweep
 from tomldiary.backends.segments import (
     append_records,
-    cut_off,
-    last_record,
-    newest_segment,
     read_records,
 )
+from tomldiary.backends.tails import HistoryTails
+from tomldiary.backends.user_folders import SYSTEM, YOUNG, UserFolders
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
@@ -60,7 +60,7 @@ from tomldiary.errors import (
     LockTimeout,
 )
 from tomldiary.history import next_sequence, parse_record
-from tomldiary.identifiers import MAX_FOLDER, encode_folder, is_canonical
+from tomldiary.identifiers import encode_folder
 from tomldiary.locks import UserLocks
 from tomldiary.logging import get_logger
 from tomldiary.toml.parse import decode_utf8
@@ -74,22 +74,10 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalBackend"]
 
-_SYSTEM = ".tomldiary"
-_YOUNG = 10_000_000  # nanoseconds; a folder this fresh may change again without showing it
-_MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
 
-class _Tail(NamedTuple):
-    """The end of a user's history as last seen."""
-
-    segment: str
-    token: FileToken
-    folder_time: int
-    record: str
-
-
-class LocalBackend(AsyncVerbs):
+class LocalBackend(UserFolders, AsyncVerbs):
     """Keeps everything below one folder, for any number of threads and processes at once.
 
     Args:
@@ -115,18 +103,16 @@ class LocalBackend(AsyncVerbs):
             raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
-        self.base_path = Path(chosen)
+        super().__init__(Path(chosen))
         self.durability: Durability = durability
         self._sync = durability == "full"
-        self._locks = UserLocks(self.base_path / _SYSTEM / "locks")
-        self.epochs = Epochs(self.base_path / _SYSTEM)
-        self.journal_root = self.base_path / _SYSTEM / "journal"
+        self._locks = UserLocks(self.base_path / SYSTEM / "locks")
+        self.epochs = Epochs(self.base_path / SYSTEM)
+        self.journal_root = self.base_path / SYSTEM / "journal"
         """Where journals are, also those of writers with another durability."""
-        self._folders: dict[str, Path] = {}
-        self._tails: dict[str, _Tail] = {}
+        self._tails = HistoryTails()
         self._recovered: set[str] = set()
         self._synced = DurableNames(self.base_path, sync=self._sync)
-        self._everybody: tuple[int, list[str]] | None = None
         # Process ids come again, in a container after each restart: a name that a crash left must not.
         self._names = itertools.count(secrets.randbits(16))
 
@@ -139,29 +125,6 @@ class LocalBackend(AsyncVerbs):
         return self.journal_root if self.durability != "none" else None
 
     # Reading
-
-    def folder(self, user: str) -> Path:
-        """Return the folder of a user, whether it exists or not."""
-        known = self._folders.get(user)
-        if known is not None:
-            return known
-        name = encode_folder(user)
-        folder = self.base_path / name
-        if file_token(folder) is None and name != user and self._is_plain_folder(user):
-            folder = self.base_path / user  # made by the ancestor, which used the id as it was
-        if len(self._folders) > _MOST_USERS:
-            self._folders.clear()
-        self._folders[user] = folder
-        return folder
-
-    def _is_plain_folder(self, user: str) -> bool:
-        """Tell whether a folder is named exactly like the id, and so can belong to nobody else."""
-        if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
-            return False
-        try:
-            return user in os.listdir(self.base_path)  # noqa: PTH208 - names, not paths
-        except OSError:
-            return False
 
     def _file(self, user: str, kind: str) -> Path:
         return self.folder(user) / f"{checked_kind(kind)}.toml"
@@ -198,51 +161,17 @@ class LocalBackend(AsyncVerbs):
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
         """Return when documents were last added to folders of the user; None: too recently to tell."""
         place = self.folder(user)
-        times = tuple([_folder_time(f"{place}/{folder}") for folder in folders])
-        return times if max(times, default=0) < time.time_ns() - _YOUNG else None
+        times = tuple([folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < time.time_ns() - YOUNG else None
 
     def index_folder(self, user: str) -> Path:
         """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
-        return self.base_path / _SYSTEM / "index" / encode_folder(user)
-
-    def known_users(self) -> list[str]:
-        """Return the ids of all who have a folder, sorted: one `stat` if nobody came or left."""
-        before = self._everybody
-        when = _folder_time(str(self.base_path))
-        if before is not None and before[0] == when:
-            return before[1]
-        try:
-            folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        found: list[str] = []
-        is_whole = when < time.time_ns() - _YOUNG
-        for name in folders:
-            if name == _SYSTEM:
-                continue
-            try:
-                user = user_of(self.base_path / name)
-            except DiaryError as error:
-                _logger.warning("a user is left out: %s", error)
-                user = None
-            is_whole = is_whole and user is not None
-            found += [user] if user is not None else []
-        if is_whole:
-            self._everybody = (when, sorted(found))
-        return sorted(found)
+        return self.base_path / SYSTEM / "index" / encode_folder(user)
 
     def users(self) -> list[str]:
         """Return all user ids that have a document; a folder that cannot be read is left out, with a warning."""
-        try:
-            folders = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise BackendError(f"{self.base_path}: cannot be listed ({error.strerror}).") from error
         found: list[str] = []
-        for name in folders:
-            if name == _SYSTEM:
-                continue
+        for name in self._folder_names():
             try:
                 user = user_of(self.base_path / name)
                 if user is None:
@@ -298,9 +227,7 @@ class LocalBackend(AsyncVerbs):
             raise
         if self._sync:
             synced.segment = segment
-        self._tails[user] = _Tail(
-            segment, token, _folder_time(f"{folder}/history"), commit.records[-1]
-        )
+        self._tails.keep(user, f"{folder}/history", segment, token, commit.records[-1])
         new = {
             kind
             for kind in commit.contents
@@ -361,30 +288,7 @@ class LocalBackend(AsyncVerbs):
             raise _unread(error, folder) from error
 
     def _tail(self, user: str) -> tuple[str | None, str | None]:
-        """Return the newest segment and its last whole record; a torn end is cut off for good."""
-        cached = self._tails.get(user)
-        place = f"{self.folder(user)}/history"
-        changed = _folder_time(place)
-        if (
-            cached is not None
-            and cached.folder_time == changed  # no segment was added since
-            and file_token(cached.segment) == cached.token
-        ):
-            return cached.segment, cached.record
-        newest = newest_segment(Path(place))
-        if newest is None:
-            return None, None
-        record, end = last_record(newest)
-        if end < newest.stat().st_size:
-            cut_off(newest, end)
-        if record is None:
-            # The only record of a fresh segment was torn: the one before it is in the segment before.
-            newest.unlink()
-            return self._tail(user)
-        token = file_token(newest)
-        assert token is not None  # noqa: S101 - it was just read, and the lock is held
-        self._tails[user] = _Tail(str(newest), token, changed, record)
-        return str(newest), record
+        return self._tails.of(user, f"{self.folder(user)}/history")
 
     # After a crash
 
@@ -439,7 +343,7 @@ class LocalBackend(AsyncVerbs):
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""
-        self._tails.pop(user, None)
+        self._tails.drop(user)
         self._folders.pop(user, None)
         self._synced.drop(user)
         self._recovered.discard(user)
@@ -449,9 +353,7 @@ class LocalBackend(AsyncVerbs):
     def epoch(self, user: str) -> int:
         """Return how often something of the user was forgotten."""
         self.folder(user)  # says so if this is no user id
-        tail = self._tails.get(user)
-        if tail is not None and file_token(tail.segment) != tail.token:
-            self._tails.pop(user, None)  # another process may have forgotten what is in it
+        self._tails.drop_changed(user)  # another process may have forgotten what is in it
         return self.epochs.read(user)
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
@@ -471,7 +373,7 @@ class LocalBackend(AsyncVerbs):
                 " history fits together. Check free space and permissions."
             ) from error
         finally:
-            self._tails.pop(user, None)
+            self._tails.drop(user)
             self._synced.drop(user)
 
     def erase(self, user: str, kind: str | None = None) -> bool:
@@ -491,14 +393,6 @@ class LocalBackend(AsyncVerbs):
             raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
         self.reopen(user)
         return True
-
-
-def _folder_time(path: str) -> int:
-    """Return when a name was last added to a folder or taken away, or 0 if there is none."""
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
-    except OSError:
-        return 0
 
 
 def _unwritten(error: OSError, folder: str) -> BackendError:

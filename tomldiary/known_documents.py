@@ -1,0 +1,119 @@
+"""Documents as everybody should see them, in a cache that one `stat` keeps honest."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError, Conflict
+from tomldiary.forks import renew_after_fork
+from tomldiary.outside import look
+from tomldiary.remembered import let_go
+from tomldiary.transaction import OPEN
+
+if TYPE_CHECKING:
+    from tomldiary.backends.base import Backend
+    from tomldiary.outside import Known
+    from tomldiary.toml.document import Document
+
+__all__ = ["KnownDocuments"]
+
+_CACHED_DOCUMENTS = 4096
+_PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
+_GLANCE = 0.05  # seconds between two looks at a file that is being saved
+
+
+class KnownDocuments:
+    """The part of the engine that reads; readers take no lock. Thread-safe."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.backend = backend
+        self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
+        self._epochs: OrderedDict[str, int] = OrderedDict()
+        """How often something of a user had been forgotten when we last looked."""
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.Lock()
+
+    def cached(self, user: str, *kinds: str) -> list[Document] | None:
+        """Return these documents if that needs nothing but a look at the files' status, else None."""
+        found: list[Document] = []
+        if not self.backend.is_quick or OPEN.get() is not None:
+            return None
+        for kind in kinds:
+            cached = self._cache.get((user, kind))
+            # A user seen for the first time may have to be recovered, which waits for a lock.
+            if cached is None or cached.is_young or cached.token != self.backend.token(user, kind):
+                return None
+            found.append(cached.document)
+        return found
+
+    def load(self, user: str, kind: str) -> Known | None:
+        """Return a document with the version it was read at, or None if there is none."""
+        key = (user, kind)
+        cached = self._cache.get(key)
+        token = self.backend.token(user, kind)
+        if token is None:
+            if self._cache.pop(key, None) is not None:
+                self._notice_forgetting(user)
+            return None
+        if cached is not None and cached.token == token and not cached.is_young:
+            return cached
+        stored = self.backend.read(user, kind)
+        if stored is None:
+            return None
+        if self._notice_forgetting(user):
+            cached = None
+        fresh = look(self.backend, user, kind, stored, cached)
+        self._remember(key, fresh)
+        return fresh
+
+    def settled(self, user: str, kind: str) -> Known | None:
+        """Return a document like `load`, once nobody's editor is half way through saving it.
+
+        Raises:
+            Conflict: Somebody kept saving it all the time.
+        """
+        patience = time.monotonic() + _PATIENCE
+        while (known := self.load(user, kind)) is not None and known.is_settling:
+            if time.monotonic() > patience:
+                raise Conflict(
+                    f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
+                )
+            time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
+        return known
+
+    def _notice_forgetting(self, user: str) -> bool:
+        """Let go of a user's texts where another process has forgotten something since; tell whether it has."""
+        try:
+            epoch = self.backend.epoch(user)
+        except BackendError:
+            return False  # whoever writes is told
+        with self._guard:
+            known = self._epochs.pop(user, epoch)
+            self._epochs[user] = epoch
+            while len(self._epochs) > _CACHED_DOCUMENTS:
+                self._epochs.popitem(last=False)
+        if known != epoch:
+            self._drop(user)
+        return known != epoch
+
+    def _remember(self, key: tuple[str, str], cached: Known) -> None:
+        if key[0] not in self._epochs:
+            self._notice_forgetting(key[0])
+        with self._guard:
+            self._cache[key] = cached
+            self._cache.move_to_end(key)
+            while len(self._cache) > _CACHED_DOCUMENTS:
+                self._cache.popitem(last=False)
+
+    def _drop(self, user: str) -> None:
+        let_go()
+        with self._guard:
+            for key in [key for key in self._cache if key[0] == user]:
+                del self._cache[key]
