@@ -118,15 +118,15 @@ def test_all_turns_of_one_user_are_kept_in_order_whatever_the_number_of_workers(
     assert diary.user("alice").conversations()["s"].turns == 100
 
 
-def test_turns_of_many_users_are_in_order_for_each(tmp_path):
+def test_turns_of_500_users_are_in_order_for_each(tmp_path):
     diary = diary_at(tmp_path)
-    with MemoryWriter(diary, workers=8) as writer:
+    with MemoryWriter(diary, workers=8, qsize=2500) as writer:
         for number in range(5):
-            for user in range(50):
+            for user in range(500):
                 writer.submit_nowait(turn(f"turn {number}", f"user {user}"))
     expected = [f"turn {number}" for number in range(5)]
     assert {user: texts(diary, user) for user in diary.users()} == {
-        f"user {user}": expected for user in range(50)
+        f"user {user}": expected for user in range(500)
     }
 
 

@@ -29,7 +29,6 @@ from tomldiary.user import UserDiary
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
-    from types import TracebackType
     from typing import Self
 
     from pydantic import BaseModel
@@ -111,23 +110,13 @@ class Diary(CompactionRuns):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave; every write is finished when its call returns, so there is nothing to close."""
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """See `__exit__`."""
 
     def user(self, user_id: str) -> UserDiary:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Conflict
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence, operation_of
+from tomldiary.recent import Recent
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend
@@ -35,7 +35,7 @@ class DoneOperations:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._users: OrderedDict[str, _Operations] = OrderedDict()
+        self._users: Recent[str, _Operations] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
 
@@ -85,8 +85,5 @@ class DoneOperations:
         known.seq = max(known.seq, newest)
         known.done.update(fresh)  # the user's lock is held: nobody else is at it
         with self._guard:
-            self._users[user] = known
-            self._users.move_to_end(user)
-            while len(self._users) > _CACHED_USERS:
-                self._users.popitem(last=False)
+            self._users.keep(user, known)
         return known.done

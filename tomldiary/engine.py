@@ -236,13 +236,8 @@ class Engine(KnownDocuments):
             return
         with self.backend.lock(user, self.lock_timeout):
             transaction = self._begin(user, expected)
-            transaction.is_open = True
-            outer = OPEN.set(transaction)
-            try:
+            with transaction.opened():
                 yield transaction
-            finally:
-                transaction.is_open = False
-                OPEN.reset(outer)
             self._finish(user, transaction, source)
 
     @asynccontextmanager
@@ -260,13 +255,8 @@ class Engine(KnownDocuments):
             transaction = await worker.run(lambda: self._begin(user, expected))
             transaction.task = current_task()
             transaction.worker = worker
-            transaction.is_open = True
-            outer = OPEN.set(transaction)
-            try:
+            with transaction.opened():
                 yield transaction
-            finally:
-                transaction.is_open = False
-                OPEN.reset(outer)
             await worker.run(lambda: self._finish(user, transaction, source))
         finally:
             # Not before what was under way when the task was cancelled.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tomldiary.history import Record
     from tomldiary.toml.document import Path
 
-__all__ = ["HistoryEntry", "entries_in", "entry_changes", "same_entry"]
+__all__ = ["HistoryEntry", "entries_in", "entry_changes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ def entry_changes(record: Record) -> Iterator[HistoryEntry]:
                     for path, entry in entries_in(Document.parse(text), kind).items():
                         found[path] = {**found.get(path, {}), **entry}
         for path in dict.fromkeys([*old, *new]):
-            if not same_entry(old.get(path), new.get(path)):
+            if not same_value(old.get(path), new.get(path)):
                 yield HistoryEntry(
                     record.seq,
                     record.time,
@@ -87,8 +87,3 @@ def entries_in(document: Document, kind: str) -> dict[Path, dict[str, Any]]:
             elif kind == "preferences":
                 walk(inner, (key,), 1)
     return found
-
-
-def same_entry(left: dict[str, Any] | None, right: dict[str, Any] | None) -> bool:
-    """Tell whether two states of an entry hold the same; None is that there is none."""
-    return left is right or (left is not None and right is not None and same_value(left, right))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict
 from tomldiary.forks import renew_after_fork
 from tomldiary.outside import look
+from tomldiary.recent import Recent
 from tomldiary.remembered import let_go
 from tomldiary.transaction import OPEN
 
@@ -30,8 +30,8 @@ class KnownDocuments:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
-        self._cache: OrderedDict[tuple[str, str], Known] = OrderedDict()
-        self._epochs: OrderedDict[str, int] = OrderedDict()
+        self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
+        self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
         """How often something of a user had been forgotten when we last looked."""
         self.renew()
         renew_after_fork(self)
@@ -95,10 +95,8 @@ class KnownDocuments:
         except BackendError:
             return False  # whoever writes is told
         with self._guard:
-            known = self._epochs.pop(user, epoch)
-            self._epochs[user] = epoch
-            while len(self._epochs) > _CACHED_DOCUMENTS:
-                self._epochs.popitem(last=False)
+            known = self._epochs.get(user, epoch)
+            self._epochs.keep(user, epoch)
         if known != epoch:
             self._drop(user)
         return known != epoch
@@ -107,10 +105,7 @@ class KnownDocuments:
         if key[0] not in self._epochs:
             self._notice_forgetting(key[0])
         with self._guard:
-            self._cache[key] = cached
-            self._cache.move_to_end(key)
-            while len(self._cache) > _CACHED_DOCUMENTS:
-                self._cache.popitem(last=False)
+            self._cache.keep(key, cached)
 
     def _drop(self, user: str) -> None:
         let_go()

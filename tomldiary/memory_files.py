@@ -8,7 +8,6 @@ is based on, and may carry an operation id, under which it has one effect.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +17,7 @@ from tomldiary.blocks import Blocks
 from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.models import timestamp
 from tomldiary.preferences import entry_text
+from tomldiary.recent import Recent
 from tomldiary.transaction import Source
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ class MemoryFiles:
 
     def __init__(self, diary: Diary) -> None:
         self.diary = diary
-        self._owners: OrderedDict[str, str] = OrderedDict()
+        self._owners: Recent[str, str] = Recent(_REMEMBERED)
 
     def read(self, path: str) -> StoredFile | None:
         """Return a file, or None.
@@ -227,9 +227,7 @@ class MemoryFiles:
 
         result = self.diary.engine.write(owner, apply, Source(kind, actor="agent"))
         if operation:
-            self._owners[operation] = owner
-            while len(self._owners) > _REMEMBERED:
-                self._owners.popitem(last=False)
+            self._owners.keep(operation, owner)
         return result
 
 

@@ -42,7 +42,7 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
     conflicts: list[str] = []
     for path in _changed(base, ours):
         old, new, now = base.own_values(path), ours.own_values(path), theirs.own_values(path)
-        if _same(now, new):
+        if same_value(now, new):
             continue
         if path[0] == _META:
             if new is not None:
@@ -50,7 +50,7 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
                     path, {**(theirs.table(path) or {}), **_kept_by_us(new, now)}, at_head=True
                 )
             continue
-        if not _same(now, old):
+        if not same_value(now, old):
             conflicts.append(render_path(path))
             continue
         if new is None:
@@ -95,7 +95,7 @@ def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
         and path[0] != _META
         and block.text != was.text
         and _body(now) == _body(was) != _body(block)
-        and _same(base.own_values(path), ours.own_values(path))
+        and same_value(base.own_values(path), ours.own_values(path))
     ]
 
 
@@ -155,12 +155,8 @@ def _changed(base: Document, ours: Document) -> list[Path]:
         path
         for path in paths
         if shared.get(path) is not base.index.get(path)
-        and not _same(base.own_values(path), ours.own_values(path))
+        and not same_value(base.own_values(path), ours.own_values(path))
     ]
-
-
-def _same(left: dict[str, Any] | None, right: dict[str, Any] | None) -> bool:
-    return left is right or (left is not None and right is not None and same_value(left, right))
 
 
 def _kept_by_us(ours: dict[str, Any], theirs: dict[str, Any] | None) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entry_changes import HistoryEntry, entries_in, entry_changes, same_entry
+from tomldiary.entry_changes import HistoryEntry, entries_in, entry_changes
 from tomldiary.entry_paths import entry_key, path_of
 from tomldiary.episodes import homes_of
 from tomldiary.errors import UnknownEntry
@@ -15,6 +15,7 @@ from tomldiary.past_texts import USUAL_KINDS
 from tomldiary.retention import Retention
 from tomldiary.rollback import GoingBack, Rollback
 from tomldiary.toml.document import Document
+from tomldiary.toml.values import same_value
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ class Past(GoingBack, Retention):
             found += [
                 Difference(entry_key(path), old.get(path), new.get(path))
                 for path in dict.fromkeys([*old, *new])
-                if not same_entry(old.get(path), new.get(path))
+                if not same_value(old.get(path), new.get(path))
             ]
         return found
 

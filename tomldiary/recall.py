@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.forks import renew_after_fork
+from tomldiary.recent import Recent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -195,7 +195,7 @@ class Indexes:
     def renew(self) -> None:
         """Start anew: an SQLite connection does not survive a fork, and the indexes are derived."""
         self._guard = threading.Lock()
-        self._indexes: OrderedDict[str, _Index] = OrderedDict()
+        self._indexes: Recent[str, _Index] = Recent(_CACHED_USERS)
 
     def drop(self, user: str) -> None:
         """Let go of a user's index; the next search makes a new one."""
@@ -218,10 +218,8 @@ class Indexes:
         with self._guard:
             index = self._indexes.get(user)
             if index is None:
-                index = self._indexes[user] = _Index()
-            self._indexes.move_to_end(user)
-            while len(self._indexes) > _CACHED_USERS:
-                self._indexes.popitem(last=False)
+                index = _Index()
+            self._indexes.keep(user, index)
         index.refresh(documents, sources)
         return [
             (source, score, [word for word in words if word in source.body.casefold()])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entry_changes import same_entry
 from tomldiary.entry_paths import entry_key
 from tomldiary.errors import Conflict
 from tomldiary.fact_rules import FactRules
@@ -15,6 +14,7 @@ from tomldiary.preferences import Preferences
 from tomldiary.timeline import pruned
 from tomldiary.toml.document import Document
 from tomldiary.toml.lexer import split_blocks
+from tomldiary.toml.values import same_value
 from tomldiary.transaction import Source
 from tomldiary.twins import async_twin
 
@@ -86,7 +86,7 @@ class GoingBack(PastTexts):
             conflicts = [
                 entry_key(path)
                 for (kind, path), want in expected.items()
-                if not same_entry(transaction.document(kind).own_values(path), want and want[1])
+                if not same_value(transaction.document(kind).own_values(path), want and want[1])
             ]
             done = Rollback(
                 [record.seq for record in records],
@@ -193,7 +193,7 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
                         states[change.doc, path] = _state(document, path)
         for place in dict.fromkeys([*old, *new]):
             was, became = old.get(place), new.get(place)
-            if not same_entry(was and was[1], became and became[1]):
+            if not same_value(was and was[1], became and became[1]):
                 expected.setdefault(place, became)
                 before[place] = was
     return before, expected

@@ -11,6 +11,7 @@ import hashlib
 import json
 import sys
 import threading
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,8 @@ from tomldiary.errors import NestedTransaction
 from tomldiary.outside import NOTHING
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from tomldiary.engine import Engine
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
@@ -63,6 +66,17 @@ class Transaction:
         """Its number, once it is committed."""
         self._edits: dict[str, Edit] = {}
         self._bases: dict[str, Known | None] = {}
+
+    @contextmanager
+    def opened(self) -> Generator[None]:
+        """Let the calls made in a `with` block be part of this."""
+        self.is_open = True
+        outer = OPEN.set(self)
+        try:
+            yield
+        finally:
+            self.is_open = False
+            OPEN.reset(outer)
 
     def edit(self, kind: str) -> Edit:
         """Return the edit of a document, which starts from what is stored now."""

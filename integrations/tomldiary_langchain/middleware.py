@@ -16,8 +16,8 @@ from langchain.agents.middleware.types import AgentMiddleware, AgentState, Priva
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp
 
+from tomldiary.adapter_options import one_of
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import MemoryVerbs
 from tomldiary.render import render_memory
@@ -139,9 +139,9 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         query: Literal["none", "prompt"] = "none",
         on_error: Literal["ignore", "raise"] = "ignore",
     ) -> None:
-        _one_of("inject", inject, ("user", "instructions", False))
-        _one_of("query", query, ("none", "prompt"))
-        _one_of("on_error", on_error, ("ignore", "raise"))
+        one_of("inject", inject, ("user", "instructions", False))
+        one_of("query", query, ("none", "prompt"))
+        one_of("on_error", on_error, ("ignore", "raise"))
         self.diary = diary if isinstance(diary, Diary) else Diary(diary)
         self.tools = tools_of(self.diary, self._verbs, tools)
         self.writer = MemoryWriter(self.diary) if writer is None else writer
@@ -331,9 +331,3 @@ def _call_id(request: ToolCallRequest) -> str:
 
 def _digest(*parts: str) -> str:
     return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
-
-
-def _one_of(option: str, value: object, allowed: tuple[object, ...]) -> None:
-    if value not in allowed:
-        choices = ", ".join(repr(choice) for choice in allowed)
-        raise InvalidValue(f"{value!r} is unknown. Use one of: {choices}.", where=option)

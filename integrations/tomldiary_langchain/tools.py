@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from langchain_core.runnables import (
     RunnableConfig,  # noqa: TC002 - LangChain reads the annotations of tools
@@ -11,8 +11,8 @@ from langchain_core.runnables import (
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
+from tomldiary.adapter_options import chosen_tools, known_tools
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue
 from tomldiary.memory_verbs import (
     BLOCK_VERBS,
     MOST_HITS,
@@ -121,12 +121,13 @@ def tools_of(
 
     made = (recall, remember, update, forget, read_block, append_block, replace_in_block)
     functions = {function.__name__: function for function in made}
-    described = dict(_known("descriptions", descriptions or {}))
-    renamed = dict(_known("names", names or {}))
+    described, renamed = descriptions or {}, names or {}
+    known_tools("descriptions", described, _NAMES)
+    known_tools("names", renamed, _NAMES)
     notes = {"remember": f"Categories: {naming_categories(diary.allowed)}"}
     return [
         _tool(functions[name], renamed.get(name, name), described.get(name), notes.get(name, ""))
-        for name in _wanted(tools)
+        for name in chosen_tools(tools, _NAMES, READING_VERBS)
     ]
 
 
@@ -155,28 +156,3 @@ def _tool(
     )
     tool.description = f"{description or tool.description} {note}".strip()
     return tool
-
-
-def _wanted(tools: Literal["none", "read", "all"] | Collection[str]) -> tuple[str, ...]:
-    if isinstance(tools, str):
-        groups = {"none": (), "read": READING_VERBS, "all": _NAMES}
-        if tools not in groups:
-            allowed = ", ".join(repr(group) for group in groups)
-            raise InvalidValue(
-                f"{tools!r} is unknown. Use one of: {allowed}, or a list of names.", where="tools"
-            )
-        return groups[tools]
-    wanted = _known("tools", tools)
-    return tuple(name for name in _NAMES if name in wanted)
-
-
-C = TypeVar("C", bound="Collection[str]")
-
-
-def _known(option: str, names: C) -> C:
-    for name in names:
-        if name not in _NAMES:
-            raise InvalidValue(
-                f"there is no tool {name!r}. Use one of: {', '.join(_NAMES)}.", where=option
-            )
-    return names

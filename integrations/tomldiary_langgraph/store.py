@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future
-    from types import TracebackType
     from typing import Literal, Self
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
@@ -81,24 +80,14 @@ class DiaryStore(BaseStore):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Stop the sweeper, if it runs; every write is finished when its call returns."""
         self.stop_ttl_sweeper()
 
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """See `__exit__`."""
         await in_thread(self.stop_ttl_sweeper)
 

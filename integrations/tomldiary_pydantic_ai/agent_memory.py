@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 from pydantic_ai.toolsets import FunctionToolset
 
+from tomldiary.adapter_options import known_tools
 from tomldiary.agent_memory import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
@@ -88,12 +89,8 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         if max_lines < 0:
             raise InvalidValue(f"{max_lines} is negative.", where="max_lines")
         self._max_lines = max_lines
+        known_tools("descriptions", descriptions or {}, tuple(_DESCRIPTIONS))
         texts = {**_DESCRIPTIONS, **(descriptions or {})}
-        if unknown := sorted(texts.keys() - _DESCRIPTIONS.keys()):
-            raise InvalidValue(
-                f"there is no tool {unknown[0]!r}. Use one of: {', '.join(_DESCRIPTIONS)}.",
-                where="descriptions",
-            )
         tools: dict[str, Any] = {
             "read_memory": self._read_memory,
             "write_memory": self._write_memory,

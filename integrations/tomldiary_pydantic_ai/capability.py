@@ -6,7 +6,6 @@ import asyncio
 import copy
 import hashlib
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC003 - annotations are looked up at run time
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,6 +20,7 @@ from tomldiary.injection import HOW_TO_READ, next_injection
 from tomldiary.logging import get_logger
 from tomldiary.ranking import MemoryLines
 from tomldiary.receipts import Turn, TurnStatus
+from tomldiary.recent import Recent
 from tomldiary.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
     answered,
@@ -58,14 +58,12 @@ class _CapabilityToolset(DiaryToolset[AgentDepsT]):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._owners: OrderedDict[str, RunOwner] = OrderedDict()
+        self._owners: Recent[str, RunOwner] = Recent(_REMEMBERED_RUNS)
 
     def remember(self, run_id: str | None, owner: RunOwner) -> None:
         """Keep whose run it is, so that nobody is asked twice."""
         if run_id is not None:
-            self._owners[run_id] = owner
-            while len(self._owners) > _REMEMBERED_RUNS:
-                self._owners.popitem(last=False)
+            self._owners.keep(run_id, owner)
 
     def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         return self._owners.get(ctx.run_id or "") or super().owner(ctx)

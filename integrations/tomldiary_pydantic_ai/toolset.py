@@ -12,8 +12,8 @@ from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset
 
+from tomldiary.adapter_options import chosen_tools, known_tools, one_of
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import VERBS, WRITING_VERBS, MemoryVerbs
 from tomldiary.render import render_memory, scrub
@@ -103,20 +103,20 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         super().__init__(id=id, max_retries=_RETRIES)
         self.diary = Diary(diary) if isinstance(diary, str | os.PathLike) else diary
         self.heading = scrub(heading)
-        self.inject = _one_of("inject", inject, ("user", "instructions", False))
+        self.inject = one_of("inject", inject, ("user", "instructions", False))
         self.max_tokens = max_tokens
         self.token_counter = token_counter
-        self.query = _one_of("query", query, ("none", "prompt"))
-        self.on_error = _one_of("on_error", on_error, ("ignore", "raise"))
+        self.query = one_of("query", query, ("none", "prompt"))
+        self.on_error = one_of("on_error", on_error, ("ignore", "raise"))
         self._user_id = user_id
         self._session_id = session_id
         self._run: RunOwner | None = None
-        names = _tool_names(tools)
+        names = chosen_tools(tools, VERBS, ("recall",))
         self.look_up = "recall" if "recall" in names else ""
         self.guidance = scrub(_default_guidance(names) if guidance is None else guidance)
         described = dict(descriptions or {})
-        _known_names("descriptions", described)
-        needs_approval = _known_names("approve", approve)
+        known_tools("descriptions", described, VERBS)
+        needs_approval = known_tools("approve", approve, VERBS)
         functions = diary_functions(self._verbs)
         prepare = {"remember": telling_categories(self.diary.allowed)}
         for name in names:
@@ -252,27 +252,3 @@ def _default_guidance(names: Collection[str]) -> str:
     if "recall" in names:
         text += _LOOK_UP
     return text + _WRITE if set(WRITING_VERBS).issubset(names) else text
-
-
-def _tool_names(tools: Literal["all", "read", "none"] | Collection[str]) -> tuple[str, ...]:
-    if isinstance(tools, str):
-        sets: dict[str, tuple[str, ...]] = {"all": VERBS, "read": ("recall",), "none": ()}
-        return sets[_one_of("tools", tools, tuple(sets))]
-    wanted = _known_names("tools", tools)
-    return tuple(name for name in VERBS if name in wanted)
-
-
-def _known_names(option: str, names: Collection[str]) -> frozenset[str]:
-    given = frozenset([names] if isinstance(names, str) else names)
-    for name in sorted(given.difference(VERBS)):
-        raise InvalidValue(
-            f"there is no tool {name!r}. Use one of: {', '.join(VERBS)}.", where=option
-        )
-    return given
-
-
-def _one_of(option: str, value: T, allowed: tuple[Any, ...]) -> T:
-    if value not in allowed:
-        choices = ", ".join(repr(choice) for choice in allowed)
-        raise InvalidValue(f"{value!r} is unknown. Use one of: {choices}.", where=option)
-    return value

@@ -12,6 +12,7 @@ __all__ = [
     "file_token",
     "folder_time",
     "make_folder",
+    "read_all",
     "read_file",
     "sync_folder",
     "token_of",
@@ -118,6 +119,15 @@ def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
         raise
     os.close(descriptor)
     return token_of(found)
+
+
+def read_all(descriptor: int) -> bytes:
+    """Return all of an open file."""
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    parts: list[bytes] = []
+    while part := os.read(descriptor, 1 << 20):
+        parts.append(part)
+    return b"".join(parts)
 
 
 def make_folder(path: Path, *, sync: bool) -> None:

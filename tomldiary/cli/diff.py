@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import MemoryPath
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.points import point
 
@@ -26,7 +27,7 @@ def diff(
     ] = None,
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the entries that differ, as JSON.")
     ] = False,

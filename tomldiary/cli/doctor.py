@@ -10,6 +10,7 @@ import typer
 
 from tomldiary.checkup import check
 from tomldiary.cli.memory import open_memory
+from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
@@ -20,13 +21,10 @@ __all__ = ["doctor"]
 
 def doctor(
     *,
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     user: Annotated[str | None, typer.Option(help="Look at this user only.")] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
 ) -> None:
     """Look for what is wrong with files, permissions, history and the disk. Exit code 1: there is something."""
     diary = open_memory(path)

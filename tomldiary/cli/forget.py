@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.forgetting import Selection
@@ -20,7 +21,7 @@ __all__ = ["forget"]
 def forget(
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     session: Annotated[str | None, typer.Option(help="What only this session said.")] = None,
     before: Annotated[
         str | None, typer.Option(metavar="TIME", help="What was last updated before this time.")
@@ -32,7 +33,7 @@ def forget(
         bool, typer.Option("--everything", help="The whole user, history and all.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove for good; nobody can bring it back. Asks first, unless --yes says that it is meant."""
     moment = None if before is None else _time(before)

@@ -9,6 +9,7 @@ import typer
 
 from tomldiary.cli.changes import print_changes
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.points import full_key, point
 from tomldiary.errors import InvalidValue
@@ -25,7 +26,7 @@ def history(
     ] = None,
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     limit: Annotated[int, typer.Option(help="Most changes shown.", min=1)] = 50,
     keep: Annotated[
         int | None,
@@ -38,7 +39,7 @@ def history(
     yes: Annotated[
         bool, typer.Option("--yes", help="Drop it for good; without this nothing is dropped.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Tell what happened to what is remembered, newest first; times are UTC. Or drop what is old."""
     alice = known_user(path, user).user(user)

@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.default_table import DefaultPrefTable
@@ -30,7 +31,7 @@ def ingest(
     file: Annotated[str, typer.Argument(help="A chat log in JSON or JSON Lines.")],
     *,
     user: Annotated[str, typer.Option(help="Whose memory it goes into.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
     agent: Annotated[
         str, typer.Option(help='Who reads the turns: "rules" (offline) or a model name.')
@@ -38,11 +39,8 @@ def ingest(
     speaker: Annotated[
         str | None, typer.Option(help="In a log of two people: whose memory it is.")
     ] = None,
-    table: Annotated[
-        str | None,
-        typer.Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
 ) -> None:
     """Read a chat log into memory. Turns that are there already are left alone; stop and start freely."""
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)

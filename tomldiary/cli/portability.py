@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
@@ -21,7 +22,7 @@ __all__ = ["export_memory", "import_memory"]
 def export_memory(
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     output: Annotated[
         Path | None,
         typer.Option(help="A new file for it, which only you can read; else it is printed."),
@@ -46,11 +47,11 @@ def import_memory(
     file: Annotated[str, typer.Argument(help="What export wrote; - is standard input.")],
     *,
     user: Annotated[str, typer.Option(help="Whose memory it becomes.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     replace: Annotated[
         bool, typer.Option("--replace", help="Let the memory be exactly what the file holds.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Take an export in, all of it or nothing; what is there already is not overwritten."""
     changed = (

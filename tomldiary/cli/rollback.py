@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.cli.points import point
 from tomldiary.errors import Conflict, InvalidValue
@@ -18,7 +19,7 @@ __all__ = ["rollback"]
 def rollback(
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     steps: Annotated[
         int | None,
         typer.Option(help="Undo this many transactions; 1 if nothing else is said.", min=1),
@@ -34,7 +35,7 @@ def rollback(
     yes: Annotated[
         bool, typer.Option("--yes", help="Do it; without this it is a dry run.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Undo transactions, newest first. Nothing is erased: the undo can be undone."""
     if steps is not None and to is not None:

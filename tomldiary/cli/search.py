@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 
 __all__ = ["search"]
@@ -17,9 +18,9 @@ def search(
     query: Annotated[str, typer.Argument(help="A question or words.")],
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     limit: Annotated[int, typer.Option(help="Most entries shown.", min=1)] = 5,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Find what is remembered, best match first."""
     hits = known_user(path, user).user(user).recall(query, limit)

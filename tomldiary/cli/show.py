@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tomldiary.cli.memory import known_user, open_memory, stored_preferences
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import heading, one_line, print_json, print_text, print_toml
 from tomldiary.cli.points import point
 from tomldiary.conversations import Conversations
@@ -23,13 +24,13 @@ __all__ = ["show"]
 def show(
     user: Annotated[str | None, typer.Argument(help="Whose memory; without it, all users.")] = None,
     *,
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
+    path: MemoryPath = "./memories",
     category: Annotated[str | None, typer.Option(help="Preferences of this category only.")] = None,
     at: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="As it was after this transaction or time.")
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the users, or show what is remembered about one, now or as it was."""
     if user is None:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tomldiary.cli.options import AsJson
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.torture import torture_for
@@ -21,7 +22,7 @@ def torture(
         float, typer.Option(help="Rounds are run until then, at least one.", min=0)
     ] = 1,
     path: Annotated[str, typer.Option(help="A folder on the disk that matters.")] = ".",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Write with many processes, kill them, edit in between, and count what is lost. Exit code 1: anything."""
     if not Path(path).is_dir():

@@ -9,6 +9,7 @@ import typer
 
 from tomldiary.cli.changes import print_changes
 from tomldiary.cli.memory import known_user
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.cli.points import full_key
 
@@ -19,8 +20,8 @@ def why(
     key: Annotated[str, typer.Argument(help="category/id or conversations/session.")],
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: Annotated[str, typer.Option(help="The folder of the memory.")] = "./memories",
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    path: MemoryPath = "./memories",
+    as_json: AsJson = False,
 ) -> None:
     """Tell where an entry comes from: the turn, the session, and every change since, oldest first."""
     origin = known_user(path, user).user(user).why(full_key(key))

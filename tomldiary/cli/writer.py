@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from tomldiary.backends.local import LocalBackend
+from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.writing.dead_letters import DeadLetter, DeadLetters
@@ -21,14 +22,12 @@ writer_commands = typer.Typer(
     no_args_is_help=True,
 )
 
-_Path = Annotated[str, typer.Option(help="The folder of the memory.")]
 _Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
 _All = Annotated[bool, typer.Option("--all", help="All of them.")]
-_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @writer_commands.command("list")
-def list_letters(*, path: _Path = "./memories", as_json: _Json = False) -> None:
+def list_letters(*, path: MemoryPath = "./memories", as_json: AsJson = False) -> None:
     """Show the turns that could not be applied, oldest first, with the error."""
     found = _letters(path).list()
     if as_json:
@@ -46,7 +45,11 @@ def list_letters(*, path: _Path = "./memories", as_json: _Json = False) -> None:
 
 @writer_commands.command()
 def retry(
-    ids: _Ids = None, *, path: _Path = "./memories", every: _All = False, as_json: _Json = False
+    ids: _Ids = None,
+    *,
+    path: MemoryPath = "./memories",
+    every: _All = False,
+    as_json: AsJson = False,
 ) -> None:
     """Put turns back into a journal; a running writer applies them within ten seconds, else the next one."""
     backend = _backend(path)
@@ -56,7 +59,11 @@ def retry(
 
 @writer_commands.command()
 def drop(
-    ids: _Ids = None, *, path: _Path = "./memories", every: _All = False, as_json: _Json = False
+    ids: _Ids = None,
+    *,
+    path: MemoryPath = "./memories",
+    every: _All = False,
+    as_json: AsJson = False,
 ) -> None:
     """Remove turns for good."""
     taken = _letters(path).take(_chosen(ids, every=every), lambda _them: None)

@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import file_token, sync_folder, write_all
+from tomldiary.backends.files import file_token, read_all, sync_folder, write_all
 from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
-    from types import TracebackType
     from typing import Self
 
 __all__ = ["LEDGER_NAME", "Group", "Ledger", "without_sessions"]
@@ -89,12 +88,7 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -168,7 +162,7 @@ class Ledger:
             self._descriptor = None
 
     def _read(self, path: Path, descriptor: int) -> None:
-        data = _whole(descriptor)
+        data = read_all(descriptor)
         # The end of an append that a crash tore, or that a power cut left as zeros.
         kept = data.partition(b"\0")[0]
         kept = kept[: kept.rfind(b"\n") + 1]
@@ -277,11 +271,3 @@ def _lock(descriptor: int, deadline: float) -> None:
         if time.monotonic() >= deadline:
             raise TimeoutError
         time.sleep(_WAIT)
-
-
-def _whole(descriptor: int) -> bytes:
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    parts: list[bytes] = []
-    while part := os.read(descriptor, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
@@ -15,6 +14,7 @@ from tomldiary.items.entry import copied
 from tomldiary.items.lexical import LexicalIndex
 from tomldiary.items.ops import Item
 from tomldiary.items.vectors import VectorIndex
+from tomldiary.recent import Recent
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        self._lexical: OrderedDict[str, tuple[int, LexicalIndex]] = OrderedDict()
-        self._vectors: OrderedDict[str, tuple[int, VectorIndex]] = OrderedDict()
+        self._lexical: Recent[str, tuple[int, LexicalIndex]] = Recent(_CACHED_USERS)
+        self._vectors: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
         if embedding is not None:
@@ -166,24 +166,16 @@ class Finder:
             if known is None or known[0] != epoch:
                 look = getattr(self._diary.engine.backend, "index_folder", None)
                 folder = None if look is None else look(user)
-                known = self._vectors[user] = (epoch, VectorIndex(self.embedding, folder))
-            self._vectors.move_to_end(user)
-            while len(self._vectors) > _CACHED_USERS:
-                self._vectors.popitem(last=False)
-            return known[1]
+                known = (epoch, VectorIndex(self.embedding, folder))
+            return self._vectors.keep(user, known)[1]
 
     def _index(self, user: str) -> LexicalIndex:
         epoch = self._diary.engine.backend.epoch(user)
         with self._guard:
             known = self._lexical.get(user)
-            if (
-                known is None or known[0] != epoch
-            ):  # what was forgotten is not kept in memory either
-                known = self._lexical[user] = (epoch, LexicalIndex())
-            self._lexical.move_to_end(user)
-            while len(self._lexical) > _CACHED_USERS:
-                self._lexical.popitem(last=False)
-            return known[1]
+            if known is None or known[0] != epoch:
+                known = (epoch, LexicalIndex())  # what was forgotten is not kept in memory either
+            return self._lexical.keep(user, known)[1]
 
 
 def as_item(snapshot: Snapshot, entry: Entry, score: float | None = None) -> Item:

@@ -8,7 +8,6 @@ transaction. Calls made apart never share a fate. Thread-safe, for any number of
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from tomldiary.items.typed import TypedNamespaces, is_typed
 from tomldiary.items.view import View
 from tomldiary.items.writes import apply_puts
 from tomldiary.models import timestamp
+from tomldiary.recent import Recent
 from tomldiary.transaction import Transaction
 from tomldiary.typed_entries import TypedEntries, checked_value
 
@@ -86,7 +86,7 @@ class ItemStore:
         self._typed = TypedNamespaces(diary)
         self._finder = Finder(diary, embedding)
         self._clock = Clock()
-        self._catalogs: OrderedDict[str, Catalog] = OrderedDict()
+        self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
         self._deadlines: dict[str, Deadlines] = {}
         self.renew()
         renew_after_fork(self)
@@ -357,11 +357,8 @@ class ItemStore:
         with self._guard:
             found = self._catalogs.get(user)
             if found is None:
-                found = self._catalogs[user] = Catalog(self.diary.engine, user)
-            self._catalogs.move_to_end(user)
-            while len(self._catalogs) > _CACHED_USERS:
-                self._catalogs.popitem(last=False)
-            return found
+                found = Catalog(self.diary.engine, user)
+            return self._catalogs.keep(user, found)
 
     def deadlines(self, user: str) -> Deadlines:
         """Return until when a user's items live that were read since they were put."""

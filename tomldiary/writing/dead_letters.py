@@ -11,11 +11,10 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import make_folder, sync_folder, write_all, write_new
+from tomldiary.backends.files import make_folder, read_all, sync_folder, write_all, write_new
 from tomldiary.errors import BackendError
 from tomldiary.writing.entries import render_dead, split_entries, turn_of
 from tomldiary.writing.locked import lock_file
-from tomldiary.writing.reading import read_content
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -73,7 +72,7 @@ class DeadLetters:
             is_new = not self._path.exists()
             with lock_file(self._path, create=True) as descriptor:
                 os.fchmod(descriptor, 0o600)
-                data = read_content(descriptor)
+                data = read_all(descriptor)
                 if any(each.id == job.operation for each in _letters(data)):
                     return  # written just before a crash
                 try:
@@ -93,7 +92,7 @@ class DeadLetters:
         """Return all of them, oldest first."""
         try:
             with lock_file(self._path) as descriptor:
-                return _letters(read_content(descriptor))
+                return _letters(read_all(descriptor))
         except FileNotFoundError:
             return []
 
@@ -106,7 +105,7 @@ class DeadLetters:
         """
         try:
             with lock_file(self._path) as descriptor:
-                entries = split_entries(read_content(descriptor))
+                entries = split_entries(read_all(descriptor))
                 chosen = [
                     entry.data is not None and (ids is None or entry.data["operation"] in ids)
                     for entry in entries

@@ -6,10 +6,9 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.files import sync_folder, write_new
+from tomldiary.backends.files import read_all, sync_folder, write_new
 from tomldiary.writing.entries import split_entries, turn_of
 from tomldiary.writing.locked import lock_file
-from tomldiary.writing.reading import read_content
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,7 +47,7 @@ def _files(root: Path) -> Iterator[Path]:
 def _forget_in(path: Path, user: str, selection: Selection, epoch: int) -> int:
     try:
         with lock_file(path) as descriptor:
-            data = read_content(descriptor)
+            data = read_all(descriptor)
             entries = split_entries(data)
             kept, count = _kept(entries, user, selection, epoch)
             fresh = "".join(entry.text for entry in kept).encode()

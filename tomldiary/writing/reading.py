@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.files import write_all
+from tomldiary.backends.files import read_all, write_all
 from tomldiary.logging import get_logger
 from tomldiary.writing.entries import operations_of, split_entries, turn_of
 from tomldiary.writing.job import Job
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tomldiary.writing.entries import Entry
 
-__all__ = ["Found", "read_content", "read_journal", "segment_files"]
+__all__ = ["Found", "read_journal", "segment_files"]
 
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _logger = get_logger(__name__)
@@ -76,7 +76,7 @@ def read_journal(folder: Path) -> Found:
 
 def _entries(path: Path) -> list[Entry]:
     with lock_file(path) as descriptor:
-        data = read_content(descriptor)
+        data = read_all(descriptor)
         entries = split_entries(data)
         if entries and entries[-1].data is None:
             # Torn by the crash: it was never acknowledged.
@@ -123,12 +123,3 @@ def _grouped(jobs: dict[int, Job], groups: dict[int, list[int]]) -> list[Job]:
             jobs[first].group = [jobs[number] for number in others]
             inside.update(others)
     return [job for number, job in sorted(jobs.items()) if number not in inside]
-
-
-def read_content(descriptor: int) -> bytes:
-    """Return all of an open file."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    parts: list[bytes] = []
-    while part := os.read(descriptor, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
