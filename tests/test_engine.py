@@ -474,6 +474,25 @@ def test_a_lock_that_is_kept_too_long_is_a_timeout(tmp_path):
     diary.user("alice").upsert_preference("likes", "tea")  # the dead holder's lock is free at once
 
 
+def test_a_process_that_keeps_the_lock_for_long_again_and_again_lets_others_in_between(tmp_path):
+    code = (
+        "import sys, time; from tomldiary.backends import LocalBackend\n"
+        "backend = LocalBackend(sys.argv[1])\n"
+        "while True:\n"
+        "    with backend.lock('alice', 60):\n"
+        "        print('held', flush=True); time.sleep(0.15)  # as if an editor were saving\n"
+    )
+    holder = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout.readline() == b"held\n"
+        alice = Diary(tmp_path, agent="rules", lock_timeout=3).user("alice")
+        for number in range(4):
+            alice.upsert_preference("likes", f"thing {number}")
+    finally:
+        holder.kill()
+        holder.communicate()
+
+
 def test_a_forked_child_takes_locks_of_its_own(tmp_path):
     diary = Diary(tmp_path, agent="rules", durability="process")
     diary.user("alice").upsert_preference("likes", "before")

@@ -20,6 +20,7 @@ from tomldiary import Conflict, Constraint, Diary
 from tomldiary.checkup import check
 from tomldiary.errors import (
     DiaryError,
+    DocumentError,
     ImmutableEntry,
     InvalidValue,
     LimitReached,
@@ -519,6 +520,29 @@ def test_an_immutable_fact_that_a_person_changes_during_a_transaction_is_put_bac
     tables = tomllib.loads(file.read_text())["facts"]
     assert (tables["birth"]["user"]["year"], tables["diet"]["user"]["food"]) == (1980, "vegan")
     assert [h.actor for h in alice.history("facts/birth/user")] == ["", "hand", ""]
+
+
+def test_forgetting_takes_no_change_of_an_immutable_fact_over(alice, file):
+    alice.commit(Birth(who="user", year=1980))
+    alice.commit(Diet(role="user", food="vegan"), session_id="s1")
+    file.write_text(file.read_text().replace("1980", "1999"))
+    alice.forget(session_id="s1")
+    assert "1980" in file.read_text()
+    assert "1999" not in file.read_text()
+    assert (alice.get("birth/user").data.year, alice.get("diet/user")) == (1980, None)
+    changes = [(h.actor, h.after["year"]) for h in alice.history("facts/birth/user")]
+    assert changes == [("", 1980), ("hand", 1999), ("", 1980)]
+    with pytest.raises(Conflict, match="forgotten"):  # as ever
+        alice.rollback(to=1)
+
+
+def test_a_user_whose_facts_never_parsed_can_be_forgotten_as_a_whole(alice, file):
+    file.parent.mkdir(parents=True)
+    file.write_text("[facts.birth.user\n")
+    with pytest.raises(DocumentError):
+        alice.forget(session_id="s1")
+    alice.forget(everything=True)
+    assert not file.exists()
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])

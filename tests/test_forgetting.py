@@ -697,6 +697,54 @@ def test_caches_and_the_index_let_go_of_it(diary):
     assert "jazz" not in alice.render()
 
 
+# What a process remembers
+
+REMEMBERING = """\
+import gc, sys
+from tomldiary import Diary
+from tomldiary.extraction.message import turn_message
+from tomldiary.draft import MemoryDeps
+
+diary = Diary(sys.argv[1], agent="rules", durability="process")
+alice = diary.user("alice")
+words = "".join(reversed("rabiznaz"))
+alice.upsert_preference("likes", f"{words} tea", id=f"{words}-1", session_id="s1")
+alice.upsert_preference("likes", f"more {words} tea", session_id="s1")
+alice.add_turn(f"I love {words}.", "ok", "s1")
+alice.recall(words), alice.render(words), alice.history(), alice.as_of(1).preferences()
+
+def held():
+    gc.collect()
+    found = [text for thing in gc.get_objects() for text in gc.get_referents(thing) if type(text) is str]
+    return sum(words in text for text in found if text is not words)
+
+assert held() > 5
+if sys.argv[2] == "here":
+    alice.forget(**eval(sys.argv[3]))
+else:
+    print("ready", flush=True)
+    sys.stdin.readline()
+assert alice.preferences() == {} or not alice.preferences("likes")
+alice.conversations(), alice.recall("tea")
+print(held())
+"""
+
+
+@pytest.mark.parametrize("selector", [{"session_id": "s1"}, {"everything": True}])
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_a_process_keeps_no_object_of_what_was_forgotten_once_it_has_looked(
+    tmp_path, place, selector
+):
+    child = subprocess.Popen(
+        [sys.executable, "-c", REMEMBERING, tmp_path, place, repr(selector)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+    if place == "elsewhere":
+        assert child.stdout.readline() == "ready\n"
+        Diary(tmp_path, agent="rules").user("alice").forget(**selector)
+    assert child.communicate("\n", timeout=60)[0] == "0\n"
+
+
 # Work that began before
 
 

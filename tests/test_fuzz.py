@@ -375,6 +375,23 @@ def fuzz_diary(store, root, choose, done):
     assert damage is None or "the document was written by" in damage.message
 
 
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_a_turn_that_finds_a_list_where_its_category_should_be_says_so(tmp_path, is_logged):
+    alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    before = f"[[preferences.likes]]\ntext = 1\n{file.read_text()}"
+    file.write_text(before)
+    os.utime(file, (1, 1))
+    if not is_logged:
+        shutil.rmtree(tmp_path / "alice/history")
+    alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
+    done = alice.add_turn("I love probe.", "ok", "s9")
+    assert (done.applied, len(done.skipped)) == (0, 1)
+    assert done.skipped[0].startswith("preferences.likes: expected a table")
+    assert file.read_text() == before
+
+
 def check_written(alice, file, before, document, *, adds):
     """Check what a write left, and return what it was."""
     if adds:

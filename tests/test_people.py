@@ -18,6 +18,7 @@ from tomldiary.history import parse_record
 from tomldiary.merge import merge
 from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
+from tomldiary.verification import verify
 
 
 @pytest.fixture
@@ -78,6 +79,29 @@ def test_an_old_buffer_saved_without_a_change_reverts_nothing(alice, file):
     assert texts(alice) == ["tea", "coffee"]
     alice.upsert_preference("goals", "rest")
     assert file.read_text().startswith(newest.replace("seq = 2", "seq = 3"))
+
+
+@pytest.mark.parametrize("comment", ["", "# for good"])
+def test_what_a_person_does_that_was_done_before_is_logged_only_if_they_wrote_something_beside_it(
+    alice, file, tmp_path, comment
+):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "rum")
+    buffer = file.read_text()
+    alice.forget_preference("likes", "pref002")
+    text = file.read_text()
+    cut = buffer[: buffer.index("\n[preferences.likes.pref002]")]
+    file.write_text(f"{cut}\n{comment}\n" if comment else cut)
+    age(file)
+    assert texts(alice) == ["tea"]
+    if not comment:
+        assert alice.document("preferences") == text
+    alice.upsert_preference("goals", "rest")
+    assert comment in file.read_text()
+    hand = ["hand"] if comment else []
+    types = [record.type for record in records(tmp_path)]
+    assert types == ["upsert", "upsert", "forget_preference", *hand, "upsert"]
+    assert verify(alice.diary.engine.backend, "alice") is None
 
 
 def test_where_both_changed_an_entry_the_person_wins_and_ours_stays_in_history(

@@ -16,7 +16,15 @@ import pytest
 
 from power_cuts import Names, Recorder, crash_states, materialise, tree_of
 from tomldiary import Diary, history, locks, timeline, verification
-from tomldiary.backends import LocalBackend, files, forget_job, names, recovery, segments
+from tomldiary.backends import (
+    LocalBackend,
+    files,
+    forget_job,
+    names,
+    pruning,
+    recovery,
+    segments,
+)
 from tomldiary.backends import local as local_module
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
@@ -86,7 +94,7 @@ class Workload:
         os.close(folder)
         self.did(user)
 
-    def run(self):
+    def run(self):  # noqa: PLR0915 - one history, told in order
         alice, bob, long = (self.diary.user(user) for user in (ALICE, BOB, LONG))
         alice.upsert_preference("likes", "tea")
         self.did(ALICE)
@@ -122,6 +130,8 @@ class Workload:
             alice.forget_preference("likes", key)
             alice.upsert_preference("goals", "swim")
         self.did(ALICE)
+        alice.prune_history(keep=8)
+        self.did(ALICE)
         long.upsert_preference("likes", "owls")
         self.did(LONG)
         bob.add_turn("I love gin.", "ok", session_id="s1")
@@ -132,6 +142,8 @@ class Workload:
         for number in range(3):
             alice.upsert_preference("goals", f"later {number}")
             self.did(ALICE)
+        alice.prune_history(keep=2)
+        self.did(ALICE)
         self.diary.engine.backend.reopen(ALICE)
         alice.rollback(1)
         self.did(ALICE)
@@ -351,7 +363,10 @@ def unsynced(write_new):
     return lambda path, data, *, sync: write_new(path, data, sync=False)
 
 
-@pytest.mark.parametrize("guard", ["history", "staged files", "folders", "known names", "root"])
+@pytest.mark.parametrize(
+    "guard",
+    ["history", "staged files", "folders", "known names", "root", "snapshot", "snapshot's name"],
+)
 def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guard):
     with monkeypatch.context() as patch:
         if guard == "history":
@@ -363,6 +378,10 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
                 patch.setattr(module, "sync_folder", no_sync)
         elif guard == "known names":  # the files' own folder, behind the first rename of each
             patch.setattr(names, "_folders_of", lambda folder, kind: [])
+        elif guard == "snapshot":
+            patch.setattr(pruning, "write_new", unsynced(pruning.write_new))
+        elif guard == "snapshot's name":
+            patch.setattr(pruning, "sync_folder", no_sync)
         else:
             patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
             patch.setattr(locks, "make_folder", unsynced_folder)

@@ -255,6 +255,10 @@ class MemoryDeps:
         self._mirror("preferences", found[0] if found is not None else ())
         return outcome
 
+    def leave(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
+        """Have a preference that this draft cannot hold tried on fresh state, which skips it with a reason."""
+        self._operations.append(UpsertPreference(category, text=text, fields=tuple(fields.items())))
+
     def forget(self, category: str, key: str) -> str:
         """Remove a preference from the draft and return its text."""
         entry = self.preferences.forget(category, key)

@@ -20,7 +20,7 @@ from tomldiary.known_documents import KnownDocuments
 from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
-from tomldiary.timeline import Timeline, drop_parsed
+from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, base_of, current_task, fingerprint
@@ -170,6 +170,7 @@ class Engine(KnownDocuments):
         """Remove a selection from the user's documents and history for good.
 
         Raises:
+            Conflict: Somebody kept saving a document all the time. Nothing was forgotten.
             NestedTransaction: A transaction is open here.
             DocumentError: A document cannot be read just now. Nothing was changed.
             BackendError: The storage failed; the message says whether something was changed.
@@ -181,11 +182,23 @@ class Engine(KnownDocuments):
             )
         with self.backend.lock(user, self.lock_timeout):
             try:
+                if not selection.everything:
+                    self._put_back(user)
                 return self.backend.forget(user, selection)
             finally:
-                drop_parsed()
                 self.operations.drop(user)
                 self._drop(user)
+
+    def _put_back(self, user: str) -> None:
+        """Undo what people did to entries that must not change: forgetting takes their saves over as they are."""
+        transaction = Transaction(self, user)
+        for kind in self.guards:
+            known = self.settled(user, kind)
+            if known is not None and known.logged is not None:
+                transaction.edit(kind)
+        changed = transaction.changed()
+        if changed:
+            self._commit(user, changed, Source("put_back"))
 
     def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
         """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.

@@ -6,10 +6,11 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Conflict
+from tomldiary.errors import BackendError, Conflict
 from tomldiary.forks import renew_after_fork
 from tomldiary.outside import NOTHING, look
 from tomldiary.recent import Recent
+from tomldiary.remembered import let_go
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class KnownDocuments:
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
         self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
+        self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
+        """How often something of a user had been forgotten when we last looked."""
         self.renew()
         renew_after_fork(self)
 
@@ -77,13 +80,16 @@ class KnownDocuments:
         cached = self._cache.get(key)
         token = self.backend.token(user, kind)
         if token is None:
-            self._cache.pop(key, None)
+            if self._cache.pop(key, None) is not None:
+                self._notice_forgetting(user)
             return None
         if cached is not None and cached.token == token and not cached.is_young:
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
             return None
+        if self._notice_forgetting(user):
+            cached = None
         fresh = look(self.backend, user, kind, stored, cached)
         self._remember(key, fresh)
         return fresh
@@ -103,11 +109,27 @@ class KnownDocuments:
             time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
         return known
 
+    def _notice_forgetting(self, user: str) -> bool:
+        """Let go of a user's texts where another process has forgotten something since; tell whether it has."""
+        try:
+            epoch = self.backend.epoch(user)
+        except BackendError:
+            return False  # whoever writes is told
+        with self._guard:
+            known = self._epochs.get(user, epoch)
+            self._epochs.keep(user, epoch)
+        if known != epoch:
+            self._drop(user)
+        return known != epoch
+
     def _remember(self, key: tuple[str, str], cached: Known) -> None:
+        if key[0] not in self._epochs:
+            self._notice_forgetting(key[0])
         with self._guard:
             self._cache.keep(key, cached)
 
     def _drop(self, user: str) -> None:
+        let_go()
         with self._guard:
             for key in [key for key in self._cache if key[0] == user]:
                 del self._cache[key]

@@ -28,6 +28,8 @@ __all__ = ["UserLocks"]
 
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
+_LONG = 0.1  # seconds; whoever held a lock for longer lets those in who ask for it now and then
+_GIVING_WAY = 3 * _LONGEST_WAIT
 
 
 class UserLocks:
@@ -42,6 +44,8 @@ class UserLocks:
         self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
         self._descriptors: dict[int, int] = {}
+        self.busy_until: dict[int, float] = {}
+        """Of stripes that were held for long: when this process may take them again."""
 
     def hold(
         self, user: str, timeout: float, then: Callable[[str], None] | None = None
@@ -146,7 +150,9 @@ class _Queue:
 class _Hold:
     """One holding of a user's lock; entered and left once, not always in the same thread."""
 
-    __slots__ = ("_descriptor", "_locks", "_pid", "_stripe", "_then", "_timeout", "_user")
+    __slots__ = (
+        "_descriptor", "_locks", "_number", "_pid", "_since", "_stripe", "_then", "_timeout", "_user",
+    )  # fmt: skip
 
     def __init__(
         self, locks: UserLocks, user: str, timeout: float, then: Callable[[str], None] | None
@@ -158,7 +164,7 @@ class _Hold:
 
     def __enter__(self) -> None:
         locks = self._locks
-        number = crc32(self._user.encode("utf-8", "surrogatepass")) % _STRIPES
+        number = self._number = crc32(self._user.encode("utf-8", "surrogatepass")) % _STRIPES
         stripe = self._stripe = locks.stripe(number)
         self._pid = locks.pid
         self._descriptor: int | None = None
@@ -169,9 +175,12 @@ class _Hold:
         try:
             if locks.folder is not None:
                 descriptor = locks.descriptor(number)
+                if locks.busy_until:
+                    _give_way(locks.busy_until.pop(number, 0.0))
                 if not _system_lock()[0](descriptor, blocking=False):
                     _wait(descriptor, start + self._timeout, self._timeout)
                 self._descriptor = descriptor
+                self._since = time.monotonic()
             if self._then is not None:
                 self._then(self._user)
         except BaseException:
@@ -187,6 +196,9 @@ class _Hold:
         try:
             if self._descriptor is not None:
                 _system_lock()[1](self._descriptor)
+                now = time.monotonic()
+                if now - self._since > _LONG:
+                    self._locks.busy_until[self._number] = now + _GIVING_WAY
         finally:
             self._stripe.release()
 
@@ -200,6 +212,16 @@ def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
     )
 
     return lock_descriptor, unlock_descriptor
+
+
+def _give_way(until: float) -> None:
+    """Let other processes have the lock first, who can only look whether it is free.
+
+    One that takes it again at once, for long each time, would keep them waiting until they give up.
+    """
+    left = until - time.monotonic()
+    if left > 0:
+        time.sleep(left)
 
 
 def _wait(descriptor: int, deadline: float, timeout: float) -> None:

@@ -9,6 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.preferences import entry_count, entry_text
+from tomldiary.remembered import call_on_forget
 from tomldiary.render import conversation_fact, escape_for_model
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from tomldiary.conversations import Conversations
     from tomldiary.preferences import Preferences
 
-__all__ = ["MemoryLines", "ShownFact", "drop_lines", "ranked_conversations", "ranked_preferences"]
+__all__ = ["MemoryLines", "ShownFact", "ranked_conversations", "ranked_preferences"]
 
 
 class MemoryLines(NamedTuple):
@@ -73,11 +74,7 @@ def ranked_conversations(book: Conversations) -> list[ShownFact]:
 
 _CACHED_FACTS = 65536
 _facts: dict[tuple[int, str, str], ShownFact] = {}
-
-
-def drop_lines() -> None:
-    """Let go of all lines that were made, also of what was forgotten since."""
-    _facts.clear()
+call_on_forget(_facts.clear)
 
 
 def _remember(category: str, key: str, fact: ShownFact) -> ShownFact:

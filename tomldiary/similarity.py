@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tomldiary.remembered import let_go_on_forget
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -119,6 +121,7 @@ _NUMBER_WORDS = frozenset(
 )
 
 
+@let_go_on_forget
 @lru_cache(maxsize=65536)
 def normalise(text: str) -> str:
     """Fold case, width and punctuation away; keep words, numbers, symbols and emoji."""

@@ -18,6 +18,7 @@ from tomldiary.history import (
     result_kinds,
     undo,
 )
+from tomldiary.remembered import let_go_on_forget
 from tomldiary.toml.values import render_key
 
 if TYPE_CHECKING:
@@ -26,19 +27,14 @@ if TYPE_CHECKING:
     from tomldiary.backends.base import Backend
     from tomldiary.history import Record
 
-__all__ = ["EMPTY", "Timeline", "drop_parsed", "pruned"]
+__all__ = ["EMPTY", "Timeline", "pruned"]
 
 EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
 
 
 # A batch may change hundreds of documents in one record, which is then looked up for each of them.
-_parse = lru_cache(maxsize=2)(parse_record)
-
-
-def drop_parsed() -> None:
-    """Forget the records that were parsed last."""
-    _parse.cache_clear()
+_parse = let_go_on_forget(lru_cache(maxsize=2)(parse_record))
 
 
 class Timeline:

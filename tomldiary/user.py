@@ -18,7 +18,6 @@ from tomldiary.forgetting import Selection
 from tomldiary.past import Past
 from tomldiary.portability import Portability
 from tomldiary.preference_verbs import PreferenceVerbs
-from tomldiary.ranking import drop_lines
 from tomldiary.recall import Indexes
 from tomldiary.recall_verbs import RecallVerbs
 from tomldiary.transaction import fingerprint
@@ -177,7 +176,6 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
             return self._engine.forget(self.user_id, selection)
         finally:
             self._indexes.drop(self.user_id)
-            drop_lines()
 
     aforget = async_twin(forget)
 

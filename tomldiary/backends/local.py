@@ -359,6 +359,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
     def epoch(self, user: str) -> int:
         """Return how often something of the user was forgotten."""
         self.folder(user)  # says so if this is no user id
+        self._tails.drop_changed(user)  # another process may have forgotten what is in it
         return self.epochs.read(user)
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:

@@ -34,6 +34,12 @@ class HistoryTails:
         """Take nothing of a user's for granted any more."""
         self._tails.pop(user, None)
 
+    def drop_changed(self, user: str) -> None:
+        """Drop the end of a history that somebody else has changed since; needs no lock."""
+        tail = self._tails.get(user)
+        if tail is not None and file_token(tail.segment) != tail.token:
+            self._tails.pop(user, None)
+
     def of(self, user: str, place: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
         cached = self._tails.get(user)

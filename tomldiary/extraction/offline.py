@@ -39,6 +39,8 @@ class RulesExtractor:
                 deps.upsert(statement.category, None, statement.text, (), fields=origin)
             except (LimitReached, InvalidValue) as error:
                 _logger.warning("a statement was not stored: %s", type(error).__name__)
+                # Fresh state may have a place for it; if not, the turn says why.
+                deps.leave(statement.category, statement.text, origin)
                 continue
             stored += 1
         return stored

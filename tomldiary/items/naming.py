@@ -19,6 +19,7 @@ from urllib.parse import unquote_to_bytes
 
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers import encode_folder
+from tomldiary.remembered import let_go_on_forget
 
 __all__ = ["ROOT", "SHARED", "Namespace", "kind_of", "namespace_of", "part_name", "part_of"]
 
@@ -36,6 +37,7 @@ _PART = re.compile(r"(.+)~([1-9][0-9]*)")
 _BEYOND = re.compile(r"[.@+,=]")
 
 
+@let_go_on_forget
 @lru_cache(maxsize=8192)
 def kind_of(user: str, namespace: Namespace) -> str:
     """Return the name of the first document of a namespace.

@@ -14,6 +14,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
+from tomldiary.remembered import let_go_on_forget
 from tomldiary.toml.guards import MAX_DEPTH
 
 __all__ = [
@@ -96,6 +97,7 @@ def plain_text(value: Any) -> str | None:
     return None
 
 
+@let_go_on_forget
 @lru_cache(maxsize=4096)
 def render_key(key: str) -> str:
     """Render one key, quoted only where TOML asks for it."""
