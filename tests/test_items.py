@@ -504,7 +504,7 @@ def test_a_torn_or_foreign_expiry_file_is_survived(store, tmp_path):
 def test_a_sweep_does_not_remove_what_was_put_or_read_meanwhile(diary):
     store = ItemStore(diary, expiry=Expiry(omit_expired=True))
     put(store, NS, "old", {}, ttl=0.0001)
-    while get(store, NS, "old") is not None:
+    while store.run([Get(NS, "old", refresh=False)])[0] is not None:
         pass
     put(store, NS, "new", {}, ttl=60)
     assert store.sweep() == 1

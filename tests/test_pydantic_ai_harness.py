@@ -21,7 +21,7 @@ HARNESS = os.environ.get("TOMLDIARY_HARNESS_PYTHON")
 @pytest.mark.skipif(HARNESS is None, reason="$TOMLDIARY_HARNESS_PYTHON names no interpreter")
 def test_the_store_does_what_the_harness_promises_of_its_own():
     done = subprocess.run(
-        [str(HARNESS), "-m", "pytest", str(ROOT / "tests" / "harness_memory.py")],
+        [str(HARNESS), "-m", "pytest", "-o", "addopts=", str(ROOT / "tests" / "harness_memory.py")],
         cwd=ROOT,
         capture_output=True,
         text=True,
