@@ -32,7 +32,8 @@ class Scripted(BaseChatModel):
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
-        return ChatResult(generations=[ChatGeneration(message=answer.model_copy())])
+        fresh = answer.model_copy(update={"id": None})  # a graph that was given it has named it
+        return ChatResult(generations=[ChatGeneration(message=fresh)])
 
 
 def calling(*calls):
