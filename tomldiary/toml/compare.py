@@ -1,7 +1,7 @@
 """Two versions of a document, compared block by block.
 
 Blocks that an edit did not touch are the same objects in both versions, so most of the comparison is
-done by comparing slices of references.
+done by comparing slices of references. An edit knows which ones it touched, and needs not even that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Span", "changed_spans", "spliced"]
+__all__ = ["Span", "changed_spans", "edited_spans", "spliced"]
 
 _text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
@@ -27,6 +27,39 @@ class Span(NamedTuple):
     new: str
 
 
+def edited_spans(
+    old: list[Block], new: list[Block], rewritten: set[int], aligned: int
+) -> list[Span]:
+    """Return what `changed_spans` returns.
+
+    Args:
+        old: The version before.
+        new: The version after.
+        rewritten: The numbers of blocks that differ.
+        aligned: Up to this number nothing else differs.
+    """
+    while aligned - 1 in rewritten:
+        aligned -= 1  # what touches the rest is one change with it
+    spans: list[Span] = []
+    at = number = 0
+    for place in sorted([place for place in rewritten if place < aligned]):
+        before, after = old[place].text, new[place].text
+        if spans and place == number:
+            last = spans[-1]
+            spans[-1] = Span(last.at, last.old + before, last.new + after)
+        else:
+            at += _length(old[number:place])
+            spans.append(Span(at, before, after))
+        at += len(before)
+        number = place + 1
+    spans = [span for span in spans if span.old != span.new]
+    if aligned < len(old) or aligned < len(new):
+        at += _length(old[number:aligned])
+        rest = changed_spans(old[aligned:], new[aligned:])
+        spans += [Span(at + span.at, span.old, span.new) for span in rest]
+    return spans
+
+
 def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
     """Return what differs, in the order of the old version."""
     spans: list[Span] = []
@@ -37,7 +70,7 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
         i, j = i + same, j + same
         if i == len(old) and j == len(new):
             break
-        at += sum(map(len, map(_text_of, old[i - same : i])))
+        at += _length(old[i - same : i])
         removed: list[str] = []
         added: list[str] = []
         if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
@@ -59,6 +92,10 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
             spans.append(span)
         at += len(span.old)
     return spans
+
+
+def _length(blocks: list[Block]) -> int:
+    return sum(map(len, map(_text_of, blocks)))
 
 
 def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
