@@ -32,6 +32,7 @@ __all__ = ["OPEN", "Source", "Transaction", "current_task", "fingerprint"]
 
 OPEN: ContextVar[Transaction | None] = ContextVar("tomldiary_transaction", default=None)
 """The transaction that is open in this task or thread."""
+_as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,5 +160,4 @@ def current_task() -> Any:
 
 def fingerprint(*asked: Any) -> str:
     """Return a digest of what a call asks for."""
-    text = json.dumps(asked, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(_as_json(asked).encode("utf-8", "surrogatepass")).hexdigest()[:32]
