@@ -148,7 +148,7 @@ def prepare(
         actor=source.actor,
         reason=source.reason,
         operation=source.operation,
-        content=source.content if source.operation else "",
+        content=source.fingerprint() if source.operation else "",
     )
     documents: dict[str, Document] = {}
     contents: dict[str, bytes] = {}

@@ -38,6 +38,7 @@ def edited_spans(
         rewritten: The numbers of blocks that differ.
         aligned: Up to this number nothing else differs.
     """
+    is_whole = aligned == len(old)  # at most, something was added behind the last one
     while aligned - 1 in rewritten:
         aligned -= 1  # what touches the rest is one change with it
     spans: list[Span] = []
@@ -52,16 +53,18 @@ def edited_spans(
             spans.append(Span(at, before, after))
         at += len(before)
         number = place + 1
-    spans = [span for span in spans if span.old != span.new]
     if aligned < len(old) or aligned < len(new):
         at += _length(old[number:aligned])
-        rest = changed_spans(old[aligned:], new[aligned:])
+        before, after = old[aligned:], new[aligned:]
+        rest = [_joined(before, after)] if is_whole else changed_spans(before, after)
         spans += [Span(at + span.at, span.old, span.new) for span in rest]
-    return spans
+    return [span for span in spans if span.old != span.new]
 
 
 def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
     """Return what differs, in the order of the old version."""
+    same = _common_end(old, new)
+    old, new = old[: len(old) - same], new[: len(new) - same]
     spans: list[Span] = []
     places: dict[int, int] = {}
     i = j = at = 0
@@ -108,15 +111,35 @@ def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     return i - start
 
 
+def _common_end(old: list[Block], new: list[Block]) -> int:
+    """Return how many blocks at the end are the same."""
+    shorter = min(len(old), len(new))
+    same = 0
+    while (step := min(_STRIDE, shorter - same)) and (
+        old[len(old) - same - step : len(old) - same]
+        == new[len(new) - same - step : len(new) - same]
+    ):
+        same += step
+    while same < shorter and old[-1 - same] is new[-1 - same]:
+        same += 1
+    return same
+
+
+def _joined(old: list[Block], new: list[Block]) -> Span:
+    return Span(0, "".join(map(_text_of, old)), "".join(map(_text_of, new)))
+
+
 def spliced(base: Document, spans: list[Span]) -> bytes | None:
     """Return the new version in UTF-8, made from the old one's; None if positions are not those of bytes."""
-    if not base.is_ascii or not all(span.new.isascii() for span in spans):
+    if not base.is_ascii:
         return None
     old = memoryview(base.encoded)
     parts: list[bytes | memoryview] = []
     end = 0
-    for span in spans:
-        parts += (old[end : span.at], span.new.encode())
-        end = span.at + len(span.old)
+    for at, before, after in spans:
+        if not after.isascii():
+            return None
+        parts += (old[end:at], after.encode())
+        end = at + len(before)
     parts.append(old[end:])
     return b"".join(parts)

@@ -207,7 +207,7 @@ class Edit(Overlay):
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         self._put_in(at + 1, block)
         self._index[path] = self._last[path[:-1]] = block
-        if any(path[:end] not in self._parents for end in range(1, len(path))):
+        if len(path) > 1 and path[:-1] not in self._parents:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:

@@ -110,7 +110,7 @@ def plain_text(value: Any) -> str | None:
 
 def plain_value(value: Any) -> str | None:
     """Render what most values are: text like `plain_text`, small numbers, empty lists; None for anything else."""
-    kind = cast("type[Any]", type(value))
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is int and -_SMALL < value < _SMALL:
         return str(value)
     return "[]" if kind is list and not value else plain_text(value)
