@@ -81,6 +81,8 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 _logger = get_logger(__name__)
+_Staged = dict[str, tuple[str, "FileToken"]]
+"""By document, the path of its new version, and what was written there."""
 
 
 class LocalBackend(UserFolders, AsyncVerbs):
@@ -206,7 +208,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         """Store a transaction; the caller holds the user's lock."""
         folder = str(self.folder(user))
         seq = next_sequence(commit.records[-1]) - 1
-        staged: dict[str, str] = {}
+        staged: _Staged = {}
         try:
             synced = self._synced.of(user, folder)
             newest, last = self._tail(user)
@@ -220,8 +222,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
                 temp = self._temp_name(folder, kind, data, seq)
-                write_new(temp, data, sync=is_split)
-                staged[kind] = temp
+                staged[kind] = temp, write_new(temp, data, sync=is_split)
         except BaseException as error:
             self._drop(staged)
             if isinstance(error, OSError):
@@ -257,8 +258,8 @@ class LocalBackend(UserFolders, AsyncVerbs):
         return f"{folder}/{staged_name(kind, data, seq, next(self._names))}"
 
     @staticmethod
-    def _drop(staged: dict[str, str]) -> None:
-        for temp in staged.values():
+    def _drop(staged: _Staged) -> None:
+        for temp, _ in staged.values():
             with suppress(OSError):  # swept by whoever comes next
                 os.unlink(temp)  # noqa: PTH108 - paths are strings here
 
@@ -266,16 +267,16 @@ class LocalBackend(UserFolders, AsyncVerbs):
         self,
         user: str,
         folder: str,
-        staged: dict[str, str],
+        staged: _Staged,
         expected: Mapping[str, FileToken | None],
         new: set[str],
     ) -> dict[str, FileToken]:
         """Put the staged files in their places; the names of those that are `new` are synced."""
         tokens: dict[str, FileToken] = {}
         try:
-            for kind, temp in staged.items():
+            for kind, (temp, written) in staged.items():
                 target = f"{folder}/{kind}.toml"
-                token = put_in_place(temp, target, expected.get(kind))
+                token = put_in_place(temp, target, expected.get(kind), written)
                 if token is not None:
                     tokens[kind] = token
             if self._sync and new:
