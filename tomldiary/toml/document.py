@@ -24,6 +24,7 @@ Path = tuple[str, ...]
 """The keys that lead to a table, outermost first."""
 
 
+_META = "_meta"
 _EMPTY = 2  # blocks of a document without entries: the head and `_meta`
 
 
@@ -47,6 +48,7 @@ class Document:
         has_arrays: bool | None = None,
         encoded: bytes | None = None,
         memo: dict[Any, Any] | None = None,
+        stamp: object = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -58,8 +60,8 @@ class Document:
         self._encoded = encoded
         self.memo: dict[Any, Any] = {} if memo is None else memo
         """What others worked out from this version or one before it; they see to it that it fits."""
-        self.stamp = object()
-        """Names this version."""
+        self.stamp = stamp or object()
+        """Names what the entries are in this version; `_meta` is none."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -184,7 +186,7 @@ class Overlay:
         # The empty documents that memories start from are shared; what is worked out is not.
         self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
         self.stamp = document.stamp
-        """Names the version, with the changes so far."""
+        """Names what the entries are, with the changes so far."""
         self._owned: dict[int, Table] = {}
         self._changed = False
 
@@ -249,7 +251,8 @@ class Overlay:
     # Only the tables on the way are copied.
 
     def _set_data(self, path: Path, value: Table | None) -> None:
-        self.stamp = object()
+        if path[0] != _META:
+            self.stamp = object()
         if id(self._data) not in self._owned:
             self._data = dict(self._data)
             self._owned[id(self._data)] = self._data

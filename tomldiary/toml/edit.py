@@ -136,8 +136,9 @@ class Edit(Overlay):
         """Return the document as changed so far, and go on."""
         self._owned = {}  # what was handed out is not changed any more
         return Document(
-            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo
-        )
+            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo,
+            stamp=self.stamp,
+        )  # fmt: skip
 
     def length(self, path: Path) -> int:
         """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
@@ -164,6 +165,7 @@ class Edit(Overlay):
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
             encoded=spliced(self.base, self.spans),
             memo=self.memo,
+            stamp=self.stamp,
         )
         check_size(document.encoded)
         return document
