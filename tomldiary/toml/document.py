@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.toml.edit import Edit
+    from tomldiary.toml.index import Index
 
 __all__ = ["Document", "Overlay", "Path", "Table", "find_any", "find_table"]
 
@@ -33,7 +34,7 @@ class Document:
 
     __slots__ = (
         "_encoded", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data", "memo",
-        "stamp",
+        "stamp", "starts",
     )  # fmt: skip
 
     def __init__(
@@ -41,7 +42,7 @@ class Document:
         blocks: list[Block],
         data: Table,
         text: str | None = None,
-        index: dict[Path, Block] | None = None,
+        index: Index | None = None,
         last: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
         *,
@@ -49,6 +50,7 @@ class Document:
         encoded: bytes | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
+        starts: list[int] | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -62,6 +64,8 @@ class Document:
         """What others worked out from this version or one before it; they see to it that it fits."""
         self.stamp = stamp or object()
         """Names what the entries are in this version; `_meta` is none."""
+        self.starts = starts or [0]
+        """Where every so many blocks one begins in the text, as far as somebody asked; see `compare`."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -99,8 +103,8 @@ class Document:
         return self._encoded
 
     @property
-    def index(self) -> dict[Path, Block]:
-        """Blocks by the path of their header; `[[arrays]]` are left out."""
+    def index(self) -> Index:
+        """Blocks by the path of their header; `[[arrays]]` are left out. Not to be changed."""
         if self._index is None:
             self._index = {
                 block.path: block for block in self.blocks if block.path and not block.is_array
