@@ -5,7 +5,7 @@ Documents are immutable: readers keep theirs while a writer prepares the next on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
@@ -241,8 +241,9 @@ class Overlay:
 
     def _check_way(self, path: Path) -> None:
         """Raise InvalidValue if something that is no table stands on the way to `path`."""
-        for end in range(1, len(path) + 1):
-            found = find_any(self._data, path[:end])
+        table = self._data
+        for end, key in enumerate(path, 1):
+            found: Any = table.get(key)
             if found is None:
                 break
             if not isinstance(found, dict):
@@ -251,6 +252,7 @@ class Overlay:
                     " name.",
                     where=render_path(path[:end]),
                 )
+            table = cast("Table", found)
 
     # Only the tables on the way are copied.
 

@@ -263,6 +263,8 @@ class Edit(Overlay):
         want: Table = {}
         for key, value in new.items():
             if key in old and key not in inner:  # has a header of its own
+                if value is old[key]:
+                    continue
                 if isinstance(value, dict):
                     self.put((*block.path, key), cast("Table", value))
                     continue
