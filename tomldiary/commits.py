@@ -86,7 +86,10 @@ def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
         return None
-    seq = next_sequence(backend.last_record(user))
+    last = backend.last_record(user)
+    if last is None and not any(known):
+        return None  # the first thing that is known of this user
+    seq = next_sequence(last)
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
     record = _outside_changes(backend, user, changed, seq)
     if record is None:

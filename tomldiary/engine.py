@@ -21,8 +21,6 @@ from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
 from tomldiary.timeline import Timeline
-from tomldiary.toml.document import Document
-from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, base_of, current_task, fingerprint
 from tomldiary.twins import OwnThread
 
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from tomldiary.backends.base import Backend
     from tomldiary.forgetting import ForgetReceipt, Selection
     from tomldiary.history import Record
+    from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
 __all__ = ["Engine", "Source", "Transaction"]
@@ -54,10 +53,12 @@ class Engine(KnownDocuments):
         super().__init__(backend)
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
-        name = render_value(schema_name)
-        self.template = Document.parse(
-            f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
-        )
+        meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
+        edit = NOTHING.edit()
+        edit.put(
+            ("_meta",), meta, at_head=True
+        )  # a table that is known to be ours is changed quicker
+        self.template = edit.done()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self.operations = DoneOperations(backend)
