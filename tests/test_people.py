@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends.layout import staged_name
-from tomldiary.errors import BackendError, InvalidTOML, InvalidValue
+from tomldiary.checkup import check
+from tomldiary.errors import BackendError, DocumentError, InvalidTOML, InvalidValue
 from tomldiary.history import parse_record
 from tomldiary.merge import merge
 from tomldiary.timeline import Timeline
@@ -149,12 +150,41 @@ def test_a_half_saved_file_is_waited_out_by_writers_and_not_believed_by_readers(
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_an_emptied_file_is_not_believed_at_once(alice, file):
+@pytest.mark.parametrize("nothing", ["", " \n\r\n", "\ufeff\n"])
+def test_an_emptied_file_is_taken_for_a_broken_one(alice, file, tmp_path, nothing):
     alice.upsert_preference("likes", "tea")
-    file.write_text("")
+    file.write_bytes(nothing.encode())
     assert texts(alice) == ["tea"]
+    assert alice.problems() == []  # somebody may be at it
+    age(file)
+    assert texts(alice) == ["tea"]
+    alice.upsert_preference("likes", "coffee")
+    assert file.read_bytes() == nothing.encode()
+    assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea", "coffee"]
+    (problem,) = alice.problems()
+    assert f"{file}: nothing is in it any more" in str(problem)
+    found = [each for each in check(alice.diary) if each.level == "problem"]
+    assert [each.place for each in found] == [str(file)]
+    with pytest.raises(DocumentError, match="nothing is in it"):
+        alice.forget(session_id="s")
+    # Something in it, it is believed; gone, all is gone.
+    file.write_text('[preferences.likes.mine]\ntext = "water"\n')
+    age(file)
+    assert texts(alice) == ["water"]
+    assert alice.problems() == []
+    file.write_text(nothing)
+    age(file)
+    file.unlink()
+    assert texts(alice) == []
+
+
+def test_a_file_that_holds_nothing_but_a_comment_is_believed(alice, file):
+    alice.upsert_preference("likes", "tea")
+    file.write_text("# begun anew\n")
     age(file)
     assert texts(alice) == []
+    alice.upsert_preference("likes", "coffee")
+    assert file.read_text().startswith("# begun anew\n")
 
 
 def test_a_broken_file_never_stops_reads_or_writes_and_is_never_overwritten(alice, file, tmp_path):

@@ -158,7 +158,7 @@ class Engine(KnownDocuments):
                 if not changed or before is not None:
                     return result
                 try:
-                    transaction.seq = self._commit(user, changed, source)
+                    transaction.seq = self._commit(user, changed, source, transaction.patience)
                 except Conflict:
                     if attempt == _ATTEMPTS - 1:
                         raise
@@ -198,7 +198,7 @@ class Engine(KnownDocuments):
                 transaction.edit(kind)
         changed = transaction.changed()
         if changed:
-            self._commit(user, changed, Source("put_back"))
+            self._commit(user, changed, Source("put_back"), transaction.patience)
 
     def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
         """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
@@ -286,21 +286,21 @@ class Engine(KnownDocuments):
             if not changed:
                 return
             try:
-                self._commit(user, changed, source)
+                self._commit(user, changed, source, transaction.patience)
             except Conflict:
                 if attempt == _ATTEMPTS - 1:
                     raise
                 changed = {
-                    kind: self._rebase(user, kind, base, edit)
+                    kind: self._rebase(transaction, kind, base, edit)
                     for kind, (base, edit) in changed.items()
                 }
                 continue
             return
 
     def _rebase(
-        self, user: str, kind: str, base: Known | None, edit: Edit
+        self, transaction: Transaction, kind: str, base: Known | None, edit: Edit
     ) -> tuple[Known | None, Edit]:
-        now = self.load(user, kind)
+        now = self.settled(transaction.user, kind, transaction.patience)
         if now is None:
             return None, edit
         fresh = rebased(base_of(base), edit.peek(), now.document)
@@ -320,17 +320,17 @@ class Engine(KnownDocuments):
             before = self.operations.of(user).get(operation)
         return before[1] if before is not None else None
 
-    def _commit(self, user: str, changed: Changed, source: Source) -> int:
+    def _commit(self, user: str, changed: Changed, source: Source, patience: float) -> int:
         try:
-            return self._store(user, changed, source)
+            return self._store(user, changed, source, patience)
         except BackendError:
             # What stands in the files and in history now is for the next look to find out.
             for kind in changed:
                 self._cache.pop((user, kind), None)
             raise
 
-    def _store(self, user: str, changed: Changed, source: Source) -> int:
-        saved = prepare_saves(self.backend, user, changed)
+    def _store(self, user: str, changed: Changed, source: Source, patience: float) -> int:
+        saved = prepare_saves(self.backend, user, changed, patience)
         if saved is not None:
             try:
                 tokens = self.backend.commit(user, saved.commit)

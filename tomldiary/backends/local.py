@@ -46,6 +46,7 @@ from tomldiary.backends.layout import (
 from tomldiary.backends.names import DurableNames, user_of
 from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import is_older_than_the_system, roll_forward, sweep
+from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import (
     append_records,
     read_records,
@@ -153,6 +154,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
             return None
         data, token = found
         return Stored(decode_utf8(data, path=str(path)), token)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        """Tell whether somebody is half way through saving the document's file."""
+        return is_being_saved(self.place(user, kind))
 
     def is_new(self, user: str) -> bool:
         """Tell by one `stat` whether the user has no folder yet."""

@@ -1,0 +1,72 @@
+"""Whether somebody is just saving a file, which its text cannot tell: half a document is one, too.
+
+An editor that stands still between emptying a file and writing it still has it open for writing. Linux tells:
+a read lease is refused on such a file (fcntl(2), "Leases").
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import tempfile
+import time
+
+from tomldiary.backends.files import folder_time
+
+__all__ = ["is_being_saved"]
+
+_LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
+_AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
+_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+def is_being_saved(path: str) -> bool:
+    """Tell whether a program has a file open for writing that was last changed less than a minute ago.
+
+    A file that is not there is being saved if it was taken away less than a second ago. False where the
+    system cannot tell, which only Linux can.
+    """
+    folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
+    try:
+        descriptor = os.open(path, _FLAGS)
+    except FileNotFoundError:
+        return 0 <= time.time() - folder_time(folder) / 1e9 < _AWAY
+    except OSError:
+        return False
+    try:
+        age = time.time() - os.fstat(descriptor).st_mtime
+        return 0 <= age < _LONGEST and _has_writer(descriptor) and _is_told(folder)
+    finally:
+        os.close(descriptor)
+
+
+def _has_writer(descriptor: int) -> bool:
+    """Tell whether somebody has a file open for writing; False where that cannot be told."""
+    if sys.platform != "linux":
+        return False
+    import fcntl  # noqa: PLC0415 - not there on Windows
+    import signal  # noqa: PLC0415 - hardly ever needed
+
+    try:
+        # Who opens the file while we have the lease makes the system send a signal: one that is ignored.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno == errno.EAGAIN  # else it is not our file, or of a kind without leases
+    # Not left to closing it: a process forked meanwhile would keep the lease.
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+def _is_told(folder: str) -> bool:
+    """Tell whether the answer means anything: network file systems may refuse every lease."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as nobodys:
+            descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return not _has_writer(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError:
+        return False
