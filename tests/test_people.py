@@ -530,3 +530,29 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
     assert texts(alice, "goals") == ["rest"]
     alice.upsert_preference("likes", "water")
     assert texts(alice, "goals") == ["rest"]
+
+
+@pytest.mark.parametrize("second", [save_in_place, save_by_rename])
+def test_two_saves_around_one_write_are_both_kept(alice, file, second, monkeypatch):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    real = exchange.swap
+
+    def between(temp, target):
+        monkeypatch.setattr(exchange, "swap", real)
+        save_in_place(file, file.read_text().replace('"tea"', '"green tea"  # first'))
+        done = real(temp, target)
+        second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
+        return done
+
+    monkeypatch.setattr(exchange, "swap", between)
+    alice.upsert_preference("likes", "water")
+    age(file)
+    alice.upsert_preference("goals", "rest")
+    age(file)
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["green tea", "decaf", "water"]
+    assert texts(alice, "goals") == ["rest", "run"]
+    assert '"green tea"  # first\n' in file.read_text()
+    assert '"decaf"  # second\n' in file.read_text()
+    assert not list(file.parent.glob(".staged*"))

@@ -149,6 +149,22 @@ def test_an_editor_that_stands_still_half_way_loses_nothing(alice, file, cut):
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
+def test_an_editor_that_has_the_file_open_and_not_begun_to_write_loses_nothing(alice, file):
+    whole = edited(file)
+    with Editor(file, os.O_WRONLY) as editor:
+        age(file, 3600)  # however long nothing was changed
+        alice.upsert_preference("goals", "rest")
+        assert texts(alice, "goals") == ["rest"]
+        editor.write(whole)
+        editor.close()
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest"]
+    alice.upsert_preference("goals", "run")
+    assert '"decaf"  # mine\n' in file.read_text()
+    assert "rest" in file.read_text()
+
+
 @pytest.mark.parametrize("is_logged", [True, False])
 def test_who_has_no_patience_is_told_that_somebody_is_at_it(tmp_path, is_logged):
     (tmp_path / "alice").mkdir()

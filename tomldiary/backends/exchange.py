@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.files import file_token
+from tomldiary.backends.saving import quiet_token
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
@@ -41,17 +42,18 @@ def put_in_place(temp: str, target: str, expected: FileToken | None) -> FileToke
     if expected is None or not swap(temp, target):
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
-    displaced = _identity(file_token(temp))
-    if displaced == _identity(expected):
+    # Who has opened the old file may be about to empty it: the system lets an exchange go first.
+    if _identity(quiet_token(temp)) == _identity(expected):
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
-    # A save came in between: it goes back, unless an even newer one is there by now.
-    while displaced != ours:
+    # A save came in between: it goes back.
+    if _identity(file_token(target)) == ours:
         swap(temp, target)
-        displaced = _identity(file_token(temp))
-        if displaced != ours and _identity(file_token(target)) != ours:
-            break  # two saves of theirs: the newer one stands, as it would have without us
-    os.unlink(temp)  # noqa: PTH108 - see above
+        if _identity(file_token(temp)) == ours:
+            os.unlink(temp)  # noqa: PTH108 - see above
+            return None
+        swap(temp, target)
+    # And one more behind it, which stands; whoever has the lock next joins the two.
     return None
 
 

@@ -12,9 +12,14 @@ import sys
 import tempfile
 import time
 
-from tomldiary.backends.files import folder_time
+from typing import TYPE_CHECKING
 
-__all__ = ["is_being_saved"]
+from tomldiary.backends.files import folder_time, token_of
+
+if TYPE_CHECKING:
+    from tomldiary.backends.files import FileToken
+
+__all__ = ["is_being_saved", "quiet_token"]
 
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
@@ -37,6 +42,22 @@ def is_being_saved(path: str) -> bool:
     try:
         age = time.time() - os.fstat(descriptor).st_mtime
         return 0 <= age < _LONGEST and _has_writer(descriptor) and _is_told(folder)
+    finally:
+        os.close(descriptor)
+
+
+def quiet_token(path: str) -> FileToken | None:
+    """Return the token of a file, None if somebody has it open for writing; this is the hot path of every write.
+
+    Raises:
+        OSError: It cannot be opened.
+    """
+    descriptor = os.open(path, _FLAGS)
+    try:
+        # In this order: who had written and closed it before has left a new time.
+        if _has_writer(descriptor) and _is_told(os.path.dirname(path)):  # noqa: PTH120 - see above
+            return None
+        return token_of(os.fstat(descriptor))
     finally:
         os.close(descriptor)
 
