@@ -556,3 +556,17 @@ def test_two_saves_around_one_write_are_both_kept(alice, file, second, monkeypat
     assert '"green tea"  # first\n' in file.read_text()
     assert '"decaf"  # second\n' in file.read_text()
     assert not list(file.parent.glob(".staged*"))
+
+
+def test_an_old_version_put_back_while_another_process_wrote_reverts_nothing(tmp_path):
+    file = tmp_path / "alice/preferences.toml"
+    one, other = (Diary(tmp_path, agent="rules").user("alice") for _ in range(2))
+    one.upsert_preference("likes", "tea", id="tea")
+    old = file.read_bytes()
+    assert list(one.preferences("likes")) == ["tea"]
+    other.upsert_preference("likes", "rum", id="rum")
+    file.with_name("beside").write_bytes(old)
+    file.with_name("beside").replace(file)  # exactly what the first one knows
+    os.utime(file, (1, 1))
+    one.upsert_preference("likes", "gin", id="gin")
+    assert list(one.preferences("likes")) == ["tea", "rum", "gin"]

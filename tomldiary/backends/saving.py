@@ -11,7 +11,6 @@ import os
 import sys
 import tempfile
 import time
-
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import folder_time, token_of
