@@ -364,7 +364,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         for name in staged:
-            sweep(folder, name, newest)
+            sweep(folder, name, newest, partial(self._temp_name, str(folder)))
         self._recovered.add(user)
 
     def reopen(self, user: str) -> None:
