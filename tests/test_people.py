@@ -532,6 +532,29 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
     assert texts(alice, "goals") == ["rest"]
 
 
+def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_saved(
+    alice, file, monkeypatch
+):
+    alice.upsert_preference("likes", "tea")
+    whole = file.read_text().replace('"tea"', '"green tea"  # mine')
+    real = exchange.swap
+
+    def late(temp, target):
+        monkeypatch.setattr(exchange, "swap", real)
+        file.rename(file.with_name("preferences.toml~"))
+        return real(temp, target)
+
+    monkeypatch.setattr(exchange, "swap", late)
+    alice.upsert_preference("likes", "coffee")
+    assert not file.exists()
+    file.write_text(whole)
+    age(file)
+    assert texts(alice) == ["green tea", "coffee"]
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["green tea", "coffee", "water"]
+    assert '"green tea"  # mine\n' in file.read_text()
+
+
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
 def test_two_saves_around_one_write_are_both_kept(alice, file, second, monkeypatch):
     for text in ("tea", "coffee"):

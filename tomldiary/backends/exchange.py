@@ -33,7 +33,7 @@ def put_in_place(
     """Give `target` the file `temp`, and return its token; None if somebody's save was kept instead.
 
     Args:
-        temp: The new version; gone afterwards.
+        temp: The new version; gone afterwards, or a save that `sweep` merges into the one behind it.
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
@@ -42,10 +42,15 @@ def put_in_place(
         OSError: Nothing was put in place.
     """
     ours = _identity(written or file_token(temp))
-    if expected is None or not swap(temp, target):
+    try:
+        is_exchanged = expected is not None and swap(temp, target)
+    except FileNotFoundError:
+        os.unlink(temp)  # noqa: PTH108 - see below
+        return None  # somebody removed it just now, or is about to put another one there
+    if not is_exchanged:
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
-    # Who has opened the old file may be about to empty it: the system lets an exchange go first.
+    # Whoever has opened the old file may be about to empty it: the system may let an exchange go first.
     if _identity(quiet_token(temp)) == _identity(expected):
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)

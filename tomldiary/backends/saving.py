@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
-import tempfile
 import time
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import folder_time, token_of
+
+if sys.platform == "linux":
+    import fcntl
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
@@ -22,7 +25,7 @@ __all__ = ["is_being_saved", "quiet_token"]
 
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
-_FLAGS = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+_FLAGS = sum({getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")})
 
 
 def is_being_saved(path: str) -> bool:
@@ -41,22 +44,25 @@ def is_being_saved(path: str) -> bool:
     try:
         age = time.time() - os.fstat(descriptor).st_mtime
         return 0 <= age < _LONGEST and _has_writer(descriptor) and _is_told(folder)
+    except OSError:
+        return False
     finally:
         os.close(descriptor)
 
 
 def quiet_token(path: str) -> FileToken | None:
-    """Return the token of a file, None if somebody has it open for writing; this is the hot path of every write.
-
-    Raises:
-        OSError: It cannot be opened.
-    """
-    descriptor = os.open(path, _FLAGS)
+    """Return the token of a file; None if somebody has it open for writing, or nobody can tell."""
     try:
-        # In this order: who had written and closed it before has left a new time.
-        if _has_writer(descriptor) and _is_told(os.path.dirname(path)):  # noqa: PTH120 - see above
+        descriptor = os.open(path, _FLAGS)
+    except OSError:
+        return None
+    try:
+        # In this order: whoever had written and closed it before has left a new time.
+        if _has_writer(descriptor) and _is_told(os.path.dirname(path)):  # noqa: PTH120 - the hot path of every write
             return None
         return token_of(os.fstat(descriptor))
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
 
@@ -65,9 +71,6 @@ def _has_writer(descriptor: int) -> bool:
     """Tell whether somebody has a file open for writing; False where that cannot be told."""
     if sys.platform != "linux":
         return False
-    import fcntl  # noqa: PLC0415 - not there on Windows
-    import signal  # noqa: PLC0415 - hardly ever needed
-
     try:
         # Who opens the file while we have the lease makes the system send a signal: one that is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
@@ -81,6 +84,8 @@ def _has_writer(descriptor: int) -> bool:
 
 def _is_told(folder: str) -> bool:
     """Tell whether the answer means anything: network file systems may refuse every lease."""
+    import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
+
     try:
         with tempfile.TemporaryFile(dir=folder) as nobodys:
             descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
