@@ -533,6 +533,12 @@ def texts_of(diary):
     return [item.text for item in diary.user("alice").preferences("likes").values()]
 
 
+def test_contexts_may_be_anything_that_can_be_read_once(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    given = (word for word in ("a", "b"))
+    assert alice.upsert_preference("likes", "tea", contexts=given)[1].contexts == ["a", "b"]
+
+
 def test_what_is_handed_out_is_a_copy(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     key, item = alice.upsert_preference("likes", "tea", contexts=["a"])

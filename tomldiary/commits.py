@@ -90,6 +90,9 @@ def prepare_saves(backend: Backend, user: str, changed: Changed, patience: float
     Raises:
         Conflict: A document that was gone is back, or may come back in longer than `patience` seconds.
     """
+    known = [base for base, _ in changed.values()]
+    if all(base is not None and base.is_logged and base.logged is None for base in known):
+        return None
     seq = next_sequence(backend.last_record(user))
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
     record = _outside_changes(backend, user, changed, seq, patience)
@@ -153,7 +156,7 @@ def prepare(
         actor=source.actor,
         reason=source.reason,
         operation=source.operation,
-        content=source.content if source.operation else "",
+        content=source.fingerprint() if source.operation else "",
     )
     documents: dict[str, Document] = {}
     contents: dict[str, bytes] = {}
