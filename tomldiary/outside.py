@@ -228,9 +228,8 @@ def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
         if kind in record.results:
             later.append(record)
     if any(record.type == "hand" and record.results[kind] == EMPTY for record in later):
-        return [
-            NOTHING
-        ]  # the file was removed since: whoever saves it again wants all that is in it
+        # The file was removed since: whoever saves it again wants all that is in it.
+        return [NOTHING]
     texts = [timeline.text(kind, seq)]
     for record in reversed(later):
         if record.type != "hand":
