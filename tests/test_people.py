@@ -357,16 +357,18 @@ def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
 def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, monkeypatch):
     alice.upsert_preference("likes", "tea")
     real = exchange.swap
-    saved = []
+    whole = file.read_text().replace('"tea"', '"green tea"  # just now')
+    saver = threading.Thread(target=save, args=(file, whole))
 
     def late(temp, target):
-        if not saved:
-            saved.append(True)
-            save(file, file.read_text().replace('"tea"', '"green tea"  # just now'))
+        if saver.ident is None:
+            saver.start()
+            saver.join(0.1)  # in place it is kept waiting
         return real(temp, target)
 
     monkeypatch.setattr(exchange, "swap", late)
     alice.upsert_preference("likes", "coffee")
+    saver.join()
     age(file)
     assert texts(alice) == ["green tea", "coffee"]
     alice.upsert_preference("likes", "water")
@@ -563,7 +565,7 @@ def test_two_saves_around_one_write_are_both_kept(alice, file, second, monkeypat
 
     def between(temp, target):
         monkeypatch.setattr(exchange, "swap", real)
-        save_in_place(file, file.read_text().replace('"tea"', '"green tea"  # first'))
+        save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
         done = real(temp, target)
         second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
         return done

@@ -15,7 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.files import file_token
-from tomldiary.backends.saving import quiet_token
+from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
@@ -42,19 +42,39 @@ def put_in_place(
         OSError: Nothing was put in place.
     """
     ours = _identity(written or file_token(temp))
-    try:
-        is_exchanged = expected is not None and swap(temp, target)
-    except FileNotFoundError:
-        os.unlink(temp)  # noqa: PTH108 - see below
-        return None  # somebody removed it just now, or is about to put another one there
-    if not is_exchanged:
+    if expected is None or _renameat2() is None:
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
-    # Whoever has opened the old file may be about to empty it: the system may let an exchange go first.
-    if _identity(quiet_token(temp)) == _identity(expected):
+    try:
+        held = Held(target)
+    except OSError:
+        held = None  # taken away just now, or made one that we may not read
+    try:
+        if held is None or held.has_writer or _identity(held.token) != _identity(expected):
+            os.unlink(temp)  # noqa: PTH108 - see above
+            return None
+        return _exchanged(temp, target, ours, held)
+    finally:
+        if held is not None:
+            held.let_go()
+
+
+def _exchanged(
+    temp: str, target: str, ours: tuple[int, int, int] | None, held: Held
+) -> FileToken | None:
+    """Exchange the two, unless somebody saves just now; nobody opens the old file for writing meanwhile."""
+    try:
+        is_exchanged = swap(temp, target)
+    except FileNotFoundError:
+        os.unlink(temp)  # noqa: PTH108 - see above
+        return None  # taken away just now: to be removed, or to make way for what is saved
+    if not is_exchanged:
+        os.replace(temp, target)  # noqa: PTH105 - see above
+        return _token_of(target, ours)
+    if _identity(file_token(temp)) == _identity(held.token) and not held.is_wanted():
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
-    # A save came in between: it goes back.
+    # A save came in between, or whoever begins one waits for the old file: it goes back.
     if _identity(file_token(target)) == ours:
         swap(temp, target)
         if _identity(file_token(temp)) == ours:
