@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import json
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
@@ -16,11 +14,11 @@ from tomldiary_pydantic_ai.spans import span
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai import Tool
 
     from tomldiary.memory_verbs import Answer
 
-__all__ = ["call_id", "diary_functions", "telling_categories"]
+__all__ = ["call_id", "diary_functions", "tell_categories"]
 
 
 def diary_functions(
@@ -77,17 +75,10 @@ def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     return hashlib.sha256(call.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def telling_categories(
-    categories: Sequence[str],
-) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
-    """Return a `prepare` function that names the diary's categories where `remember` asks for one.
+def tell_categories(remember: Tool[Any], categories: Sequence[str]) -> None:
+    """Name the diary's categories where the tool asks for one.
 
     They are named, not enforced: an enumeration would make a test model write into the diary.
     """
-
-    async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
-        schema = copy.deepcopy(definition.parameters_json_schema)
-        schema["properties"]["category"]["description"] += f" {naming_categories(categories)}"
-        return replace(definition, parameters_json_schema=schema)
-
-    return prepare
+    category = remember.function_schema.json_schema["properties"]["category"]
+    category["description"] += f" {naming_categories(categories)}"
