@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tomldiary import Diary, ranking
 from tomldiary.injection import next_injection
 from tomldiary.ranking import MemoryLines
-from tomldiary.render import render_memory
+from tomldiary.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory
 
 
 def tell(told, *lines, also_true=(), max_tokens=1500, **options):
@@ -110,6 +111,39 @@ def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
         assert kinds == {True, False}
 
 
+def longest_that_fits(facts, count, max_tokens, heading):
+    """Render the long way: every number of facts is tried."""
+
+    def text(shown):
+        left = len(facts) - len(shown)
+        lines = [*([heading] if heading else []), MEMORY_OPEN, *(f"- {fact}" for fact in shown)]
+        more = [f"({left} more facts are stored: use recall)"] if left else []
+        return "\n".join([*lines, *more, MEMORY_CLOSE])
+
+    room = max_tokens - count(text([]))
+    fitting = [fact for fact in facts if count(f"- {fact}") <= room]
+    found = [text(fitting[:most]) for most in range(len(fitting) + 1)] + [text(facts)]
+    return next((each for each in reversed(found) if facts and count(each) <= max_tokens), "")
+
+
+def test_what_fits_is_found_without_trying_all_of_it():
+    choose = random.Random(5)
+    counters = {None: lambda text: -(-len(text) // 4), len: len}
+    cut = 0
+    for _ in range(600):
+        facts = [
+            "x" * choose.choice([0, 1, 9, 60, 400])
+            for _ in range(choose.choice([0, 1, 9, 11, 60, 102]))
+        ]
+        counter = choose.choice([None, len])
+        budget = choose.randrange(2000 if counter else 600)
+        heading = choose.choice(["", "## Team"])
+        found = render_memory(facts, max_tokens=budget, token_counter=counter, heading=heading)
+        assert found == longest_that_fits(facts, counters[counter], budget, heading)
+        cut += "more facts" in found
+    assert cut > 100
+
+
 def known_to_a_reader(told):
     """Read the texts as the guidance tells a model to."""
     known = {}
@@ -134,9 +168,14 @@ def test_what_was_forgotten_is_not_kept_as_a_line_either():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("likes", "the secret")
     assert alice.memory_lines().shown == ["likes: the secret"]
-    assert "the secret" in str([fact.line for fact in ranking._facts.values()])
+    assert "the secret" in kept_lines()
     alice.forget(everything=True)
-    assert "the secret" not in str([fact.line for fact in ranking._facts.values()])
+    assert "the secret" not in kept_lines()
+
+
+def kept_lines():
+    gc.collect()
+    return str([one.line for one in gc.get_objects() if isinstance(one, ranking.ShownFact)])
 
 
 TAGS = [

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
@@ -14,11 +16,11 @@ from tomldiary_pydantic_ai.spans import span
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
 
-    from pydantic_ai import Tool
+    from pydantic_ai.tools import ToolDefinition
 
     from tomldiary.memory_verbs import Answer
 
-__all__ = ["call_id", "diary_functions", "tell_categories"]
+__all__ = ["call_id", "diary_functions", "telling_categories"]
 
 
 def diary_functions(
@@ -75,10 +77,21 @@ def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
     return hashlib.sha256(call.encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
-def tell_categories(remember: Tool[Any], categories: Sequence[str]) -> None:
-    """Name the diary's categories where the tool asks for one.
+def telling_categories(
+    categories: Sequence[str],
+) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
+    """Return a `prepare` function that names the diary's categories where `remember` asks for one.
 
     They are named, not enforced: an enumeration would make a test model write into the diary.
     """
-    category = remember.function_schema.json_schema["properties"]["category"]
-    category["description"] += f" {naming_categories(categories)}"
+    told: dict[str, Any] | None = None  # the same for every request
+
+    async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
+        nonlocal told
+        if told is None:
+            schema = copy.deepcopy(definition.parameters_json_schema)
+            schema["properties"]["category"]["description"] += f" {naming_categories(categories)}"
+            told = schema
+        return replace(definition, parameters_json_schema=told)
+
+    return prepare

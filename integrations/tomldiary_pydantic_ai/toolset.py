@@ -18,7 +18,7 @@ from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import VERBS, WRITING_VERBS, MemoryVerbs
 from tomldiary.render import render_memory, scrub
 from tomldiary_pydantic_ai.conversation import prompt_words
-from tomldiary_pydantic_ai.diary_tools import diary_functions, tell_categories
+from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
 from tomldiary_pydantic_ai.features import appending
 from tomldiary_pydantic_ai.identity import RunOwner, session_of, user_of
 
@@ -118,19 +118,20 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         known_tools("descriptions", described, VERBS)
         needs_approval = known_tools("approve", approve, VERBS)
         functions = diary_functions(self._verbs)
+        prepare = {"remember": telling_categories(self.diary.allowed)}
         for name in names:
-            tool = Tool(
-                functions[name],
-                takes_ctx=True,
-                name=name,
-                description=described.get(name),
-                docstring_format="google",
-                require_parameter_descriptions=True,
-                requires_approval=name in needs_approval,
+            self.add_tool(
+                Tool(
+                    functions[name],
+                    takes_ctx=True,
+                    name=name,
+                    description=described.get(name),
+                    prepare=prepare.get(name),
+                    docstring_format="google",
+                    require_parameter_descriptions=True,
+                    requires_approval=name in needs_approval,
+                )
             )
-            if name == "remember":
-                tell_categories(tool, self.diary.allowed)
-            self.add_tool(tool)
 
     def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
         """Return whose run this is and which session it belongs to, as it was found when the run began.
