@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tomldiary.following import Memo
+    from tomldiary.similarity import Match, Similarity
     from tomldiary.toml.document import Document, Overlay
 
 __all__ = [
@@ -130,6 +131,18 @@ class Preferences:
     def same(self, category: str, text: str) -> str | None:
         """Return the id of the entry with the same normalised text, or None."""
         return self.following(category, Catalog, lambda catalog: catalog.same(text))
+
+    def similar(
+        self, similarity: Similarity, category: str, text: str, *, limit: int = 5
+    ) -> list[Match]:
+        """Return the entries of a category that resemble `text`, best first."""
+        keys, normalised = self.following(category, Catalog, lambda catalog: catalog.normalised)
+
+        def text_of(key: str) -> str:
+            found = self.find(category, key)
+            return entry_text(found[1]) if found is not None else ""
+
+        return similarity.find(category, text, keys, normalised, text_of, limit=limit)
 
     def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
         """Ask what is worked out from the entries of a category, as they are now."""
