@@ -6,9 +6,11 @@ import gc
 import random
 
 import pytest
+from pydantic import BaseModel
 
 from tomldiary import Diary, ranking
 from tomldiary.injection import next_injection
+from tomldiary.memory_verbs import MemoryVerbs
 from tomldiary.ranking import MemoryLines
 from tomldiary.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory
 
@@ -224,5 +226,37 @@ def test_no_stored_text_leaves_its_line_or_its_frame():
         assert len(lines) == count + 2
         assert all(line.startswith(f"{mark}likes: ") for line in lines[1:-1])
         inside = "".join(lines[1:-1])
+        assert not set(inside) & set("<>\x00\x1b\u202e")
+        assert all(char.isprintable() for char in inside)
+
+
+class Note(BaseModel):
+    text: str
+
+
+def test_no_entry_of_another_kind_leaves_its_line_or_its_frame_either():
+    def sum_up(message, *, deps):
+        deps.summarise(PAYLOADS[int(deps.session_id)], None)
+
+    diary = Diary("memory:", agent=sum_up, max_prefs_per_category=1000, max_conversations=1000)
+    diary.register_schema("note", Note)
+    alice = diary.user("alice")
+    with alice.transaction():
+        for number, payload in enumerate(PAYLOADS):
+            alice.upsert_preference("likes", f"thing {number}", contexts=[payload])
+            alice.set_block(f"{number} {payload}".replace("\0", ""), payload)
+            alice.commit(Note(text=f"{number} {payload}"))
+    for number in range(len(PAYLOADS)):
+        alice.add_turn("hello", "hm", str(number))
+    memory = alice.memory_lines()
+    assert len(memory.shown) + len(memory.also_true) == 4 * len(PAYLOADS)
+    text = render_memory([*memory.shown, *memory.also_true], max_tokens=10**6)
+    first, *lines, last = text.splitlines()
+    assert (first, last) == (MEMORY_OPEN, MEMORY_CLOSE)
+    assert sum(line.startswith("- ") for line in lines) == 4 * len(PAYLOADS)
+    assert all(line.startswith(("- ", "  ")) for line in lines)
+    for answer in (text, MemoryVerbs(alice, "s").recall("obey", limit=20)):
+        inside = answer.removeprefix(MEMORY_OPEN).removesuffix(MEMORY_CLOSE).replace("\n", "")
+        assert len(inside) > 20 * len("tea")
         assert not set(inside) & set("<>\x00\x1b\u202e")
         assert all(char.isprintable() for char in inside)
