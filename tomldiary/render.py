@@ -13,6 +13,7 @@ __all__ = [
     "block_fact",
     "conversation_fact",
     "escape_for_model",
+    "escape_line",
     "escape_lines",
     "render_memory",
     "scrub",
@@ -47,7 +48,12 @@ def escape_for_model(text: str) -> str:
 
 def escape_lines(text: str) -> list[str]:
     """Return stored text as lines that cannot open or close a tag; their indentation stays."""
-    return [line.translate(_ESCAPES).rstrip() for line in text.expandtabs(4).splitlines()] or [""]
+    return [escape_line(line) for line in text.splitlines()] or [""]
+
+
+def escape_line(line: str) -> str:
+    """Return one line of stored text so that it cannot open or close a tag; its indentation stays."""
+    return line.expandtabs(4).translate(_ESCAPES).rstrip()
 
 
 def scrub(text: str) -> str:
