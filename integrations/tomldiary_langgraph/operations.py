@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.base import (
     GetOp,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from tomldiary.items.store import Result as Answer
 
 __all__ = ["check_written", "item", "operation", "result"]
-
-T = TypeVar("T", bound=Item)
 
 
 def operation(op: Op) -> Operation:
@@ -63,15 +61,20 @@ def result(answer: Answer) -> Result:
         return None
     if isinstance(answer, Stored):
         return item(answer)
-    return [
-        _item(SearchItem, each, score=each.score) if isinstance(each, Stored) else each
-        for each in cast("list[Any]", answer)
-    ]
+    if not answer or not isinstance(answer[0], Stored):
+        return cast("list[tuple[str, ...]]", answer)
+    return [_found(each) for each in cast("list[Stored]", answer)]
 
 
 def item(found: Stored) -> Item:
     """Return LangGraph's item for one of the core's."""
-    return _item(Item, found)
+    return Item(
+        namespace=found.namespace,
+        key=found.key,
+        value=found.value,
+        created_at=found.created_at,
+        updated_at=found.updated_at,
+    )
 
 
 def check_written(namespace: tuple[str, ...]) -> None:
@@ -87,14 +90,14 @@ def check_written(namespace: tuple[str, ...]) -> None:
         raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
 
 
-def _item(kind: type[T], item: Stored, **more: Any) -> T:
-    return kind(
+def _found(item: Stored) -> SearchItem:
+    return SearchItem(
         namespace=item.namespace,
         key=item.key,
         value=item.value,
         created_at=item.created_at,
         updated_at=item.updated_at,
-        **more,
+        score=item.score,
     )
 
 

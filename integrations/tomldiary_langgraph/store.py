@@ -91,6 +91,13 @@ class DiaryStore(BaseStore):
         """See `__exit__`."""
         await in_thread(self.stop_ttl_sweeper)
 
+    def get(
+        self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None
+    ) -> Item | None:
+        """Return an item, or None; `refresh_ttl` as in `BaseStore.get`."""
+        found = self._glance([GetOp(namespace, str(key))])
+        return super().get(namespace, key, refresh_ttl=refresh_ttl) if found is None else found
+
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in the same order.
 

@@ -180,14 +180,15 @@ class ItemStore:
                 if any(isinstance(op, Put) for op in work.ops):
                     raise
         vectors = dict(zip(work.queries, queries, strict=True))
-        view = self._view()
+        view = self._view(is_shared=len(work.ops) > 1)
         results = [self._read(view, op, vectors) for op in work.ops]
         view.refresh()
         self._write([op for op in work.ops if isinstance(op, Put)], session)
         return results
 
-    def _view(self) -> View:
-        return View(self.deadlines, self._clock.now, omits_expired=self.expiry.omit_expired)
+    def _view(self, *, is_shared: bool = False) -> View:
+        omits = self.expiry.omit_expired
+        return View(self.deadlines, self._clock.now, omits_expired=omits, is_shared=is_shared)
 
     def _checked(self, op: Operation) -> Operation:
         if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
@@ -244,17 +245,25 @@ class ItemStore:
             if condition.where == "prefix":
                 stars = [n for n, label in enumerate(condition.labels) if label == "*"]
                 prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-        snapshots = [view.pinned(each) for each in self.below(prefix, names_only=True)]
+        names = self._names(view, prefix)
         for condition in op.conditions:
-            snapshots = [each for each in snapshots if condition.fits(each.namespace)]
-        if self.expiry.omit_expired:
-            snapshots = [
-                each
-                for each in snapshots
-                if any(view.is_shown(each, entry) for entry in each.entries.values())
-            ]
-        found = {each.namespace[: op.max_depth] for each in snapshots}
+            names = [labels for labels in names if condition.fits(labels)]
+        found = dict.fromkeys([labels[: op.max_depth] for labels in names])
         return sorted(found)[op.offset : op.offset + op.limit]
+
+    def _names(self, view: View, prefix: Namespace) -> list[Namespace]:
+        """Return the namespaces that begin like this and show something."""
+        if not view.is_shared and not view.omits_expired:
+            catalogs, typed = self._places(prefix)
+            names = [labels for catalog in catalogs for labels in catalog.names(prefix)]
+            return names + [each.namespace for each in typed]
+        snapshots = [view.pinned(each) for each in self.below(prefix)]
+        return [
+            each.namespace
+            for each in snapshots
+            if not view.omits_expired
+            or any(view.is_shown(each, entry) for entry in each.entries.values())
+        ]
 
     # Writing
 
@@ -373,24 +382,18 @@ class ItemStore:
         look = getattr(self.diary.engine.backend, "known_users", None)
         return self.diary.users() if look is None else look()
 
-    def below(self, prefix: Namespace, *, names_only: bool = False) -> list[Snapshot]:
-        """Return the namespaces that begin like this and hold something, as they are now.
+    def below(self, prefix: Namespace) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now."""
+        catalogs, typed = self._places(prefix)
+        return [found for catalog in catalogs for found in catalog.snapshots(prefix)] + typed
 
-        Args:
-            prefix: The labels.
-            names_only: See `Catalog.snapshots`.
-        """
+    def _places(self, prefix: Namespace) -> tuple[list[Catalog], list[Snapshot]]:
+        """Return where namespaces may begin like this: users' items, and typed entries as they are now."""
         if is_typed(prefix):
-            return self._typed.snapshots(prefix[0], prefix)
+            return [], self._typed.snapshots(prefix[0], prefix)
         everybody = self._everybody() if not prefix or self._owners.is_open(prefix) else []
-        found = [
-            snapshot
-            for user in self._owners.below(prefix, everybody)
-            for snapshot in self.catalog(user).snapshots(prefix, names_only=names_only)
-        ]
+        catalogs = [self.catalog(user) for user in self._owners.below(prefix, everybody)]
         if len(prefix) > 1:
-            return found
-        for user in prefix or everybody:
-            if user != SHARED:
-                found += self._typed.snapshots(user, prefix)
-        return found
+            return catalogs, []
+        users = [user for user in prefix or everybody if user != SHARED]
+        return catalogs, [found for user in users for found in self._typed.snapshots(user, prefix)]
