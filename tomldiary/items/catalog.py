@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tomldiary.engine import Engine
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
+    from tomldiary.toml.document import Document
     from tomldiary.transaction import Transaction
 
 __all__ = ["Catalog"]
@@ -171,9 +172,26 @@ class Catalog:
                 return None
         return None
 
-    def numbers(self, namespace: Namespace) -> list[int]:
-        """Return the numbers of a namespace's documents as last seen."""
-        return list(self._numbers.get(kind_of(self.user, namespace), []))
+    def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
+        """Return the documents of a namespace as a transaction sees them, by name."""
+        base = kind_of(self.user, namespace)
+        with self._guard:
+            if self._listing is None:
+                self._list()
+            numbers = list(self._numbers.get(base, ()))
+        if len(numbers) == 1:
+            tx.edit(part_name(base, numbers[0]))  # it most likely takes the change: one look is enough
+        found = {kind: tx.document(kind) for kind in [part_name(base, each) for each in numbers]}
+        number = numbers[-1] if numbers else 0
+        while True:
+            number += 1
+            kind = part_name(base, number)
+            document = tx.document(kind)
+            if not document.data:
+                return {kind: each for kind, each in found.items() if each.data}
+            with self._guard:
+                self._add(base, number, namespace)
+            found[kind] = document
 
     def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
         """Return a namespace; unless its documents were just listed, the next one is looked for."""

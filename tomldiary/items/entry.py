@@ -66,6 +66,10 @@ def _micros(text: Any) -> int | None:
         return None
 
 
+def _updated(table: Mapping[str, Any]) -> int:
+    return _micros(table.get("_updated", table.get("_created"))) or 0
+
+
 class Clock:
     """The time in microseconds since 1970, never twice the same."""
 
@@ -92,8 +96,7 @@ class Entry:
     def __init__(self, key: str, table: Mapping[str, Any]) -> None:
         self.key = key
         self.table = table
-        created = table.get("_created")
-        self.updated = _micros(table.get("_updated", created)) or 0
+        self.updated = _updated(table)
         """Microseconds since 1970; 0 if a hand edit took it away."""
         self.expires = _micros(table["_expires"]) if "_expires" in table else None
         """When it expires, unless it was read since."""
@@ -156,8 +159,7 @@ def table_of(
     table = (
         fields if all(type(each) in _PLAIN for each in fields.values()) else encode_nulls(fields)
     )
-    before = Entry("", old) if old is not None else None
-    updated = now if before is None else max(now, before.updated + 1)
+    updated = now if old is None else max(now, _updated(old) + 1)
     created = old.get("_created") if old is not None else None
     last = written(updated)
     table["_created"] = last if created is None else created

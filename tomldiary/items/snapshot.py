@@ -77,11 +77,6 @@ class Part:
         """What stands in the document by key, items or not."""
         return self.document.table(("items",)) or {}
 
-    @property
-    def size(self) -> int:
-        """Characters of the document."""
-        return len(self.document.text)
-
     def is_at(self, token: object) -> bool:
         """Tell whether it was read at this version of its file, which did not change since."""
         known = self.known
