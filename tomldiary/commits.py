@@ -120,6 +120,8 @@ def prepare(
     schema_name: str,
     *,
     replaces_save: bool = False,
+    seq: int = 0,
+    group: int = 0,
 ) -> Prepared:
     """Work out what is to be stored; the caller holds the user's lock.
 
@@ -130,13 +132,16 @@ def prepare(
         source: What history will say.
         schema_name: For new documents.
         replaces_save: Whether a save was stored just before.
+        seq: Its number; 0 is the one behind history's last.
+        group: See `Record.group`.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
-    seq = next_sequence(backend.last_record(user))
+    seq = seq or next_sequence(backend.last_record(user))
     record = Record(
         seq=seq,
+        group=group,
         type=source.type,
         changes=[],
         bases={},

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from datetime import datetime
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
@@ -19,7 +20,7 @@ from tomldiary.backends.files import read_file, sync_folder, write_new
 from tomldiary.backends.layout import is_as_staged, make_parent, target_of
 from tomldiary.backends.segments import read_records
 from tomldiary.errors import InvalidTOML
-from tomldiary.history import parse_record, redo
+from tomldiary.history import SNAPSHOT, parse_record, redo
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -40,7 +41,7 @@ def is_older_than_the_system(record: Record) -> bool:
 
 
 def roll_forward(folder: Path, record: Record, staged_as: Callable[[str, bytes, int], str]) -> None:
-    """Publish the last transaction's documents where that did not happen any more.
+    """Publish the documents of the transactions stored last where that did not happen any more.
 
     Args:
         folder: The user's.
@@ -50,14 +51,18 @@ def roll_forward(folder: Path, record: Record, staged_as: Callable[[str, bytes, 
     Raises:
         OSError, BackendError: It did not happen now either.
     """
-    for kind, wanted in record.results.items():
+    group = _stored_together(folder, record)
+    for kind in dict.fromkeys(kind for each in group for kind in each.results):
         target = folder / f"{kind}.toml"
         found = read_file(target)
         current = found[0].decode("utf-8", "replace") if found is not None else ""
-        if digest(current) == wanted or digest(current) != record.bases[kind]:
+        missing = _missing([each for each in group if kind in each.results], kind, digest(current))
+        if not missing:
             continue  # published, or a person has changed it since
         make_parent(str(folder), kind, sync=True)
-        data = redo(current, record, kind).encode("utf-8")
+        for each in missing:
+            current = redo(current, each, kind)
+        data = current.encode("utf-8")
         # Until it is whole it must not look like something that an exchange has displaced.
         unfinished = staged_as(kind, data, record.seq + 1)
         write_new(unfinished, data, sync=True)
@@ -66,6 +71,29 @@ def roll_forward(folder: Path, record: Record, staged_as: Callable[[str, bytes, 
         put_in_place(temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync a name that was there before.
         sync_folder(target.parent)
+
+
+def _stored_together(folder: Path, last: Record) -> list[Record]:
+    """Return the transactions that were stored with one commit, the last of history among them, oldest first."""
+    found = [last]
+    if last.group:
+        for text in islice(read_records(folder / "history"), 1, None):
+            try:
+                record = parse_record(text)
+            except InvalidTOML:
+                break  # see `_logged`
+            if record.seq < last.group or record.type == SNAPSHOT:
+                break
+            found.append(record)
+    return found[::-1]
+
+
+def _missing(records: list[Record], kind: str, current: str) -> list[Record]:
+    """Return those of a document's transactions that a text with this fingerprint does not hold yet."""
+    if current == records[-1].results[kind]:
+        return []
+    bases = [record.bases[kind] for record in records]
+    return records[bases.index(current) :] if current in bases else []
 
 
 def sweep(folder: Path, name: str, newest: int) -> None:

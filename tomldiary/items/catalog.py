@@ -180,7 +180,9 @@ class Catalog:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
         if len(numbers) == 1:
-            tx.edit(part_name(base, numbers[0]))  # it most likely takes the change: one look is enough
+            tx.edit(
+                part_name(base, numbers[0])
+            )  # it most likely takes the change: one look is enough
         found = {kind: tx.document(kind) for kind in [part_name(base, each) for each in numbers]}
         number = numbers[-1] if numbers else 0
         while True:

@@ -7,38 +7,34 @@ transaction. Calls made apart never share a fate. Thread-safe, for any number of
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
 from tomldiary.errors import Forgotten, NotSupported
-from tomldiary.forks import renew_after_fork
-from tomldiary.items.catalog import Catalog
-from tomldiary.items.entry import Clock, Entry, copied
+from tomldiary.items.entry import Entry, copied
 from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
 from tomldiary.items.finding import Finder, as_item
 from tomldiary.items.naming import SHARED
 from tomldiary.items.ops import Get, Item, List, Put, Search, checked
 from tomldiary.items.owners import Owners
+from tomldiary.items.putting import ItemPuts, Prepared
 from tomldiary.items.sweeping import sweep
-from tomldiary.items.typed import TypedNamespaces, is_typed
+from tomldiary.items.typed import is_typed
 from tomldiary.items.view import View
-from tomldiary.items.writes import apply_puts
-from tomldiary.models import timestamp
-from tomldiary.recent import Recent
-from tomldiary.transaction import Transaction
 from tomldiary.typed_entries import TypedEntries, checked_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.items.catalog import Catalog
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Operation
     from tomldiary.items.owners import UserLabel
     from tomldiary.items.snapshot import Snapshot
     from tomldiary.items.vectors import Embedding
+    from tomldiary.transaction import Transaction
 
 __all__ = ["ItemStore", "Prepared", "Result"]
 
@@ -46,18 +42,7 @@ Result = Item | list[Item] | list[tuple[str, ...]] | None
 _CACHED_USERS = 1024
 
 
-@dataclass(slots=True)
-class Prepared:
-    """A batch that was checked, and what has to be embedded before it can be run."""
-
-    ops: list[Operation]
-    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Users, each with a text."""
-    queries: list[str] = field(default_factory=list[str])
-    epochs: dict[str, int] = field(default_factory=dict[str, int])
-
-
-class ItemStore:
+class ItemStore(ItemPuts):
     """The items of a diary, and its typed entries as the namespaces `(user, "diary", …)`.
 
     Args:
@@ -79,22 +64,11 @@ class ItemStore:
         expiry: Expiry | None = None,
         embedding: Embedding | None = None,
     ) -> None:
-        self.diary = diary
+        super().__init__(diary, Owners(user_label))
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
-        self._owners = Owners(user_label)
-        self._typed = TypedNamespaces(diary)
         self._finder = Finder(diary, embedding)
-        self._clock = Clock()
-        self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
         self._deadlines: dict[str, Deadlines] = {}
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make new locks."""
-        self._guard = threading.Lock()
-        self._clock.renew()
 
     # Batches
 
@@ -265,34 +239,7 @@ class ItemStore:
             or any(view.is_shown(each, entry) for entry in each.entries.values())
         ]
 
-    # Writing
-
-    def _write(self, puts: Sequence[Put], session: str) -> None:
-        if not puts:
-            return
-        last = {(put.namespace, put.key): put for put in puts}
-        mine: dict[str, list[Put]] = {}
-        for put in last.values():
-            mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
-        if len(mine) > 1:
-            # Each user is a transaction of their own: find what fails before the first one.
-            for user, changes in mine.items():
-                self._apply(Transaction(self.diary.engine, user), changes, session)
-        for user, changes in mine.items():
-
-            def write(tx: Transaction, changes: list[Put] = changes) -> None:
-                self._apply(tx, changes, session)
-
-            self.diary.engine.write(user, write, Source("put", session, actor="store"))
-
-    def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
-        typed = [put for put in puts if is_typed(put.namespace)]
-        if typed:
-            changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
-            TypedEntries.within(self.diary, tx).apply(changes, timestamp())
-        items = [put for put in puts if not is_typed(put.namespace)]
-        if items:
-            apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
+    # Updates
 
     def update(
         self,
@@ -357,17 +304,6 @@ class ItemStore:
         return sum(sweep(engine, self.catalog(user), self.deadlines(user), now) for user in users)
 
     # Who and where
-
-    def _owner(self, namespace: Namespace, key: str) -> str:
-        return namespace[0] if is_typed(namespace) else self._owners.owner(namespace, key)
-
-    def catalog(self, user: str) -> Catalog:
-        """Return what is known of a user's namespaces."""
-        with self._guard:
-            found = self._catalogs.get(user)
-            if found is None:
-                found = Catalog(self.diary.engine, user)
-            return self._catalogs.keep(user, found)
 
     def deadlines(self, user: str) -> Deadlines:
         """Return until when a user's items live that were read since they were put."""
