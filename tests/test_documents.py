@@ -112,6 +112,22 @@ def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
     assert edit.done().text == HAND[: HAND.index("# likes come")] + HAND[HAND.index("# ---- d") :]
 
 
+@pytest.mark.parametrize("head", ["", 'note = "x"\n'])
+def test_an_entry_is_deleted_below_a_header_that_a_person_wrote_for_its_category(head):
+    category = f"[preferences.likes]\n{head}\n"
+    other = '[preferences.likes.b]\ntext = "2"\n'
+    edit = Document.parse(f'{category}[preferences.likes.a]\ntext = "1"\n\n{other}').edit()
+    assert edit.delete(("preferences", "likes", "a"))
+    assert edit.done().text == category + other
+
+
+def test_a_table_whose_tables_were_all_deleted_can_be_written_to():
+    edit = Document.parse("[a.b]\nk = 1\n").edit()
+    edit.delete(("a", "b"))
+    edit.put(("a",), {"k": 2})
+    assert parse_toml(edit.done().text) == {"a": {"k": 2}}
+
+
 def test_adding_and_deleting_gives_the_same_bytes_back():
     document = Document.parse(HAND)
     edit = document.edit()

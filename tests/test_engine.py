@@ -200,7 +200,7 @@ def test_a_short_write_is_continued(tmp_path, monkeypatch):
     assert texts(tmp_path) == ["x" * 500]
 
 
-def test_full_durability_syncs_the_document_and_the_log_before_the_rename(tmp_path, monkeypatch):
+def test_full_durability_syncs_the_log_before_the_rename(tmp_path, monkeypatch):
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "first")
     steps = []
@@ -213,7 +213,7 @@ def test_full_durability_syncs_the_document_and_the_log_before_the_rename(tmp_pa
 
         monkeypatch.setattr(module, name, spy)
     diary.user("alice").upsert_preference("likes", "second")
-    assert steps == ["fsync", "fdatasync", "swap"]
+    assert steps == ["fdatasync", "swap"]
     steps.clear()
     loose = Diary(LocalBackend(tmp_path, durability="process"), agent="rules")
     loose.user("alice").upsert_preference("likes", "third")
@@ -530,6 +530,12 @@ def test_readers_take_no_lock(tmp_path):
 
 def texts_of(diary):
     return [item.text for item in diary.user("alice").preferences("likes").values()]
+
+
+def test_contexts_may_be_anything_that_can_be_read_once(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    given = (word for word in ("a", "b"))
+    assert alice.upsert_preference("likes", "tea", contexts=given)[1].contexts == ["a", "b"]
 
 
 def test_what_is_handed_out_is_a_copy(tmp_path):

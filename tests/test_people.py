@@ -500,3 +500,17 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
     assert texts(alice, "goals") == ["rest"]
     alice.upsert_preference("likes", "water")
     assert texts(alice, "goals") == ["rest"]
+
+
+def test_an_old_version_put_back_while_another_process_wrote_reverts_nothing(tmp_path):
+    file = tmp_path / "alice/preferences.toml"
+    one, other = (Diary(tmp_path, agent="rules").user("alice") for _ in range(2))
+    one.upsert_preference("likes", "tea", id="tea")
+    old = file.read_bytes()
+    assert list(one.preferences("likes")) == ["tea"]
+    other.upsert_preference("likes", "rum", id="rum")
+    file.with_name("beside").write_bytes(old)
+    file.with_name("beside").replace(file)  # exactly what the first one knows
+    os.utime(file, (1, 1))
+    one.upsert_preference("likes", "gin", id="gin")
+    assert list(one.preferences("likes")) == ["tea", "rum", "gin"]

@@ -24,11 +24,15 @@ from tomldiary.backends import (
     pruning,
     recovery,
     segments,
+    settling,
 )
 from tomldiary.backends import local as local_module
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
 CANARY = b"zanzibar"
+WINDOWS = pytest.mark.parametrize(
+    "window", [3, settling.WINDOW], ids=["short windows", "one window"]
+)
 
 
 @pytest.fixture
@@ -43,6 +47,11 @@ def disk():
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
+
+
+@pytest.fixture
+def _small_windows(monkeypatch):
+    monkeypatch.setattr(settling, "WINDOW", 3)
 
 
 def close(diary):
@@ -271,9 +280,11 @@ def test_the_recorder_misses_no_operation(disk, monkeypatch):
     assert last.tree == found
 
 
+@WINDOWS
 def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transaction(
-    disk, monkeypatch
+    disk, monkeypatch, window
 ):
+    monkeypatch.setattr(settling, "WINDOW", window)
     workload = record(disk, monkeypatch)
     states = list(crash_states(workload.recorder, subsets=2))
     different, problems = examine(workload, disk, monkeypatch, states)
@@ -341,7 +352,9 @@ def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
 
 
 @pytest.mark.torture
-def test_5000_different_states_after_power_cuts(disk, monkeypatch, request):
+@WINDOWS
+def test_5000_different_states_after_power_cuts(disk, monkeypatch, request, window):
+    monkeypatch.setattr(settling, "WINDOW", window)
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
     workload = record(disk, monkeypatch)
@@ -363,16 +376,35 @@ def unsynced(write_new):
     return lambda path, data, *, sync: write_new(path, data, sync=False)
 
 
+class Nameless:
+    """What would be known of a user's names if they were never synced with their documents."""
+
+    def __init__(self):
+        self.doubtful = set()
+
+    def sync(self, kinds):
+        pass
+
+
 @pytest.mark.parametrize(
     "guard",
-    ["history", "staged files", "folders", "known names", "root", "snapshot", "snapshot's name"],
-)
+    [
+        "history", "documents of a window", "their names", "folders", "known names", "root", "snapshot",
+        "snapshot's name",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("_small_windows")
 def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guard):
     with monkeypatch.context() as patch:
         if guard == "history":
             patch.setattr(segments, "_sync_data", no_sync)
-        elif guard == "staged files":
-            patch.setattr(local_module, "write_new", unsynced(local_module.write_new))
+        elif guard == "documents of a window":
+            patch.setattr(settling, "_sync", no_sync)
+        elif guard == "their names":
+            settle = settling.settle
+            patch.setattr(
+                local_module, "settle", lambda folder, _, *rest: settle(folder, Nameless(), *rest)
+            )
         elif guard == "folders":
             for module in (files, names, segments):
                 patch.setattr(module, "sync_folder", no_sync)
@@ -386,5 +418,7 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
             patch.setattr(locks, "make_folder", unsynced_folder)
         workload = record(disk, monkeypatch)
-    states = crash_states(workload.recorder, subsets=0)
+    # Where a document was cut off between two entries, it looks like one that somebody has edited.
+    cuts = range(60, 400, 7) if guard == "their names" else ()
+    states = crash_states(workload.recorder, subsets=0, cuts=cuts)
     assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

@@ -75,8 +75,11 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
         edit.put(("_meta",), {"seq": step + 2}, at_head=True)
         for _ in range(choose.randint(1, 4)):
             path = ("p", choose.choice(["likes", "goals"]), f"k{choose.randint(0, 9)}")
-            if choose.random() < 0.3 and edit.table(path) is not None:
+            chance = choose.random()
+            if chance < 0.3 and edit.table(path) is not None:
                 edit.delete(path)
+            elif chance < 0.4:
+                edit.rename(path, (*path[:2], f"r{step}"))
             else:
                 edit.put(path, {"text": f"{word} {choose.randint(0, 99)}"})
         after = edit.done()

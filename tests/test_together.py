@@ -18,7 +18,7 @@ from langgraph.store.base import GetOp, PutOp
 from power_cuts import Recorder, crash_states, materialise
 from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
-from tomldiary.backends import LocalBackend, recovery, segments
+from tomldiary.backends import LocalBackend, segments, settling
 from tomldiary.backends import local as local_module
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
@@ -534,7 +534,11 @@ def examine(recorder, folder, monkeypatch, *, is_power_cut=True):
     return len(different), problems
 
 
-def test_a_power_cut_at_any_step_leaves_what_some_of_them_did_in_their_order(folder, monkeypatch):
+@pytest.mark.parametrize("window", [256, 3], ids=["one window", "two windows"])
+def test_a_power_cut_at_any_step_leaves_what_some_of_them_did_in_their_order(
+    folder, monkeypatch, window
+):
+    monkeypatch.setattr(settling, "WINDOW", window)
     different, problems = examine(recorded(folder, monkeypatch), folder, monkeypatch)
     assert problems == []
     assert different > 80
@@ -553,7 +557,7 @@ def test_without_a_guard_a_power_cut_would_leave_less(folder, monkeypatch, guard
     if guard == "whole groups":
         monkeypatch.setattr(segments, "_breach", lambda *_: None)
     else:
-        monkeypatch.setattr(recovery, "_stored_together", lambda _, last: [last])
+        monkeypatch.setattr(local_module, "stored_together", lambda _, records: records)
     assert examine(recorder, folder, monkeypatch)[1]
 
 

@@ -82,6 +82,9 @@ class Saves:
 
 def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
     """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
+    known = [base for base, _ in changed.values()]
+    if all(base is not None and base.is_logged and base.logged is None for base in known):
+        return None
     seq = next_sequence(backend.last_record(user))
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
     record = _outside_changes(backend, user, changed, seq)
@@ -150,7 +153,7 @@ def prepare(
         actor=source.actor,
         reason=source.reason,
         operation=source.operation,
-        content=source.content if source.operation else "",
+        content=source.fingerprint() if source.operation else "",
     )
     documents: dict[str, Document] = {}
     contents: dict[str, bytes] = {}

@@ -57,7 +57,7 @@ class DoneOperations:
         if not source.operation or source.is_new:
             return None
         before = self.of(user).get(source.operation)
-        if before is not None and before[1] != source.content:
+        if before is not None and before[1] != source.fingerprint():
             raise Conflict(
                 f"operation {source.operation!r} was done already, with other content. Use a new id.",
                 keys=[source.operation],

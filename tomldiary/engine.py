@@ -140,7 +140,7 @@ class Engine(KnownDocuments):
         joined = self._joined(user)
         if joined is not None:
             result = change(joined)
-            joined.contents.append(source.content)
+            joined.contents.append(source.fingerprint())
             return result
         with self.backend.lock(user, self.lock_timeout if patience is None else patience):
             if epoch is not None and self.backend.epoch(user) != epoch:

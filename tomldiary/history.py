@@ -25,7 +25,7 @@ from zlib import crc32
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.models import timestamp
 from tomldiary.toml.compare import changed_spans
-from tomldiary.toml.values import render_value
+from tomldiary.toml.values import render_key, render_text, render_value
 
 if TYPE_CHECKING:
     from tomldiary.toml.lexer import Block
@@ -91,29 +91,34 @@ class Record:
 
 def render_record(record: Record) -> str:
     """Render a record as TOML text that ends with a line break."""
-    lines = [f"seq = {record.seq}", f'time = "{record.time}"', f"type = {_value(record.type)}"]
+    # Everything is on one line, so that no text of a user's can look like a record's first line.
+    lines = [
+        f"seq = {record.seq}",
+        f'time = "{record.time}"',
+        f"type = {render_text(record.type)}",
+    ]
     lines += [
-        f"{name} = {_value(value)}"
+        f"{name} = {render_value(value)}"
         for name in ("session", "actor", "reason", "operation", "content")
         if (value := getattr(record, name))
     ]
     if record.group:
         lines.append(f"group = {record.group}")
     if record.conflicts:
-        lines.append(f"conflicts = {_value(record.conflicts)}")
-    lines += [f"base = {_value(record.bases)}", f"result = {_value(record.results)}", "changes = ["]
+        lines.append(f"conflicts = {render_value(record.conflicts)}")
+    lines += [f"base = {_table(record.bases)}", f"result = {_table(record.results)}", "changes = ["]
     lines += [
-        f"    {{ doc = {_value(change.doc)}, at = {change.at}, old = {_value(change.old)},"
-        f" new = {_value(change.new)} }},"
+        f"    {{ doc = {render_text(change.doc)}, at = {change.at}, old = {render_text(change.old)},"
+        f" new = {render_text(change.new)} }},"
         for change in record.changes
     ]
     body = "\n".join([*lines, "]", ""])
     return f'{HEADER}check = "{crc32(body.encode()):08x}"\n{body}'
 
 
-def _value(value: Any) -> str:
-    # Everything is on one line, so that no text of a user's can look like a record's first line.
-    return render_value(value)
+def _table(texts: dict[str, str]) -> str:
+    pairs = [f"{render_key(key)} = {render_text(text, where=key)}" for key, text in texts.items()]
+    return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
 
 
 def parse_record(text: str) -> Record:

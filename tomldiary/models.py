@@ -18,7 +18,9 @@ FORMAT_VERSION = "0.3"
 
 def timestamp(now: datetime | None = None) -> str:
     """An ISO 8601 time in UTC with microseconds, as stored in the files."""
-    return (now or datetime.now(UTC)).astimezone(UTC).isoformat(timespec="microseconds")
+    moment = datetime.now(UTC) if now is None else now.astimezone(UTC)
+    # Without being told how many digits it is quicker, and leaves them out only where all are zero.
+    return moment.isoformat() if moment.microsecond else moment.isoformat(timespec="microseconds")
 
 
 class PreferenceItem(BaseModel):

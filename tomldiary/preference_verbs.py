@@ -12,7 +12,7 @@ from tomldiary.models import PreferenceItem, timestamp
 from tomldiary.preferences import Preferences, entry_to_item
 from tomldiary.schema import item_type
 from tomldiary.toml.values import render_path
-from tomldiary.transaction import Source, fingerprint
+from tomldiary.transaction import Source
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
@@ -106,6 +106,8 @@ class PreferenceVerbs:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
         """
         moment = timestamp(now)
+        # It is read more than once.
+        contexts = [contexts] if isinstance(contexts, str) else list(contexts)
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
             book = Preferences(tx.edit(_KIND), self.diary.turn_rules.preferences)
@@ -125,9 +127,9 @@ class PreferenceVerbs:
                 place = (category, outcome.id)
                 raise _misfit(error, place, "Nothing was stored.") from None
 
-        asked = fingerprint(category, text, id, list(contexts), fields, count_up, create)
+        asked = (category, text, id, contexts, fields, count_up, create)
         return self._engine.write(
-            self.user_id, change, Source("upsert", session_id, actor, reason, content=asked)
+            self.user_id, change, Source("upsert", session_id, actor, reason, asked=asked)
         )
 
     aupsert_preference = async_twin(upsert_preference)
@@ -163,9 +165,7 @@ class PreferenceVerbs:
         return self._engine.write(
             self.user_id,
             change,
-            Source(
-                "forget_preference", session_id, actor, reason, content=fingerprint(category, id)
-            ),
+            Source("forget_preference", session_id, actor, reason, asked=(category, id)),
         )
 
     aforget_preference = async_twin(forget_preference)

@@ -165,9 +165,9 @@ _read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = Wea
 
 def _item_types(pref_table_cls: object) -> dict[str, type[PreferenceItem]]:
     """Return the item class of each category; not a copy."""
-    pref_table_cls = _checked(pref_table_cls)
-    found = _read.get(pref_table_cls)
+    found = _read.get(pref_table_cls) if isinstance(pref_table_cls, type) else None
     if found is None:
+        pref_table_cls = _checked(pref_table_cls)
         found = _read[pref_table_cls] = _read_types(pref_table_cls)
     return found
 

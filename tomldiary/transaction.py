@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import NestedTransaction
 from tomldiary.outside import NOTHING
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -25,13 +26,13 @@ if TYPE_CHECKING:
     from tomldiary.engine import Engine
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
-    from tomldiary.toml.edit import Edit
     from tomldiary.twins import OwnThread
 
 __all__ = ["OPEN", "Source", "Transaction", "current_task", "fingerprint"]
 
 OPEN: ContextVar[Transaction | None] = ContextVar("tomldiary_transaction", default=None)
 """The transaction that is open in this task or thread."""
+_as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,12 @@ class Source:
     """Fingerprint of what is asked for, to tell a repetition from another use of the same id."""
     is_new: bool = False
     """Whether `operation` was made up just now, so that history need not be searched for it."""
+    asked: tuple[Any, ...] = ()
+    """What is asked for, in place of `content`, which most writes never need."""
+
+    def fingerprint(self) -> str:
+        """Return what tells a repetition from another use of the same operation id."""
+        return self.content or (fingerprint(*self.asked) if self.asked else "")
 
 
 class Transaction:
@@ -94,7 +101,7 @@ class Transaction:
         edit = self._edits.get(kind)
         if edit is None:
             base = self._bases[kind] = self._settled(kind)
-            edit = (base.document if base is not None else self.engine.template).edit()
+            edit = Edit(base.document if base is not None else self.engine.template)
             self.engine.undo_edits(kind, edit, base)
             self._edits[kind] = edit
         return edit
@@ -170,5 +177,4 @@ def current_task() -> Any:
 
 def fingerprint(*asked: Any) -> str:
     """Return a digest of what a call asks for."""
-    text = json.dumps(asked, sort_keys=True, default=str)
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return hashlib.sha256(_as_json(asked).encode("utf-8", "surrogatepass")).hexdigest()[:32]

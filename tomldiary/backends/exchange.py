@@ -26,18 +26,21 @@ _RENAME_EXCHANGE = 2
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
-def put_in_place(temp: str, target: str, expected: FileToken | None) -> FileToken | None:
+def put_in_place(
+    temp: str, target: str, expected: FileToken | None, written: FileToken | None = None
+) -> FileToken | None:
     """Give `target` the file `temp`, and return its token; None if somebody's save was kept instead.
 
     Args:
         temp: The new version; gone afterwards.
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
+        written: What `write_new` said of the new version, if that is known.
 
     Raises:
         OSError: Nothing was put in place.
     """
-    ours = _identity(file_token(temp))
+    ours = _identity(written or file_token(temp))
     if expected is None or not swap(temp, target):
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)

@@ -64,6 +64,8 @@ def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRec
         backend.epochs.write(user, epoch)  # a first turn may be under way
         _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch)
+    if not selection.everything:
+        backend.settle(user)  # what history is about to forget it could not make again
     job = Job(selection, epoch)
     try:
         work = _Work(backend, user, folder, selection)

@@ -6,8 +6,8 @@
         history/2026-11-001.toml
       .tomldiary/locks/
 
-A commit stages every changed document in a temporary file, appends to history (the commit point),
-and renames the temporary files into place.
+A commit stages every changed document in a temporary file, appends to history (the commit point), and
+puts the temporary files in their places. Only history is waited for; see `settling`.
 """
 
 from __future__ import annotations
@@ -45,11 +45,18 @@ from tomldiary.backends.layout import (
 )
 from tomldiary.backends.names import DurableNames, user_of
 from tomldiary.backends.pruning import drop_superseded, prune
-from tomldiary.backends.recovery import is_older_than_the_system, roll_forward, sweep
+from tomldiary.backends.recovery import (
+    is_older_than_the_system,
+    roll_forward,
+    stored_together,
+    sweep,
+    window_records,
+)
 from tomldiary.backends.segments import (
     append_records,
     read_records,
 )
+from tomldiary.backends.settling import opens_window, settle
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, YOUNG, UserFolders
 from tomldiary.errors import (
@@ -75,6 +82,8 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 _logger = get_logger(__name__)
+_Staged = dict[str, tuple[str, "FileToken"]]
+"""By document, the path of its new version, and what was written there."""
 
 
 class LocalBackend(UserFolders, AsyncVerbs):
@@ -199,20 +208,22 @@ class LocalBackend(UserFolders, AsyncVerbs):
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction; the caller holds the user's lock."""
         folder = str(self.folder(user))
-        for kind, expected in commit.expected.items():
-            if file_token(f"{folder}/{checked_kind(kind)}.toml") != expected:
-                raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
-        staged: dict[str, str] = {}
         seq = next_sequence(commit.records[-1]) - 1
+        staged: _Staged = {}
         try:
             synced = self._synced.of(user, folder)
+            newest, last = self._tail(user)
+            opens = self._sync and opens_window(next_sequence(last) - 1, seq)
+            if opens:
+                self.settle(user)
+            # Some of its records may be in the window before, for which nobody answers from now on.
+            is_split = opens and len(commit.records) > 1
+            _check_expected(folder, commit)
             for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
                 temp = self._temp_name(folder, kind, data, seq)
-                write_new(temp, data, sync=self._sync)
-                staged[kind] = temp
-            newest = self._tail(user)[0]
+                staged[kind] = temp, write_new(temp, data, sync=is_split)
         except BaseException as error:
             self._drop(staged)
             if isinstance(error, OSError):
@@ -235,7 +246,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
         new = {
             kind
             for kind in commit.contents
-            if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
+            if commit.replaces_save
+            or is_split
+            or kind not in synced.kinds
+            or commit.expected.get(kind) is None
         }
         tokens = self._publish(user, folder, staged, commit.expected, new)
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
@@ -245,8 +259,8 @@ class LocalBackend(UserFolders, AsyncVerbs):
         return f"{folder}/{staged_name(kind, data, seq, next(self._names))}"
 
     @staticmethod
-    def _drop(staged: dict[str, str]) -> None:
-        for temp in staged.values():
+    def _drop(staged: _Staged) -> None:
+        for temp, _ in staged.values():
             with suppress(OSError):  # swept by whoever comes next
                 os.unlink(temp)  # noqa: PTH108 - paths are strings here
 
@@ -254,16 +268,16 @@ class LocalBackend(UserFolders, AsyncVerbs):
         self,
         user: str,
         folder: str,
-        staged: dict[str, str],
+        staged: _Staged,
         expected: Mapping[str, FileToken | None],
         new: set[str],
     ) -> dict[str, FileToken]:
         """Put the staged files in their places; the names of those that are `new` are synced."""
         tokens: dict[str, FileToken] = {}
         try:
-            for kind, temp in staged.items():
+            for kind, (temp, written) in staged.items():
                 target = f"{folder}/{kind}.toml"
-                token = put_in_place(temp, target, expected.get(kind))
+                token = put_in_place(temp, target, expected.get(kind), written)
                 if token is not None:
                     tokens[kind] = token
             if self._sync and new:
@@ -339,8 +353,11 @@ class LocalBackend(UserFolders, AsyncVerbs):
         text = self._tail(user)[1]
         if text is not None:
             record = parse_record(text)
-            if staged or is_older_than_the_system(record):
-                roll_forward(folder, record, partial(self._temp_name, str(folder)))
+            was_cut = is_older_than_the_system(record)
+            if staged or was_cut:
+                records = window_records(folder) if was_cut else [record]
+                records = stored_together(folder, records)
+                roll_forward(folder, records, partial(self._temp_name, str(folder)))
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         for name in staged:
@@ -367,6 +384,17 @@ class LocalBackend(UserFolders, AsyncVerbs):
         from tomldiary.backends.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
         return forget(self, user, selection)
+
+    def settle(self, user: str) -> None:
+        """Put documents on the disk that history stands for until then; the caller holds the user's lock.
+
+        Raises:
+            OSError, BackendError: Some are not there.
+        """
+        if self._sync:
+            folder = str(self.folder(user))
+            staged_as = partial(self._temp_name, folder, seq=0)
+            settle(self.folder(user), self._synced.of(user, folder), staged_as)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Let a snapshot stand for all history up to transaction `seq`; the caller holds the user's lock."""
@@ -399,6 +427,13 @@ class LocalBackend(UserFolders, AsyncVerbs):
             raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
         self.reopen(user)
         return True
+
+
+def _check_expected(folder: str, commit: Commit) -> None:
+    for kind, expected in commit.expected.items():
+        place = f"{folder}/{checked_kind(kind)}.toml"
+        if file_token(place) != expected:
+            raise Conflict(f"{place} changed while it was being written.")
 
 
 def _unwritten(error: OSError, folder: str) -> BackendError:

@@ -33,6 +33,8 @@ class Synced:
     """Of the folder: another one of the same name is another one."""
     segment: str = ""
     kinds: set[str] = field(default_factory=set[str])
+    doubtful: set[str] = field(default_factory=set[str])
+    """Documents that could not be synced."""
 
     def sync(self, kinds: set[str]) -> None:
         """Put the names of documents on the disk, and those of the folders that lead to them."""

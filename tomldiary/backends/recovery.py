@@ -1,17 +1,19 @@
 """What a crash leaves in a user's folder, and how it is put right; the caller holds the user's lock.
 
-A commit is in history before its documents are in their places. So a staged file is one of four things: a
-document that is in history (published now, if it was not), the version it took the place of (removed), a
-document that never came to be in history (removed), or a save of somebody's that an exchange has displaced
-(put back, and merged by the next look).
+A commit is in history before its documents are in their places, and a power cut may take back or tear every
+document of the last window (see `settling`). So a document is one of four things: as history says, an older
+version or a torn one (brought forward), or a person's (left for the next look). And a staged file is one of
+four: a document that is in history, the version it took the place of, a document that never came to be in
+history (all three are removed, torn or not), or a save of somebody's that an exchange has displaced (put back,
+and merged by the next look).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import datetime
-from itertools import islice
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
@@ -19,81 +21,167 @@ from tomldiary.backends.exchange import put_in_place, swap
 from tomldiary.backends.files import read_file, sync_folder, write_new
 from tomldiary.backends.layout import is_as_staged, make_parent, target_of
 from tomldiary.backends.segments import read_records
-from tomldiary.errors import InvalidTOML
-from tomldiary.history import SNAPSHOT, parse_record, redo
+from tomldiary.backends.settling import window
+from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.history import is_snapshot, next_sequence, parse_record, redo
+from tomldiary.logging import get_logger
+from tomldiary.timeline import EMPTY, Timeline
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from tomldiary.history import Record
 
-__all__ = ["is_older_than_the_system", "roll_forward", "sweep"]
+__all__ = [
+    "is_older_than_the_system",
+    "roll_forward",
+    "stored_together",
+    "sweep",
+    "window_records",
+]
+
+_logger = get_logger(__name__)
+_WRITTEN = re.compile(rb"[^\0]+")
 
 
 def is_older_than_the_system(record: Record) -> bool:
-    """Tell whether the machine was restarted after a record was written: renames may be lost."""
+    """Tell whether the machine may have been restarted after a record was written."""
     clock = getattr(time, "CLOCK_BOOTTIME", None)
     if clock is None:
         return True
-    booted = time.time() - time.clock_gettime(clock)
-    return datetime.fromisoformat(record.time).timestamp() < booted
+    now, written = time.time(), datetime.fromisoformat(record.time).timestamp()
+    # A time to come says that a clock was set back, perhaps by the restart.
+    return written < now - time.clock_gettime(clock) or written > now
 
 
-def roll_forward(folder: Path, record: Record, staged_as: Callable[[str, bytes, int], str]) -> None:
-    """Publish the documents of the transactions stored last where that did not happen any more.
+def window_records(folder: Path) -> list[Record]:
+    """Return the records, newest first, whose documents a power cut may have taken; damaged ones are left out."""
+    found: list[Record] = []
+    for text in window(folder):
+        try:
+            found.append(parse_record(text))
+        except InvalidTOML:
+            break  # what is in front of it does not lead to what is behind it
+    return found
+
+
+def stored_together(folder: Path, records: list[Record]) -> list[Record]:
+    """Return records, newest first, with those in front of them that were stored at once with the newest."""
+    group = records[0].group if records else 0
+    found = list(records)
+    for text in read_records(folder / "history") if group else ():
+        if is_snapshot(text) or found[-1].seq <= group:
+            break
+        try:
+            if next_sequence(text) <= found[-1].seq:
+                found.append(parse_record(text))
+        except InvalidTOML:
+            break  # see above
+    return found
+
+
+def roll_forward(
+    folder: Path, records: list[Record], staged_as: Callable[[str, bytes, int], str]
+) -> None:
+    """Bring documents to where history ends, if a crash kept them from it.
 
     Args:
         folder: The user's.
-        record: The last one of history.
+        records: The last ones of history, newest first: those whose documents are looked at.
         staged_as: Returns a new path to stage a document at, by kind, content and transaction.
 
     Raises:
         OSError, BackendError: It did not happen now either.
     """
-    group = _stored_together(folder, record)
-    for kind in dict.fromkeys(kind for each in group for kind in each.results):
+    for kind in dict.fromkeys(kind for record in records for kind in record.results):
+        steps = [record for record in records if kind in record.results]
         target = folder / f"{kind}.toml"
         found = read_file(target)
-        current = found[0].decode("utf-8", "replace") if found is not None else ""
-        missing = _missing([each for each in group if kind in each.results], kind, digest(current))
-        if not missing:
-            continue  # published, or a person has changed it since
+        if found is not None:
+            text = _brought_forward(folder, kind, steps, found[0])
+        else:
+            newest = records[0]
+            steps = [record for record in steps if record.seq >= (newest.group or newest.seq)]
+            if not steps or steps[-1].bases[kind] != EMPTY:
+                continue  # its name was on the disk: somebody has removed it since
+            text = _redone("", kind, steps)
+        if text is None:
+            continue
         make_parent(str(folder), kind, sync=True)
-        for each in missing:
-            current = redo(current, each, kind)
-        data = current.encode("utf-8")
+        data, seq = text.encode("utf-8"), records[0].seq
         # Until it is whole it must not look like something that an exchange has displaced.
-        unfinished = staged_as(kind, data, record.seq + 1)
+        unfinished = staged_as(kind, data, seq + 1)
         write_new(unfinished, data, sync=True)
-        temp = staged_as(kind, data, record.seq)
+        temp = staged_as(kind, data, seq)
         os.replace(unfinished, temp)  # noqa: PTH105 - paths are strings here
         put_in_place(temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync a name that was there before.
         sync_folder(target.parent)
 
 
-def _stored_together(folder: Path, last: Record) -> list[Record]:
-    """Return the transactions that were stored with one commit, the last of history among them, oldest first."""
-    found = [last]
-    if last.group:
-        for text in islice(read_records(folder / "history"), 1, None):
-            try:
-                record = parse_record(text)
-            except InvalidTOML:
-                break  # see `_logged`
-            if record.seq < last.group or record.type == SNAPSHOT:
-                break
-            found.append(record)
-    return found[::-1]
+def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) -> str | None:
+    """Return what a document has to be, or None if it is to stay.
+
+    Args:
+        folder: The user's.
+        kind: The document.
+        steps: The last records that changed it, newest first.
+        data: What stands in its file.
+    """
+    text = data.decode("utf-8", "replace")
+    now = digest(text)
+    for number, record in enumerate(steps):
+        if now == record.results[kind]:
+            return _redone(text, kind, steps[:number]) if number else None
+    if now == steps[-1].bases[kind]:
+        return _redone(text, kind, steps)
+    versions = _versions(folder, kind, steps)
+    return versions[-1] if is_torn(data, versions) else None
 
 
-def _missing(records: list[Record], kind: str, current: str) -> list[Record]:
-    """Return those of a document's transactions that a text with this fingerprint does not hold yet."""
-    if current == records[-1].results[kind]:
+def _redone(text: str, kind: str, steps: list[Record]) -> str:
+    for record in reversed(steps):
+        text = redo(text, record, kind)
+    return text
+
+
+class _History:
+    """A history as `Timeline` reads it, below the lock that opening the user takes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def records(self, _user: str) -> Iterator[str]:
+        return read_records(self._folder / "history")
+
+
+def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
+    """Return what a document was before these records, newest first, and after each; none if nobody knows."""
+    try:
+        first = steps[-1]
+        text = ""
+        if first.bases[kind] != EMPTY:
+            text = Timeline(_History(folder), "").text(kind, first.seq - 1)  # pyright: ignore[reportArgumentType] - all it asks for
+        found = [text]
+        for record in reversed(steps):
+            text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
+            found.append(text)
+    except DocumentError as error:
+        _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
         return []
-    bases = [record.bases[kind] for record in records]
-    return records[bases.index(current) :] if current in bases else []
+    return found
+
+
+def is_torn(data: bytes, versions: list[str]) -> bool:
+    """Tell whether this is what a power cut left of one of these texts: its beginning, or zeros for parts of it."""
+    return any(_is_part(data, version.encode("utf-8")) for version in versions)
+
+
+def _is_part(data: bytes, whole: bytes) -> bool:
+    return len(data) <= len(whole) and all(
+        whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data)
+    )
 
 
 def sweep(folder: Path, name: str, newest: int) -> None:
@@ -109,13 +197,20 @@ def sweep(folder: Path, name: str, newest: int) -> None:
     """
     found, target = read_file(folder / name), read_file(folder / target_of(name))
     if found is not None and target is not None and not is_as_staged(name, found[0], newest):
-        # Exchanges come behind the commit point: what stands here was displaced by one.
+        # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
         logged = _logged(folder)
-        is_theirs = _digest(found[0]) not in logged
+        is_theirs = _digest(found[0]) not in logged and not _is_torn_of_ours(
+            folder, target_of(name).removesuffix(".toml"), found[0]
+        )
         if is_theirs and _digest(target[0]) in logged:  # else they have saved again since
             swap(str(folder / name), str(folder / target_of(name)))
             sync_folder((folder / target_of(name)).parent)
     (folder / name).unlink(missing_ok=True)
+
+
+def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:
+    steps = [record for record in window_records(folder) if kind in record.results]
+    return bool(steps) and is_torn(data, _versions(folder, kind, steps))
 
 
 def _digest(data: bytes) -> str:

@@ -14,7 +14,7 @@ from tomldiary.errors import InvalidTOML, InvalidValue
 from tomldiary.remembered import let_go_on_forget
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import plain_text, render_key, render_path, render_value, same_value
+from tomldiary.toml.values import plain_value, render_key, render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -29,15 +29,14 @@ def render_block(
     path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n", where: str = ""
 ) -> str:
     """Render a table of our own: header and one `key = value` line for each key."""
-    lines = [f"[{render_path(path)}]"] if path else []
+    lines = [f"[{render_path(path)}]\n"] if path else []
     for key, value in data.items():
-        # Short plain text is most of what is stored.
-        rendered = plain_text(value)
+        rendered = plain_value(value)
         if rendered is None:
             place = f"{where or '.'.join(path)}.{key}"
             rendered = render_value(value, where=place, lines=True)
-        lines.append(f"{render_key(key)} = {rendered}")
-    text = "".join(f"{line}\n" for line in lines)
+        lines.append(f"{render_key(key)} = {rendered}\n")
+    text = "".join(lines)
     return text if newline == "\n" else text.replace("\n", newline)
 
 

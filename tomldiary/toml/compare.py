@@ -1,7 +1,7 @@
 """Two versions of a document, compared block by block.
 
 Blocks that an edit did not touch are the same objects in both versions, so most of the comparison is
-done by comparing slices of references.
+done by comparing slices of references. An edit knows which ones it touched, and needs not even that.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Span", "changed_spans", "spliced"]
+__all__ = ["Span", "changed_spans", "edited_spans", "spliced"]
 
 _text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
@@ -27,8 +27,44 @@ class Span(NamedTuple):
     new: str
 
 
+def edited_spans(
+    old: list[Block], new: list[Block], rewritten: set[int], aligned: int
+) -> list[Span]:
+    """Return what `changed_spans` returns.
+
+    Args:
+        old: The version before.
+        new: The version after.
+        rewritten: The numbers of blocks that differ.
+        aligned: Up to this number nothing else differs.
+    """
+    is_whole = aligned == len(old)  # at most, something was added behind the last one
+    while aligned - 1 in rewritten:
+        aligned -= 1  # what touches the rest is one change with it
+    spans: list[Span] = []
+    at = number = 0
+    for place in sorted([place for place in rewritten if place < aligned]):
+        before, after = old[place].text, new[place].text
+        if spans and place == number:
+            last = spans[-1]
+            spans[-1] = Span(last.at, last.old + before, last.new + after)
+        else:
+            at += _length(old[number:place])
+            spans.append(Span(at, before, after))
+        at += len(before)
+        number = place + 1
+    if aligned < len(old) or aligned < len(new):
+        at += _length(old[number:aligned])
+        before, after = old[aligned:], new[aligned:]
+        rest = [_joined(before, after)] if is_whole else changed_spans(before, after)
+        spans += [Span(at + span.at, span.old, span.new) for span in rest]
+    return [span for span in spans if span.old != span.new]
+
+
 def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
     """Return what differs, in the order of the old version."""
+    same = _common_end(old, new)
+    old, new = old[: len(old) - same], new[: len(new) - same]
     spans: list[Span] = []
     places: dict[int, int] = {}
     i = j = at = 0
@@ -37,7 +73,7 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
         i, j = i + same, j + same
         if i == len(old) and j == len(new):
             break
-        at += sum(map(len, map(_text_of, old[i - same : i])))
+        at += _length(old[i - same : i])
         removed: list[str] = []
         added: list[str] = []
         if i + 1 < len(old) and j + 1 < len(new) and old[i + 1] is new[j + 1]:
@@ -61,6 +97,10 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
     return spans
 
 
+def _length(blocks: list[Block]) -> int:
+    return sum(map(len, map(_text_of, blocks)))
+
+
 def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     """Return how many blocks from here on are the same."""
     start = i
@@ -71,15 +111,35 @@ def _common(old: list[Block], i: int, new: list[Block], j: int) -> int:
     return i - start
 
 
+def _common_end(old: list[Block], new: list[Block]) -> int:
+    """Return how many blocks at the end are the same."""
+    shorter = min(len(old), len(new))
+    same = 0
+    while (step := min(_STRIDE, shorter - same)) and (
+        old[len(old) - same - step : len(old) - same]
+        == new[len(new) - same - step : len(new) - same]
+    ):
+        same += step
+    while same < shorter and old[-1 - same] is new[-1 - same]:
+        same += 1
+    return same
+
+
+def _joined(old: list[Block], new: list[Block]) -> Span:
+    return Span(0, "".join(map(_text_of, old)), "".join(map(_text_of, new)))
+
+
 def spliced(base: Document, spans: list[Span]) -> bytes | None:
     """Return the new version in UTF-8, made from the old one's; None if positions are not those of bytes."""
-    if not base.is_ascii or not all(span.new.isascii() for span in spans):
+    if not base.is_ascii:
         return None
     old = memoryview(base.encoded)
     parts: list[bytes | memoryview] = []
     end = 0
-    for span in spans:
-        parts += (old[end : span.at], span.new.encode())
-        end = span.at + len(span.old)
+    for at, before, after in spans:
+        if not after.isascii():
+            return None
+        parts += (old[end:at], after.encode())
+        end = at + len(before)
     parts.append(old[end:])
     return b"".join(parts)

@@ -5,7 +5,7 @@ Documents are immutable: readers keep theirs while a writer prepares the next on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
@@ -276,14 +276,15 @@ class Overlay:
 
 def find_any(data: Any, path: Path) -> Any:
     """Return what stands at `path`, or None."""
+    found: Any = data
     for key in path:
-        if type(data) is not dict:
+        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType]
             return None
-        data = cast("Table", data).get(key)
-    return data
+        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return found  # pyright: ignore[reportUnknownVariableType]
 
 
 def find_table(data: Table, path: Path) -> Table | None:
     """Return the table at `path`, or None."""
-    found = find_any(data, path)
-    return cast("Table", found) if isinstance(found, dict) else None
+    found: Any = find_any(data, path)
+    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail
-from tomldiary.toml.compare import changed_spans, spliced
+from tomldiary.toml.compare import edited_spans, spliced
 from tomldiary.toml.document import Document, Overlay, find_table
 from tomldiary.toml.guards import check_size
 from tomldiary.toml.lexer import Block, header_path
@@ -30,12 +30,15 @@ class Edit(Overlay):
         self._changed = is_changed
         self.base = document
         self._blocks = list(document.blocks)
+        self._rewritten: set[int] = set()
+        self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
         self._index = dict(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
         self.spans: list[Span] = []
         """What `done()` found to be changed in the text."""
-        self.newline = "\r\n" if any("\r\n" in block.text for block in self._blocks[:2]) else "\n"
+        first, second = self._blocks[0], self._blocks[len(self._blocks) > 1]
+        self.newline = "\r\n" if "\r\n" in first.text or "\r\n" in second.text else "\n"
 
     def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
         """Make the table at `path` hold exactly `data`, touching only what differs.
@@ -96,12 +99,12 @@ class Edit(Overlay):
             # In the order of the document: removing one may rewrite what stands in front of it.
             own = [block for block in self._blocks if block is self._index[path] or block in own]
         holder = self._holder(path[:-1])
+        inner = self._own_values(holder)  # before what has a header of its own loses it
         for block in own:
             self._remove(block)
-        inner = self._own_values(holder)
         rest = path[len(holder.path) :]
         if inner is not None and find_table(inner, rest) is not None:
-            self._rewrite(holder, inner, _without(inner, rest))
+            self._rewrite(self._holder(path[:-1]), inner, _without(inner, rest))
         elif not own:
             raise _part_of_list(path)
         self._changed = True
@@ -149,9 +152,10 @@ class Edit(Overlay):
         """
         if not self._changed:
             return self.base
-        self.spans = changed_spans(self.base.blocks, self._blocks)
+        blocks = self._blocks
+        self.spans = edited_spans(self.base.blocks, blocks, self._rewritten, self._aligned)
         document = Document(
-            self._blocks,
+            blocks,
             self._data,
             None,
             self._index,
@@ -201,9 +205,9 @@ class Edit(Overlay):
         if at + 1 < len(self._blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
-        self._blocks.insert(at + 1, block)
+        self._put_in(at + 1, block)
         self._index[path] = self._last[path[:-1]] = block
-        if any(path[:end] not in self._parents for end in range(1, len(path))):
+        if len(path) > 1 and path[:-1] not in self._parents:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:
@@ -226,8 +230,10 @@ class Edit(Overlay):
             rest = path[len(holder.path) :]
             if inner is not None and find_table(inner, rest) is not None:
                 self._rewrite(holder, inner, _with(inner, rest, dict(new)))
-            elif path in self._parents:
+            elif path in self._parents and self._below(path):
                 self._give_header(path, old, new)
+            elif path in self._parents:
+                self._insert(path, new, at_head=False)  # all that made it a table was removed
             else:
                 raise _part_of_list(path)
         elif path not in self._parents:
@@ -241,7 +247,7 @@ class Edit(Overlay):
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
         block = Block(path, text + self.newline, ours=(0, len(self.newline)))
-        self._blocks.insert(self._blocks.index(first), block)
+        self._put_in(self._blocks.index(first), block)
         self._index[path] = block
         self._last.setdefault(path[:-1], block)
         self._change_with_subtables(block, old, new)
@@ -276,6 +282,7 @@ class Edit(Overlay):
         if gap.strip():
             tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
         del self._blocks[at]
+        self._aligned = min(self._aligned, at)
         self._swap(before, Block(before.path, kept + tail, before.is_array), at=at - 1)
         if self._index.get(block.path) is block:  # lists of tables are not in it
             del self._index[block.path]
@@ -287,11 +294,17 @@ class Edit(Overlay):
                     self._last[parent] = other
                     break
 
+    def _put_in(self, at: int, block: Block) -> None:
+        self._blocks.insert(at, block)
+        self._aligned = min(self._aligned, at)
+
     def _swap(self, block: Block, new: Block, *, at: int | None = None) -> None:
         """Put `new` where `block` stands."""
         if new.text == block.text and new.path == block.path:
             return
-        self._blocks[self._blocks.index(block) if at is None else at] = new
+        number = self._blocks.index(block) if at is None else at
+        self._blocks[number] = new
+        self._rewritten.add(number)
         if not block.path:
             return
         if self._last.get(block.path[:-1]) is block:

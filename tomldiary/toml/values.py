@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from functools import lru_cache
+from json import JSONEncoder
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -22,8 +23,10 @@ __all__ = [
     "decode_nulls",
     "encode_nulls",
     "plain_text",
+    "plain_value",
     "render_key",
     "render_path",
+    "render_text",
     "render_value",
     "same_value",
 ]
@@ -49,6 +52,10 @@ _SHORT = {
     '"""': '""\\"',
 }
 _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
+_SMALL = 1 << 63
+_TIMES = (datetime, date, time)
+_LISTS = (list, tuple)
+_quoted = JSONEncoder(ensure_ascii=False).encode
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -67,13 +74,17 @@ def _check_unicode(text: str, where: str) -> None:
         ) from None
 
 
-def _render_text(text: str, where: str) -> str:
-    plain = plain_text(text)
-    if plain is not None:
-        return plain
-    if not text.isascii():
-        _check_unicode(text, where)
-    if _UNCOMMON.search(text) is not None:
+def render_text(text: str, *, where: str = "") -> str:
+    """Render text on one line.
+
+    Raises:
+        InvalidValue: It holds half of a surrogate pair; `where` names the place.
+    """
+    if text.isascii() and "\x7f" not in text:
+        return _quoted(text)  # JSON and TOML escape the same of it in the same way
+    _check_unicode(text, where)
+    # What is printable holds none of them, and that is quicker to tell.
+    if not text.replace("\n", "").isprintable() and _UNCOMMON.search(text) is not None:
         return f'"{_ESCAPE.sub(_escaped, text)}"'
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
     return f'"{escaped}"'
@@ -97,11 +108,19 @@ def plain_text(value: Any) -> str | None:
     return None
 
 
+def plain_value(value: Any) -> str | None:
+    """Render what most values are: text like `plain_text`, small numbers, empty lists; None for anything else."""
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+    if kind is int and -_SMALL < value < _SMALL:
+        return str(value)
+    return "[]" if kind is list and not value else plain_text(value)
+
+
 @let_go_on_forget
 @lru_cache(maxsize=4096)
 def render_key(key: str) -> str:
     """Render one key, quoted only where TOML asks for it."""
-    return key if _BARE_KEY.fullmatch(key) else _render_text(key, key)
+    return key if _BARE_KEY.fullmatch(key) else render_text(key, where=key)
 
 
 def render_path(path: Sequence[str]) -> str:
@@ -119,14 +138,14 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
     if isinstance(value, str):
         if lines and "\n" in value:
             return _render_lines(value, where)
-        return _render_text(value, where)
+        return render_text(value, where=where)
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int):
         return _render_integer(value, where)
     if isinstance(value, float):
         return _render_float(value)
-    if isinstance(value, datetime | date | time):
+    if isinstance(value, _TIMES):
         return value.isoformat()
     if depth >= MAX_DEPTH - 1:
         raise InvalidValue(f"nested deeper than {MAX_DEPTH - 1}. Flatten it.", where=where)
@@ -136,9 +155,9 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
             for key, item in cast("Mapping[Any, Any]", value).items()
         ]
         return f"{{ {', '.join(items)} }}" if items else "{}"
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         items = [
-            render_value(item, where=_join(where, str(index)), depth=depth + 1)
+            plain_text(item) or render_value(item, where=_join(where, str(index)), depth=depth + 1)
             for index, item in enumerate(cast("Sequence[Any]", value))
         ]
         return f"[{', '.join(items)}]"
@@ -246,7 +265,7 @@ def _without_nulls(value: Any, pointer: str, found: list[str]) -> Any:
             for key, item in cast("Mapping[str, Any]", value).items()
         }
         return {key: item for key, item in table.items() if item is not _GONE}
-    if isinstance(value, list | tuple):
+    if isinstance(value, _LISTS):
         items = [
             _without_nulls(item, f"{pointer}/{index}", found)
             for index, item in enumerate(cast("Sequence[Any]", value))

@@ -1,0 +1,205 @@
+"""Documents go to the disk a window of transactions at a time, and a restart finds out what it has lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend, local, recovery, settling
+from tomldiary.errors import BackendError
+from tomldiary.history import parse_record
+
+
+def opened(root, durability="full"):
+    return Diary(LocalBackend(root, durability=durability), agent="rules")
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The inodes that were synced, in order."""
+    found, real = [], os.fsync
+
+    def fsync(descriptor):
+        found.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(
+    tmp_path, monkeypatch, synced
+):
+    monkeypatch.setattr(settling, "WINDOW", 4)
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    when = []
+    for number in range(1, 10):
+        before = file.stat().st_ino if number > 1 else None
+        synced.clear()
+        alice.upsert_preference("likes", f"thing {number}")
+        if before in synced and file.parent.stat().st_ino in synced:
+            when.append(number)
+    assert when == [5, 9]
+
+
+def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(settling, "WINDOW", 4)
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    opened(tmp_path, "process").user("alice").add_turn("hello", "hi", session_id="s1")
+    while alice.history()[0].seq < 4:
+        alice.upsert_preference("likes", f"thing {alice.history()[0].seq}")
+    synced.clear()
+    alice.upsert_preference("likes", "more")
+    assert (tmp_path / "alice/conversations.toml").stat().st_ino in synced
+
+
+def test_without_full_durability_no_document_is_synced(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    alice, file = opened(tmp_path, "process").user("alice"), tmp_path / "alice/preferences.toml"
+    inodes = set()
+    for number in range(6):
+        alice.upsert_preference("likes", f"thing {number}")
+        inodes.add(file.stat().st_ino)
+    assert inodes.isdisjoint(synced)
+
+
+def test_a_document_that_could_not_be_synced_is_written_again_before_anybody_relies_on_it(
+    tmp_path, monkeypatch, synced
+):
+    # The system tells of what it could not write once; a second sync of the same file says that all is well.
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "rum")
+    unwritten, working = file.stat().st_ino, os.fsync
+
+    def fsync(descriptor):
+        if os.fstat(descriptor).st_ino == unwritten:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+        working(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(BackendError, match="Nothing was changed"):
+            alice.upsert_preference("likes", "gin")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "rum"]
+    written, real = [], settling.write_new
+
+    def write_new(path, data, *, sync):
+        written.append((data, sync))
+        return real(path, data, sync=sync)
+
+    monkeypatch.setattr(settling, "write_new", write_new)
+    before = file.read_bytes()
+    alice.upsert_preference("likes", "gin")
+    assert written == [(before, True)]
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "rum", "gin"]
+
+
+# After a restart
+
+
+@pytest.fixture
+def restarted(tmp_path, monkeypatch):
+    """Does four things to a memory, and opens it like the first process after a restart of the machine."""
+    alice = opened(tmp_path).user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    monkeypatch.setattr(local, "is_older_than_the_system", lambda _: True)
+
+    def open_again():
+        return opened(tmp_path).user("alice")
+
+    return open_again
+
+
+def texts(alice):
+    return [item.text for item in alice.preferences("likes").values()]
+
+
+def cut_between_entries(data):
+    return data[: data.index(b"[preferences.likes.pref004]")]
+
+
+TEARS = {
+    "empty": lambda data: b"",
+    "zeros": lambda data: bytes(len(data)),
+    "zeros of the size of a block": lambda data: bytes(100) + data[100:],
+    "cut within a line": lambda data: data[:-7],
+    "cut between entries": cut_between_entries,
+    "cut within a letter": lambda data: data.replace(b"thing 3", "thing \u00e9".encode())[:0],
+}
+
+
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_torn_document_is_made_again_from_history(tmp_path, restarted, tear):
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_bytes()
+    file.write_bytes(TEARS[tear](whole))
+    os.utime(file, (1, 1))
+    assert texts(restarted()) == [f"thing {number}" for number in range(4)]
+    assert file.read_bytes() == whole
+
+
+def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+        if number == 1:
+            shutil.copyfile(file, tmp_path / "old")
+    whole = file.read_bytes()
+    (tmp_path / "old").replace(file)
+    monkeypatch.setattr(local, "is_older_than_the_system", lambda _: True)
+    opened(tmp_path).user("alice").preferences()
+    assert file.read_bytes() == whole
+
+
+SAVES = {
+    "edited": lambda data: data.replace(b"thing 2", b"my thing"),
+    "cut off and edited": lambda data: cut_between_entries(data).replace(b"thing 2", b"my thing"),
+    "in another encoding": lambda data: data.decode().encode("utf-16"),
+    "broken": lambda data: data + b"likes = [\n",
+}
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_what_a_person_saved_is_never_taken_for_a_torn_document(tmp_path, restarted, save):
+    file = tmp_path / "alice/preferences.toml"
+    saved = SAVES[save](file.read_bytes())
+    file.write_bytes(saved)
+    os.utime(file, (1, 1))
+    alice = restarted()
+    alice._engine.backend.last_record("alice")
+    with alice._engine.backend.lock("alice", 1.0):
+        pass
+    assert file.read_bytes() == saved
+
+
+def test_a_document_that_a_person_removed_stays_removed(tmp_path, restarted):
+    (tmp_path / "alice/preferences.toml").unlink()
+    assert texts(restarted()) == []
+
+
+def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restarted):
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_bytes()
+    beside = file.with_name(".staged-1-4.00000000.1-preferences.tmp")
+    beside.write_bytes(cut_between_entries(whole))
+    assert texts(restarted()) == [f"thing {number}" for number in range(4)]
+    assert file.read_bytes() == whole
+    assert not beside.exists()
+
+
+def test_a_clock_that_was_set_back_counts_as_a_restart(tmp_path):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    record = parse_record(alice._engine.backend.last_record("alice"))
+    assert not recovery.is_older_than_the_system(record)
+    assert recovery.is_older_than_the_system(record.__class__(
+        **{name: getattr(record, name) for name in record.__slots__} | {"time": "2999-01-01T00:00:00+00:00"}
+    ))  # fmt: skip
