@@ -7,6 +7,7 @@ history, and each document as the last of them leaves it.
 
 from __future__ import annotations
 
+import sys
 from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -56,11 +57,12 @@ def write_together(engine: Engine, user: str, works: Sequence[Work]) -> None:
     Raises:
         LockTimeout: Another writer kept the lock. Nothing was changed.
     """
+    left = list(works)
     if len(works) > 1 and engine.backend.is_atomic:
         with engine.backend.lock(user, engine.lock_timeout):
-            if _stored(engine, user, works):
-                return
-    for work in works:
+            while count := _stored(engine, user, left):
+                del left[:count]
+    for work in left:
         work.error = None
         try:
             engine.write(user, work.change, work.source)
@@ -68,21 +70,24 @@ def write_together(engine: Engine, user: str, works: Sequence[Work]) -> None:
             work.error = error
 
 
-def _stored(engine: Engine, user: str, works: Sequence[Work]) -> bool:
-    """Do it; False if that is not possible just now, and nothing was changed."""
+def _stored(engine: Engine, user: str, works: Sequence[Work]) -> int:
+    """Store the first of these at once; return how many: 0 if that cannot be done just now, or there are none."""
     for attempt in range(ATTEMPTS):
-        group, done = _Group(engine, user), list[Work]()
+        group, done, count = _Group(engine, user), list[Work](), 0
         for work in works:
+            if group.is_full:
+                break
+            count += 1
             work.error = None
             try:
                 if not group.takes(work):
-                    return False
+                    return 0
             except Exception as error:  # noqa: BLE001 - see above
                 work.error = error
             else:
                 done.append(work)
         if not group.records:
-            return True
+            return count
         try:
             engine.store(user, group.prepared())
         except Conflict as error:
@@ -92,8 +97,12 @@ def _stored(engine: Engine, user: str, works: Sequence[Work]) -> bool:
         except BackendError as error:
             engine.look_again(user, group.known)
             _fail(done, error)
-        return True
+        return count
     raise AssertionError  # the loop returns
+
+
+def _any_number(_first: int) -> int:
+    return sys.maxsize
 
 
 def _fail(works: Sequence[Work], error: Exception) -> None:
@@ -115,7 +124,14 @@ class _Group:
     contents: dict[str, bytes] = field(default_factory=dict[str, bytes])
     expected: dict[str, Token | None] = field(default_factory=dict[str, Any])
     first: int = 0
+    room: int = 1
+    """How many transactions the backend takes at once."""
     replaces_save: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the backend takes no more with these."""
+        return len(self.records) >= self.room
 
     def takes(self, work: Work) -> bool:
         """Apply a change; False if something has to be stored before it can be.
@@ -136,6 +152,7 @@ class _Group:
             return False
         if not self.first:
             self.first = next_sequence(backend.last_record(self.user))
+            self.room = getattr(backend, "room", _any_number)(self.first)
         prepared = prepare(
             backend,
             self.user,

@@ -56,7 +56,7 @@ from tomldiary.backends.segments import (
     append_records,
     read_records,
 )
-from tomldiary.backends.settling import opens_window, settle
+from tomldiary.backends.settling import opens_window, room_of_window, settle
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, YOUNG, UserFolders
 from tomldiary.errors import (
@@ -290,6 +290,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
                 f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
+
+    def room(self, seq: int) -> int:
+        """Return how many transactions the window of transaction `seq` has room for, from that one on."""
+        return room_of_window(seq)
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
