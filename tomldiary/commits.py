@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tomldiary.backends.base import Backend, Token
+    from tomldiary.logged_kinds import LoggedKinds
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Source
@@ -80,14 +81,16 @@ class Saves:
         return fresh
 
 
-def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
+def prepare_saves(
+    backend: Backend, user: str, changed: Changed, logged: LoggedKinds
+) -> Saves | None:
     """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
         return None
     seq = next_sequence(backend.last_record(user))
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
-    record = _outside_changes(backend, user, changed, seq)
+    record = _outside_changes(backend, user, changed, seq, logged)
     if record is None:
         return None
     saves = {
@@ -192,12 +195,16 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     edit.put(("_meta",), meta, at_head=True)
 
 
-def _outside_changes(backend: Backend, user: str, changed: Changed, seq: int) -> Record | None:
+def _outside_changes(
+    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds
+) -> Record | None:
     """Return a record of what people (or another program) saved since history's end, if anything."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
     for kind, (base, _) in changed.items():
         if base is None:
-            last = Timeline(backend, user).last(kind) if seq > 1 else None
+            if seq == 1 or not logged.may_hold(user, kind):
+                continue
+            last = Timeline(backend, user).last(kind)
             if last is None or last.results[kind] == EMPTY:
                 continue
             # Somebody removed the file.

@@ -17,6 +17,7 @@ from tomldiary.errors import (
 )
 from tomldiary.history import next_sequence, render_record
 from tomldiary.known_documents import KnownDocuments
+from tomldiary.logged_kinds import LoggedKinds
 from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
@@ -63,6 +64,7 @@ class Engine(KnownDocuments):
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self.operations = DoneOperations(backend)
+        self.logged = LoggedKinds(backend)
 
     def document(self, user: str, kind: str) -> Document:
         """Return a document as it is now, in a transaction with its changes; empty if there is none.
@@ -330,7 +332,7 @@ class Engine(KnownDocuments):
             raise
 
     def _store(self, user: str, changed: Changed, source: Source) -> int:
-        saved = prepare_saves(self.backend, user, changed)
+        saved = prepare_saves(self.backend, user, changed, self.logged)
         if saved is not None:
             try:
                 tokens = self.backend.commit(user, saved.commit)
