@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["check_written", "item", "operation", "result"]
 
+_OPERATIONS = (GetOp, PutOp, SearchOp, ListNamespacesOp)
+
 
 def operation(op: Op) -> Operation:
     """Return the core's operation for one of LangGraph's.
@@ -34,7 +36,7 @@ def operation(op: Op) -> Operation:
     Raises:
         ValueError: It is none, or a namespace has a label that LangGraph does not allow.
     """
-    if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+    if not isinstance(op, _OPERATIONS):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidValue(f"unknown operation: {type(op).__name__}.")
     _check_sequences(op)
     validate_op_namespace(op)
@@ -104,11 +106,14 @@ def _found(item: Stored) -> SearchItem:
 def _check_sequences(op: Op) -> None:
     """Refuse a text where labels belong: it would be read letter by letter."""
     if isinstance(op, ListNamespacesOp):
-        labels: list[Any] = [condition.path for condition in op.match_conditions or ()]
+        for condition in op.match_conditions or ():
+            _check_sequence(condition.path)
     else:
-        labels = [op.namespace_prefix if isinstance(op, SearchOp) else op.namespace]
-    for found in labels:
-        if not isinstance(found, tuple | list):
-            raise InvalidValue(
-                f"expected a tuple of labels, found {type(found).__name__}.", where="namespace"
-            )
+        _check_sequence(op.namespace_prefix if isinstance(op, SearchOp) else op.namespace)
+
+
+def _check_sequence(labels: Any) -> None:
+    if not isinstance(labels, tuple | list):
+        raise InvalidValue(
+            f"expected a tuple of labels, found {type(labels).__name__}.", where="namespace"
+        )

@@ -52,7 +52,9 @@ def moment(micros: int) -> datetime:
 
 def written(micros: int) -> str:
     """Return microseconds since 1970 as it is written in a file."""
-    return moment(micros).isoformat(timespec="microseconds")
+    found = moment(micros)
+    # Without being told how many digits it is quicker, and leaves them out only where all are zero.
+    return found.isoformat() if found.microsecond else found.isoformat(timespec="microseconds")
 
 
 def _micros(text: Any) -> int | None:
@@ -203,7 +205,7 @@ def checked_value(value: Any, where: str) -> dict[str, Any]:
     Raises:
         InvalidValue: It is no mapping, or holds what TOML has no word for; names the place.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):  # pyright: ignore[reportUnknownArgumentType]
         raise InvalidValue(
             f"expected a mapping as the value, found {type(value).__name__}.", where=where
         )
@@ -218,10 +220,13 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         return value
     if kind is bool or kind is float or value is None:
         return value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         _check_depth(depth, where)
         table: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
+            if type(key) is str and key.isascii() and _is_plain(item):  # most of what is stored
+                table[key] = item
+                continue
             if not isinstance(key, str):
                 raise InvalidValue(
                     f"expected text as a key, found {type(key).__name__}.", where=where
@@ -234,6 +239,13 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         items = cast("Sequence[Any]", value)
         return [_checked(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
     return _scalar(value, where)
+
+
+def _is_plain(item: Any) -> bool:
+    kind: type[Any] = type(item)
+    if kind is str:
+        return bool(item.isascii())
+    return kind is bool or kind is float or (kind is int and item.bit_length() <= _BITS)
 
 
 def _scalar(value: Any, where: str) -> Any:

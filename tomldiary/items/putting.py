@@ -141,11 +141,13 @@ class ItemPuts:
         return errors
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
-        typed = [put for put in puts if is_typed(put.namespace)]
+        items: list[Put] = []
+        typed: list[Put] = []
+        for put in puts:
+            (typed if is_typed(put.namespace) else items).append(put)
         if typed:
             changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
             TypedEntries.within(self.diary, tx).apply(changes, timestamp())
-        items = [put for put in puts if not is_typed(put.namespace)]
         if items:
             apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
 
