@@ -242,7 +242,7 @@ def _checked(value: Any, where: str, depth: int) -> Any:
 
 
 def _is_plain(item: Any) -> bool:
-    kind: type[Any] = type(item)
+    kind: type[Any] = type(item)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
         return bool(item.isascii())
     return kind is bool or kind is float or (kind is int and item.bit_length() <= _BITS)
