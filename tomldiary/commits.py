@@ -14,6 +14,7 @@ from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
 from tomldiary.preferences import reserve_ids
 from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.toml.compare import changed_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -160,30 +161,26 @@ def prepare(
     )
     documents: dict[str, Document] = {}
     contents: dict[str, bytes] = {}
+    expected: dict[str, Token | None] = {}
+    broken: dict[str, Known] = {}
     for kind, (base, edit) in changed.items():
         if kind == "preferences" and base is not None and base.logged is not None:
             reserve_ids(edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
-        old = base.document if base is not None else NOTHING
-        if edit.base is old:
-            record.changes.extend([Change(kind, *span) for span in edit.spans])
-        else:
-            record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        record.bases[kind] = base.digest if base is not None else EMPTY
         record.results[kind] = encoded_digest(document.encoded)
-        if base is None or not base.problem:
+        if base is None:
+            old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
+        else:
+            old, record.bases[kind], expected[kind] = base.document, base.digest, base.token
+            replaces_save = replaces_save or base.is_merged
+        spans = edit.spans if edit.base is old else changed_spans(old.blocks, document.blocks)
+        record.changes.extend([Change(kind, *span) for span in spans])
+        if base is not None and base.problem:
+            broken[kind] = base
+        else:
             contents[kind] = document.encoded
-    broken = {
-        kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
-    }
-    commit = Commit(
-        contents,
-        {kind: base.token if base else None for kind, (base, _) in changed.items()},
-        [render_record(record)],
-        replaces_save=replaces_save
-        or any(base is not None and base.is_merged for base, _ in changed.values()),
-    )
+    commit = Commit(contents, expected, [render_record(record)], replaces_save)
     return Prepared(seq, commit, documents, record.results, broken)
 
 
