@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tomldiary.backends.base import Backend, Token
+    from tomldiary.logged_kinds import LoggedKinds
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Source
@@ -81,7 +82,9 @@ class Saves:
         return fresh
 
 
-def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
+def prepare_saves(
+    backend: Backend, user: str, changed: Changed, logged: LoggedKinds
+) -> Saves | None:
     """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
@@ -91,7 +94,7 @@ def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None
         return None  # the first thing that is known of this user
     seq = next_sequence(last)
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
-    record = _outside_changes(backend, user, changed, seq)
+    record = _outside_changes(backend, user, changed, seq, logged)
     if record is None:
         return None
     saves = {
@@ -127,6 +130,8 @@ def prepare(
     schema_name: str,
     *,
     replaces_save: bool = False,
+    seq: int = 0,
+    group: int = 0,
 ) -> Prepared:
     """Work out what is to be stored; the caller holds the user's lock.
 
@@ -137,13 +142,16 @@ def prepare(
         source: What history will say.
         schema_name: For new documents.
         replaces_save: Whether a save was stored just before.
+        seq: Its number; 0 is the one behind history's last.
+        group: See `Record.group`.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
-    seq = next_sequence(backend.last_record(user))
+    seq = seq or next_sequence(backend.last_record(user))
     record = Record(
         seq=seq,
+        group=group,
         type=source.type,
         changes=[],
         bases={},
@@ -187,12 +195,16 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     edit.put(("_meta",), meta, at_head=True)
 
 
-def _outside_changes(backend: Backend, user: str, changed: Changed, seq: int) -> Record | None:
+def _outside_changes(
+    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds
+) -> Record | None:
     """Return a record of what people (or another program) saved since history's end, if anything."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
     for kind, (base, _) in changed.items():
         if base is None:
-            last = Timeline(backend, user).last(kind) if seq > 1 else None
+            if seq == 1 or not logged.may_hold(user, kind):
+                continue
+            last = Timeline(backend, user).last(kind)
             if last is None or last.results[kind] == EMPTY:
                 continue
             # Somebody removed the file.
