@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
+from tomldiary.models import timestamp
+from tomldiary.writing.entries import render_turn
 from tomldiary.writing.journal import Journal
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _QUICK = (
     0.002  # seconds; a disk whose last syncs took no longer may be waited for on an idle event loop
 )
 _REMEMBERED = 16  # syncs
+_BUSY = 64  # turns; for so many, a loop that had other tasks is taken to have some still
 
 _logger = get_logger(__name__)
 
@@ -72,6 +75,7 @@ class Intake:
         self._has_adopted = False
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
+        self._busy = 0
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
@@ -83,6 +87,16 @@ class Intake:
         return not self._is_storing
 
     # Taking turns in
+
+    @staticmethod
+    def prepare(job: Job) -> None:
+        """Render a turn.
+
+        Raises:
+            InvalidValue: A text that no file can store.
+        """
+        job.time = timestamp()
+        job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
         """Have a turn stored soon; the caller holds the state."""
@@ -100,9 +114,20 @@ class Intake:
         """
         if self._is_storing or self._pending or self._journal is None or not self._took:
             return False
-        if self._sync and (max(self._took) > _QUICK or len(asyncio.all_tasks(loop)) > 1):
+        if self._sync and (max(self._took) > _QUICK or not self._is_alone(loop)):
             return False
         self._is_storing, self._in_batch = True, 1
+        return True
+
+    def _is_alone(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Tell whether the calling task is the only one of its loop; who says so has looked just now."""
+        if self._busy:
+            self._busy -= 1
+            return False
+        if len(asyncio.all_tasks(loop)) > 1:
+            # A look goes through all tasks, and a server has thousands: not for every turn.
+            self._busy = _BUSY
+            return False
         return True
 
     def store_here(self, job: Job) -> bool:

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Conflict, WriterBusy
-from tomldiary.models import timestamp
 from tomldiary.writing.job import Job
 
 if TYPE_CHECKING:
@@ -125,10 +124,7 @@ class Reception:
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
         if self.intake is not None:
-            from tomldiary.writing.entries import render_turn  # noqa: PLC0415 - not for queues in memory
-
-            job.time = timestamp()
-            job.rendered = render_turn(turn, operation, job.time)
+            self.intake.prepare(job)
         elif self._backend is not None:
             job.epoch = self._backend.epoch(turn.user_id)
         return job
