@@ -24,8 +24,8 @@ from tomldiary.operations import (
     from_dict,
     to_table,
 )
+from tomldiary.writing import intake, ownership
 from tomldiary.writing import journal as journal_module
-from tomldiary.writing import ownership
 from tomldiary.writing.entries import render_operations, render_turn, split_entries, turn_of
 from tomldiary.writing.job import Job
 from tomldiary.writing.journal import Journal
@@ -365,6 +365,53 @@ def test_those_who_come_during_a_sync_share_the_next_one(tmp_path, monkeypatch):
         return await writer.close(drain=False)
 
     assert asyncio.run(use())["pending"] == 51
+
+
+def test_a_turn_is_synced_on_the_event_loop_only_while_nobody_else_is_there(tmp_path, monkeypatch):
+    """Handing it to a thread and back would take as long again as a quick disk; others are not held up for it."""
+    places, looks = [], []
+    real = asyncio.all_tasks
+
+    def quick(_descriptor):
+        places.append(threading.current_thread())
+
+    def all_tasks(loop=None):
+        looks.append(loop)
+        return real(loop)
+
+    monkeypatch.setattr(os, "fdatasync", quick)
+    monkeypatch.setattr(intake, "_QUICK", LONG)  # whatever else this machine is doing
+    monkeypatch.setattr(asyncio, "all_tasks", all_tasks)
+    here = threading.current_thread()
+
+    async def submit(writer, count):
+        places.clear()
+        looks.clear()
+        for number in range(count):
+            assert (await writer.submit("alice", "s", f"{number}", "ok")).is_stored
+        assert len(places) == count  # a sync for each, wherever it is
+
+    async def use():
+        writer = MemoryWriter(Diary(tmp_path, agent=hang))
+        await submit(writer, 5)
+        assert places[0] is not here
+        assert set(places[1:]) == {here}
+        other = asyncio.create_task(asyncio.Event().wait())
+        await submit(writer, 50)
+        assert here not in places
+        assert len(looks) == 1  # nor are all tasks of a server gone through for each turn
+        other.cancel()
+        await asyncio.wait([other])
+        await submit(writer, 50)
+        assert places[-1] is here
+        monkeypatch.setattr(
+            intake, "_QUICK", 0.0
+        )  # a slow disk is not waited for, whoever else is there
+        await submit(writer, 5)
+        assert here not in places
+        await writer.close(drain=False)
+
+    asyncio.run(use())
 
 
 def test_submit_nowait_does_not_wait_for_the_disk(tmp_path, monkeypatch):

@@ -130,22 +130,18 @@ class Intake:
             return False
         return True
 
-    def store_here(self, job: Job) -> bool:
-        """Store one turn in this thread; False if somebody forgets something in the journal just now."""
-        is_stored = False
+    def store_here(self, job: Job) -> None:
+        """Store one turn in this thread; in the journal's, if somebody forgets something in it just now."""
+        goes_on = True
         try:
-            is_stored = self._store([job], wait=False)
+            goes_on = self._store([job], wait=False)
         finally:
-            with self._state:
-                if not is_stored and self._in_batch:
-                    self._pending.insert(0, job)
-                    self._in_batch = 0
-                self._is_storing = bool(self._pending)
-                if self._is_storing:
-                    self._flusher.submit(self._flush)
-                else:
-                    self._state.notify_all()
-        return is_stored
+            if goes_on:
+                with self._state:
+                    if self._in_batch:
+                        self._pending.insert(0, job)
+                        self._in_batch = 0
+                self._flusher.submit(self._flush)
 
     def take_back(self, job: Job) -> bool:
         """Forget a turn that is not being stored yet; the caller holds the state."""
@@ -164,7 +160,8 @@ class Intake:
     # In the journal's own thread
 
     def _flush(self) -> None:
-        while True:
+        goes_on = True
+        while goes_on:
             if not self._has_adopted:
                 # First: what was submitted before a crash comes before what is submitted now.
                 self._has_adopted = True
@@ -172,22 +169,23 @@ class Intake:
             with self._state:
                 batch, self._pending = self._pending, []
                 self._in_batch = len(batch)
-                if not batch and self._has_adopted:
-                    self._is_storing = False
-                    self._state.notify_all()
-                    return
+                if not batch:
+                    goes_on = self._ends_batch()
             if batch:
-                self._store(batch)
+                goes_on = self._store(batch)
 
     def _store(self, jobs: list[Job], *, wait: bool = True) -> bool:
-        """Store turns; those that cannot be are refused, and a later sync never counts for them."""
-        begin = time.perf_counter()
+        """Store turns, and tell whether there is more to be done; without `wait` these may be.
+
+        Those that cannot be stored are refused, and a later sync never counts for them.
+        """
         try:
             if self._journal is None:
                 self._journal = Journal.create(self.root, sync=self._sync)
                 self.journals.append(self._journal)
+            begin = time.perf_counter()
             if not self._journal.append_turns(jobs, self._backend.epoch, wait=wait):
-                return False
+                return True
             try:
                 self._journal.sync()
             except BaseException:
@@ -196,16 +194,25 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - it is told to each of them
             if self._journal is not None and self._journal.problem is not None:
                 self._journal = None  # the next turn begins another one
-            with self._state:
-                self._in_batch = 0
-                self._refuse(jobs, error)
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
-            return True
+            with self._state:
+                self._refuse(jobs, error)
+                return self._ends_batch()
         self._took.append(time.perf_counter() - begin)
         with self._state:
-            self._in_batch = 0
             self._deliver(jobs)
-        return True
+            return self._ends_batch()
+
+    def _ends_batch(self) -> bool:
+        """Tell whether somebody came meanwhile; the caller holds the state, and goes on if so.
+
+        Who waited for this batch is woken by now: a caller that is alone finds nobody storing.
+        """
+        self._in_batch = 0
+        self._is_storing = bool(self._pending) or not self._has_adopted
+        if not self._is_storing:
+            self._state.notify_all()
+        return self._is_storing
 
     def _adopt(self) -> None:
         try:

@@ -94,15 +94,14 @@ class Reception:
                 # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
                 # its submitter could be overtaken.
                 await asyncio.wrap_future(room)
-            if is_here and intake is not None and not intake.store_here(job):
+            if is_here and intake is not None:
+                intake.store_here(job)
                 await job.receipt.astored()
             elif job.waiter is not None:
                 await job.waiter[1]
         except asyncio.CancelledError:
             self._take_back(job, room)
             raise
-        if is_here:
-            job.receipt.check_stored()
         return job.receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
