@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import tomllib
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -29,6 +30,7 @@ from tomldiary.writing import journal as journal_module
 from tomldiary.writing.entries import render_operations, render_turn, split_entries, turn_of
 from tomldiary.writing.job import Job
 from tomldiary.writing.journal import Journal
+from tomldiary.writing.locked import lock_file
 
 LONG = 30
 
@@ -367,6 +369,26 @@ def test_those_who_come_during_a_sync_share_the_next_one(tmp_path, monkeypatch):
     assert asyncio.run(use())["pending"] == 51
 
 
+def test_a_look_for_dead_writers_that_is_asked_for_during_a_sync_comes_after_it(
+    tmp_path, monkeypatch
+):
+    diary = Diary(tmp_path, agent=remember)
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        syncs = Counting(monkeypatch)
+        syncs.go_on.clear()
+        writer.submit_nowait(Turn("alice", "s", "walks", "ok"))
+        assert syncs.began.acquire(timeout=LONG)
+        dead = Journal.create(root_of(tmp_path), sync=False)
+        dead.append_turns(jobs_of("left behind", user="bob"), first_epoch)
+        die(dead)
+        writer.look_for_dead_writers()
+        syncs.go_on.set()
+        assert writer.flush(LONG)
+        assert writer.stats()["recovered"] == 1
+    assert "left behind" in diary.user("bob").render()
+
+
 def test_a_turn_is_synced_on_the_event_loop_only_while_nobody_else_is_there(tmp_path, monkeypatch):
     """Handing it to a thread and back would take as long again as a quick disk; others are not held up for it."""
     places, looks = [], []
@@ -412,6 +434,38 @@ def test_a_turn_is_synced_on_the_event_loop_only_while_nobody_else_is_there(tmp_
         await writer.close(drain=False)
 
     asyncio.run(use())
+
+
+def test_whoever_forgets_in_the_journal_holds_no_event_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+    monkeypatch.setattr(intake, "_QUICK", LONG)
+    looked = []
+
+    async def use():
+        writer = MemoryWriter(Diary(tmp_path, agent=hang))
+        for number in range(3):
+            await writer.submit("alice", "s", f"{number}", "ok")
+        [path] = root_of(tmp_path).glob("*/*.toml")
+        forgetting = ExitStack()
+        forgetting.enter_context(lock_file(path))
+
+        def let_go():
+            looked.append(writer.stats()["loss_window"])
+            forgetting.close()
+
+        asyncio.get_running_loop().call_later(0.02, let_go)
+        in_any_case = threading.Timer(LONG / 6, forgetting.close)
+        in_any_case.start()
+        async with asyncio.timeout(LONG):
+            # The only task of the loop: it would store the turn itself.
+            assert (await writer.submit("alice", "s", "last", "ok")).is_stored
+        in_any_case.cancel()
+        return await writer.close(drain=False), path
+
+    stats, path = asyncio.run(use())
+    assert looked == [1]
+    assert (stats["pending"], stats["loss_window"]) == (4, 0)
+    assert path.read_bytes().count(b"[[turn]]") == 4
 
 
 def test_submit_nowait_does_not_wait_for_the_disk(tmp_path, monkeypatch):
