@@ -16,11 +16,13 @@ from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known, is_being_saved
 from tomldiary.preferences import reserve_ids
 from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.toml.compare import changed_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tomldiary.backends.base import Backend, Token
+    from tomldiary.logged_kinds import LoggedKinds
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Source
@@ -84,7 +86,9 @@ class Saves:
         return fresh
 
 
-def prepare_saves(backend: Backend, user: str, changed: Changed, patience: float) -> Saves | None:
+def prepare_saves(
+    backend: Backend, user: str, changed: Changed, logged: LoggedKinds, patience: float
+) -> Saves | None:
     """Work out what people saved since history's end, if anything; the caller holds the user's lock.
 
     Raises:
@@ -93,9 +97,12 @@ def prepare_saves(backend: Backend, user: str, changed: Changed, patience: float
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
         return None
-    seq = next_sequence(backend.last_record(user))
+    last = backend.last_record(user)
+    if last is None and not any(known):
+        return None  # the first thing that is known of this user
+    seq = next_sequence(last)
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
-    record = _outside_changes(backend, user, changed, seq, patience)
+    record = _outside_changes(backend, user, changed, seq, logged, patience)
     if record is None:
         return None
     saves = {
@@ -131,6 +138,8 @@ def prepare(
     schema_name: str,
     *,
     replaces_save: bool = False,
+    seq: int = 0,
+    group: int = 0,
 ) -> Prepared:
     """Work out what is to be stored; the caller holds the user's lock.
 
@@ -141,13 +150,16 @@ def prepare(
         source: What history will say.
         schema_name: For new documents.
         replaces_save: Whether a save was stored just before.
+        seq: Its number; 0 is the one behind history's last.
+        group: See `Record.group`.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
-    seq = next_sequence(backend.last_record(user))
+    seq = seq or next_sequence(backend.last_record(user))
     record = Record(
         seq=seq,
+        group=group,
         type=source.type,
         changes=[],
         bases={},
@@ -160,30 +172,26 @@ def prepare(
     )
     documents: dict[str, Document] = {}
     contents: dict[str, bytes] = {}
+    expected: dict[str, Token | None] = {}
+    broken: dict[str, Known] = {}
     for kind, (base, edit) in changed.items():
         if kind == "preferences" and base is not None and base.logged is not None:
             reserve_ids(edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
-        old = base.document if base is not None else NOTHING
-        if edit.base is old:
-            record.changes.extend([Change(kind, *span) for span in edit.spans])
-        else:
-            record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        record.bases[kind] = base.digest if base is not None else EMPTY
         record.results[kind] = encoded_digest(document.encoded)
-        if base is None or not base.problem:
+        if base is None:
+            old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
+        else:
+            old, record.bases[kind], expected[kind] = base.document, base.digest, base.token
+            replaces_save = replaces_save or base.is_merged
+        spans = edit.spans if edit.base is old else changed_spans(old.blocks, document.blocks)
+        record.changes.extend([Change(kind, *span) for span in spans])
+        if base is not None and base.problem:
+            broken[kind] = base
+        else:
             contents[kind] = document.encoded
-    broken = {
-        kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
-    }
-    commit = Commit(
-        contents,
-        {kind: base.token if base else None for kind, (base, _) in changed.items()},
-        [render_record(record)],
-        replaces_save=replaces_save
-        or any(base is not None and base.is_merged for base, _ in changed.values()),
-    )
+    commit = Commit(contents, expected, [render_record(record)], replaces_save)
     return Prepared(seq, commit, documents, record.results, broken)
 
 
@@ -196,13 +204,15 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
 
 
 def _outside_changes(
-    backend: Backend, user: str, changed: Changed, seq: int, patience: float
+    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds, patience: float
 ) -> Record | None:
     """Return a record of what people (or another program) saved since history's end, if anything."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
     for kind, (base, _) in changed.items():
         if base is None:
-            last = Timeline(backend, user).last(kind) if seq > 1 else None
+            if seq == 1 or not logged.may_hold(user, kind):
+                continue
+            last = Timeline(backend, user).last(kind)
             if last is None or last.results[kind] == EMPTY:
                 continue
             _wait_for_return(backend, user, kind, patience)

@@ -73,19 +73,19 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     """
     place = backend.place(user, kind)
     young = _age(stored.token) < _YOUNG
-    text_digest = digest(stored.text)
     timeline = Timeline(backend, user)
     last = timeline.last(kind)
     if (
         cached is not None
         and cached.is_logged
         and not cached.problem
-        and cached.digest == text_digest
+        and cached.document.text == stored.text
         # Somebody may have put back what we know while others wrote.
         and last is not None
-        and last.results[kind] == text_digest
+        and last.results[kind] == cached.digest
     ):
-        return Known(stored.token, cached.document, text_digest, is_logged=True, is_young=young)
+        return Known(stored.token, cached.document, cached.digest, is_logged=True, is_young=young)
+    text_digest = digest(stored.text)
     try:
         document = Document.parse(stored.text, path=place)
         check_version(document, place)

@@ -48,6 +48,7 @@ from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import (
     is_older_than_the_system,
     roll_forward,
+    stored_together,
     sweep,
     window_records,
 )
@@ -56,7 +57,7 @@ from tomldiary.backends.segments import (
     append_records,
     read_records,
 )
-from tomldiary.backends.settling import opens_window, settle
+from tomldiary.backends.settling import opens_window, room_of_window, settle
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, YOUNG, UserFolders
 from tomldiary.errors import (
@@ -295,6 +296,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
             ) from error
         return tokens
 
+    def room(self, seq: int) -> int:
+        """Return how many transactions the window of transaction `seq` has room for, from that one on."""
+        return room_of_window(seq)
+
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
         try:
@@ -360,6 +365,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
             was_cut = is_older_than_the_system(record)
             if staged or was_cut:
                 records = window_records(folder) if was_cut else [record]
+                records = stored_together(folder, records)
                 roll_forward(folder, records, partial(self._temp_name, str(folder)))
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1

@@ -23,7 +23,7 @@ from tomldiary.backends.layout import is_as_staged, make_parent, target_of
 from tomldiary.backends.segments import read_records
 from tomldiary.backends.settling import window
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.history import parse_record, redo
+from tomldiary.history import is_snapshot, next_sequence, parse_record, redo
 from tomldiary.logging import get_logger
 from tomldiary.timeline import EMPTY, Timeline
 
@@ -33,7 +33,13 @@ if TYPE_CHECKING:
 
     from tomldiary.history import Record
 
-__all__ = ["is_older_than_the_system", "roll_forward", "sweep", "window_records"]
+__all__ = [
+    "is_older_than_the_system",
+    "roll_forward",
+    "stored_together",
+    "sweep",
+    "window_records",
+]
 
 _logger = get_logger(__name__)
 _ATTEMPTS = 3  # somebody who saves all the time is not waited for
@@ -61,6 +67,21 @@ def window_records(folder: Path) -> list[Record]:
     return found
 
 
+def stored_together(folder: Path, records: list[Record]) -> list[Record]:
+    """Return records, newest first, with those in front of them that were stored at once with the newest."""
+    group = records[0].group if records else 0
+    found = list(records)
+    for text in read_records(folder / "history") if group else ():
+        if is_snapshot(text) or found[-1].seq <= group:
+            break
+        try:
+            if next_sequence(text) <= found[-1].seq:
+                found.append(parse_record(text))
+        except InvalidTOML:
+            break  # see above
+    return found
+
+
 def roll_forward(
     folder: Path, records: list[Record], staged_as: Callable[[str, bytes, int], str]
 ) -> None:
@@ -80,10 +101,12 @@ def roll_forward(
         found = read_file(target)
         if found is not None:
             text = _brought_forward(folder, kind, steps, found[0])
-        elif steps[0] is records[0] and steps[0].bases[kind] == EMPTY:
-            text = redo("", steps[0], kind)
         else:
-            continue  # its name was on the disk: somebody has removed it since
+            newest = records[0]
+            steps = [record for record in steps if record.seq >= (newest.group or newest.seq)]
+            if not steps or steps[-1].bases[kind] != EMPTY:
+                continue  # its name was on the disk: somebody has removed it since
+            text = _redone("", kind, steps)
         if text is None:
             continue
         make_parent(str(folder), kind, sync=True)
