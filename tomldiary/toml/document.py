@@ -96,6 +96,13 @@ class Document:
         return self.text.isascii()
 
     @property
+    def size(self) -> int:
+        """How many characters the text has."""
+        if self._text is None and self._encoded is not None:
+            return len(self._encoded)  # see `is_ascii`
+        return len(self.text)
+
+    @property
     def encoded(self) -> bytes:
         """The text in UTF-8."""
         if self._encoded is None:
