@@ -217,8 +217,9 @@ class LocalBackend(UserFolders, AsyncVerbs):
         staged: _Staged = {}
         try:
             synced = self._synced.of(user, folder)
-            newest, last = self._tail(user)
-            opens = self._sync and opens_window(next_sequence(last) - 1, seq)
+            first = next_sequence(commit.records[0]) - 1
+            tail = self._tails.numbered(user, f"{folder}/history", first)
+            opens = self._sync and opens_window(first - 1, seq)
             if opens:
                 self.settle(user)
             # Some of its records may be in the window before, for which nobody answers from now on.
@@ -236,7 +237,12 @@ class LocalBackend(UserFolders, AsyncVerbs):
             raise
         try:
             segment, token = append_records(
-                f"{folder}/history", newest, commit.records, sync=self._sync, known=synced.segment
+                f"{folder}/history",
+                tail.segment if tail is not None else None,
+                commit.records,
+                sync=self._sync,
+                known=synced.segment,
+                size=tail.token[2] if tail is not None else 0,
             )
         except OSError as error:
             self._drop(staged)

@@ -66,7 +66,13 @@ def new_segment(folder: Path, newest: Path | None) -> Path:
 
 
 def append_records(
-    folder: str, newest: str | None, records: list[str], *, sync: bool, known: str = ""
+    folder: str,
+    newest: str | None,
+    records: list[str],
+    *,
+    sync: bool,
+    known: str = "",
+    size: int = 0,
 ) -> tuple[str, FileToken]:
     """Append records; on failure the segment is as before.
 
@@ -76,6 +82,7 @@ def append_records(
         records: The texts, oldest first.
         sync: Whether they are to be on the disk when this returns.
         known: The segment whose name is known to be on the disk.
+        size: Bytes in the newest segment.
 
     Returns:
         The segment that holds them, and its version.
@@ -86,7 +93,7 @@ def append_records(
     """
     data = "".join(records).encode()
     path = newest
-    if path is not None and os.stat(path).st_size + len(data) > SEGMENT_BYTES:  # noqa: PTH116 - hot
+    if path is not None and size + len(data) > SEGMENT_BYTES:
         path = None
         if sync:
             # Its last record may be of a process that was killed before it could.
@@ -96,7 +103,7 @@ def append_records(
         path = str(new_segment(Path(folder), Path(newest) if newest else None))
     descriptor = os.open(path, _FLAGS, 0o600)
     try:
-        size = os.fstat(descriptor).st_size
+        size = os.fstat(descriptor).st_size  # what counts, should it have to be taken back
         if size == 0:
             os.fchmod(descriptor, 0o600)
         try:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from tomldiary.backends.files import FileToken, file_token, folder_time
 from tomldiary.backends.segments import cut_off, last_record, newest_segment
+from tomldiary.history import next_sequence
 
 __all__ = ["HistoryTails"]
 
@@ -45,11 +46,23 @@ class HistoryTails:
         if tail is not None and file_token(tail.segment) != tail.token:
             self._tails.pop(user, None)
 
+    def numbered(self, user: str, place: str, seq: int) -> _Tail | None:
+        """Return the end of a history that transaction `seq` is to follow; None if there is no history.
+
+        Whoever gave it that number has looked under the lock that is held now.
+        """
+        tail = self._tails.get(user)
+        if tail is not None and next_sequence(tail.record) == seq:
+            return tail
+        self.of(user, place)
+        return self._tails.get(user)
+
     def of(self, user: str, place: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
         cached = self._tails.get(user)
         changed = folder_time(place)
         if not changed:
+            self.drop(user)
             return None, None
         if (
             cached is not None
@@ -59,6 +72,7 @@ class HistoryTails:
             return cached.segment, cached.record
         newest = newest_segment(Path(place))
         if newest is None:
+            self.drop(user)
             return None, None
         record, end = last_record(newest)
         if end < newest.stat().st_size:
