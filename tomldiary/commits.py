@@ -191,7 +191,9 @@ def prepare(
             broken[kind] = base
         else:
             contents[kind] = document.encoded
-    commit = Commit(contents, expected, [render_record(record)], replaces_save)
+    commit = Commit(
+        contents, expected, [render_record(record)], replaces_save, fingerprints=record.results
+    )
     return Prepared(seq, commit, documents, record.results, broken)
 
 

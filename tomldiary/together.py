@@ -179,10 +179,17 @@ class _Group:
     def prepared(self) -> Prepared:
         """Return all of them as one that is ready to be stored."""
         documents: dict[str, Document] = {kind: each.document for kind, each in self.known.items()}
+        results = {kind: each.digest for kind, each in self.known.items()}
         return Prepared(
             self.first + len(self.records) - 1,
-            Commit(self.contents, self.expected, self.records, replaces_save=self.replaces_save),
+            Commit(
+                self.contents,
+                self.expected,
+                self.records,
+                self.replaces_save,
+                fingerprints=results,
+            ),
             documents,
-            {kind: each.digest for kind, each in self.known.items()},
+            results,
             {},
         )

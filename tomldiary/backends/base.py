@@ -68,6 +68,8 @@ class Commit:
     """History records to append, oldest first."""
     replaces_save: bool = False
     """Whether a person's save gives way: should a power cut bring its file back, it would be merged again."""
+    fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the contents, as far as they are known."""
 
     @property
     def texts(self) -> dict[str, str]:

@@ -11,8 +11,8 @@ import re
 import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING
-from zlib import crc32
 
+from tomldiary.backends.base import encoded_digest
 from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.remembered import let_go_on_forget
@@ -43,6 +43,7 @@ JOB_NAME = f"{JOB_PREFIX}.toml"
 OWNER_NAME = "owner.toml"
 """The file that says whose folder it is, where the folder's name cannot."""
 _SUFFIX = ".toml"
+_MARK = 8  # digits of a fingerprint that a staged file's name shows
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
 _STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.\d+-")
@@ -68,7 +69,7 @@ def checked_kind(kind: str) -> str:
     return kind
 
 
-def staged_name(kind: str, data: bytes, seq: int, number: int) -> str:
+def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str = "") -> str:
     """Return the name under which a document is staged.
 
     Args:
@@ -76,9 +77,11 @@ def staged_name(kind: str, data: bytes, seq: int, number: int) -> str:
         data: Its content.
         seq: The transaction that it belongs to.
         number: Makes the name this process's only one.
+        fingerprint: The content's, if it is known.
     """
     name = kind.replace("%", "%25").replace("/", "%2f")
-    return f"{STAGED}{os.getpid()}-{seq}.{crc32(data):08x}.{number}-{name}.tmp"
+    mark = (fingerprint or encoded_digest(data))[:_MARK]
+    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
 
 
 def is_as_staged(name: str, data: bytes, newest: int) -> bool:
@@ -92,7 +95,7 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
     found = _STAGED.match(name)
     if found is None:
         return True
-    return int(found[1]) > newest or f"{crc32(data):08x}" == found[2]
+    return int(found[1]) > newest or encoded_digest(data)[:_MARK] == found[2]
 
 
 def target_of(staged: str) -> str:

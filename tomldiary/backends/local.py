@@ -228,7 +228,8 @@ class LocalBackend(UserFolders, AsyncVerbs):
             for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
-                temp = self._temp_name(folder, kind, data, seq)
+                mark = commit.fingerprints.get(kind, "")
+                temp = self._temp_name(folder, kind, data, seq, mark)
                 staged[kind] = temp, write_new(temp, data, sync=is_split)
         except BaseException as error:
             self._drop(staged)
@@ -266,8 +267,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
         return tokens
 
-    def _temp_name(self, folder: str, kind: str, data: bytes, seq: int) -> str:
-        return f"{folder}/{staged_name(kind, data, seq, next(self._names))}"
+    def _temp_name(
+        self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
+    ) -> str:
+        return f"{folder}/{staged_name(kind, data, seq, next(self._names), fingerprint)}"
 
     @staticmethod
     def _drop(staged: _Staged) -> None:
