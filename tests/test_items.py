@@ -120,6 +120,22 @@ def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_pat
         pass
 
 
+def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    folder = tmp_path / "m/alice"
+    while not store._typed._without:  # until the folder is old enough for its time to be trusted
+        assert namespaces(store) == [NS]
+    (folder / "preferences.toml").write_text('[preferences.likes.mine]\ntext = "by hand"\n')
+    likes = ("alice", "diary", "preferences", "likes")
+    assert namespaces(store) == [likes, NS]
+    (folder / "preferences.toml").unlink()
+    store._typed._without.clear()
+    while not store._typed._without:
+        assert namespaces(store) == [NS]
+    Diary(tmp_path / "m").user("alice").add_episode("in", "out", session_id="s")
+    assert namespaces(store) == [("alice", "diary", "episodes"), NS]
+
+
 def test_a_folder_is_never_taken_for_a_file(store):
     for namespace in [
         ("alice", "b.toml", "x"),
@@ -375,6 +391,18 @@ def test_forgetting_a_session_takes_its_items_out_of_files_and_history(store, di
     assert b"likes tea" in left
     assert get(store, NS, "changed").value == {"text": "first words"}
     assert found(store, NS, query="walnut") == []
+
+
+def test_forgetting_a_source_takes_the_items_that_name_it(store, diary, tmp_path):
+    put(store, NS, "kept", {"text": "likes tea"})
+    with (tmp_path / "m/alice/items/memories.toml").open("a") as file:
+        file.write('\n[items.told]\ntext = "walnut allergy"\n_source = "s1#2"\n')
+    assert diary.user("alice").forget(source="s1#1").entries == 0
+    assert get(store, NS, "told").value == {"text": "walnut allergy"}
+    assert diary.user("alice").forget(source="s1").entries == 1
+    assert get(store, NS, "told") is None
+    assert get(store, NS, "kept").value == {"text": "likes tea"}
+    assert b"walnut" not in everything_on_disk(tmp_path / "m")
 
 
 def test_forgetting_everything_or_what_is_old_covers_items(store, diary, tmp_path):

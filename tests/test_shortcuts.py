@@ -26,6 +26,7 @@ from tomldiary.locks import UserLocks
 from tomldiary.preferences import PreferenceRules, Preferences
 from tomldiary.similarity import normalise
 from tomldiary.timeline import Timeline
+from tomldiary.toml import compare, index
 from tomldiary.toml.document import Document
 
 TEXT = st.text(
@@ -71,7 +72,10 @@ def test_a_record_in_other_words_is_read_as_well():
 
 
 @pytest.mark.parametrize("word", ["plain", "grün 🌱"])
-def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
+@pytest.mark.parametrize("many", [2, 1000])
+def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monkeypatch):
+    monkeypatch.setattr(index, "_MANY", many)  # a document that is large to the quick ways
+    monkeypatch.setattr(compare, "_STRIDE", many)
     choose = random.Random(7)
     document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
     for step in range(60):
@@ -92,6 +96,9 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word):
         changes = [Change("p", *span) for span in edit.spans]
         assert changes == block_changes("p", document.blocks, after.blocks)
         assert redo(document.text, Record(1, "", changes, {}, {}), "p") == joined
+        for each in (document, after):
+            assert dict(each.index) == {block.path: block for block in each.blocks if block.path}
+        assert len(after.index) == len(after.blocks) - 1
         document = after
 
 

@@ -5,25 +5,31 @@ What people (or another program) saved since history's end is stored first, as a
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import Commit, digest, encoded_digest
+from tomldiary.errors import Conflict
 from tomldiary.history import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.models import FORMAT_VERSION
-from tomldiary.outside import NOTHING, Known
+from tomldiary.outside import NOTHING, Known, is_being_saved
 from tomldiary.preferences import reserve_ids
 from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.toml.compare import changed_spans
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from tomldiary.backends.base import Backend, Token
+    from tomldiary.logged_kinds import LoggedKinds
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Source
 
 __all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_saves"]
+
+_GLANCE = 0.05  # seconds between two looks for a file that is gone
 
 Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: what was known before, and the edit."""
@@ -80,14 +86,23 @@ class Saves:
         return fresh
 
 
-def prepare_saves(backend: Backend, user: str, changed: Changed) -> Saves | None:
-    """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
+def prepare_saves(
+    backend: Backend, user: str, changed: Changed, logged: LoggedKinds, patience: float
+) -> Saves | None:
+    """Work out what people saved since history's end, if anything; the caller holds the user's lock.
+
+    Raises:
+        Conflict: A document that was gone is back, or may come back in longer than `patience` seconds.
+    """
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
         return None
-    seq = next_sequence(backend.last_record(user))
+    last = backend.last_record(user)
+    if last is None and not any(known):
+        return None  # the first thing that is known of this user
+    seq = next_sequence(last)
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
-    record = _outside_changes(backend, user, changed, seq)
+    record = _outside_changes(backend, user, changed, seq, logged, patience)
     if record is None:
         return None
     saves = {
@@ -123,6 +138,8 @@ def prepare(
     schema_name: str,
     *,
     replaces_save: bool = False,
+    seq: int = 0,
+    group: int = 0,
 ) -> Prepared:
     """Work out what is to be stored; the caller holds the user's lock.
 
@@ -133,13 +150,16 @@ def prepare(
         source: What history will say.
         schema_name: For new documents.
         replaces_save: Whether a save was stored just before.
+        seq: Its number; 0 is the one behind history's last.
+        group: See `Record.group`.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
-    seq = next_sequence(backend.last_record(user))
+    seq = seq or next_sequence(backend.last_record(user))
     record = Record(
         seq=seq,
+        group=group,
         type=source.type,
         changes=[],
         bases={},
@@ -152,30 +172,26 @@ def prepare(
     )
     documents: dict[str, Document] = {}
     contents: dict[str, bytes] = {}
+    expected: dict[str, Token | None] = {}
+    broken: dict[str, Known] = {}
     for kind, (base, edit) in changed.items():
         if kind == "preferences" and base is not None and base.logged is not None:
             reserve_ids(edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
-        old = base.document if base is not None else NOTHING
-        if edit.base is old:
-            record.changes.extend([Change(kind, *span) for span in edit.spans])
-        else:
-            record.changes.extend(block_changes(kind, old.blocks, document.blocks))
-        record.bases[kind] = base.digest if base is not None else EMPTY
         record.results[kind] = encoded_digest(document.encoded)
-        if base is None or not base.problem:
+        if base is None:
+            old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
+        else:
+            old, record.bases[kind], expected[kind] = base.document, base.digest, base.token
+            replaces_save = replaces_save or base.is_merged
+        spans = edit.spans if edit.base is old else changed_spans(old.blocks, document.blocks)
+        record.changes.extend([Change(kind, *span) for span in spans])
+        if base is not None and base.problem:
+            broken[kind] = base
+        else:
             contents[kind] = document.encoded
-    broken = {
-        kind: base for kind, (base, _) in changed.items() if base is not None and base.problem
-    }
-    commit = Commit(
-        contents,
-        {kind: base.token if base else None for kind, (base, _) in changed.items()},
-        [render_record(record)],
-        replaces_save=replaces_save
-        or any(base is not None and base.is_merged for base, _ in changed.values()),
-    )
+    commit = Commit(contents, expected, [render_record(record)], replaces_save)
     return Prepared(seq, commit, documents, record.results, broken)
 
 
@@ -187,14 +203,19 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     edit.put(("_meta",), meta, at_head=True)
 
 
-def _outside_changes(backend: Backend, user: str, changed: Changed, seq: int) -> Record | None:
+def _outside_changes(
+    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds, patience: float
+) -> Record | None:
     """Return a record of what people (or another program) saved since history's end, if anything."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
     for kind, (base, _) in changed.items():
         if base is None:
-            last = Timeline(backend, user).last(kind) if seq > 1 else None
+            if seq == 1 or not logged.may_hold(user, kind):
+                continue
+            last = Timeline(backend, user).last(kind)
             if last is None or last.results[kind] == EMPTY:
                 continue
+            _wait_for_return(backend, user, kind, patience)
             # Somebody removed the file.
             text = Timeline(backend, user).text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
@@ -208,3 +229,15 @@ def _outside_changes(backend: Backend, user: str, changed: Changed, seq: int) ->
             saved.changes.append(Change(kind, 0, "", base.document.text))
             saved.bases[kind], saved.results[kind] = EMPTY, base.digest
     return saved if saved.results else None
+
+
+def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) -> None:
+    """Wait until a file that is gone was removed, and not only made way for what an editor is about to write."""
+    deadline = time.monotonic() + patience
+    while backend.token(user, kind) is None:
+        if not is_being_saved(backend, user, kind):
+            return
+        if time.monotonic() >= deadline:
+            raise Conflict(f"{backend.place(user, kind)} was taken away just now. Try again.")
+        time.sleep(_GLANCE)
+    raise Conflict(f"{backend.place(user, kind)} was saved by somebody just now.")

@@ -17,28 +17,30 @@ from tomldiary.errors import (
 )
 from tomldiary.history import next_sequence, render_record
 from tomldiary.known_documents import KnownDocuments
+from tomldiary.logged_kinds import LoggedKinds
 from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
 from tomldiary.timeline import Timeline
-from tomldiary.toml.document import Document
-from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, base_of, current_task, fingerprint
 from tomldiary.twins import OwnThread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
+    from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 
     from tomldiary.backends.base import Backend
+    from tomldiary.commits import Prepared
     from tomldiary.forgetting import ForgetReceipt, Selection
     from tomldiary.history import Record
+    from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
-__all__ = ["Engine", "Source", "Transaction"]
+__all__ = ["ATTEMPTS", "Engine", "Source", "Transaction"]
 
 R = TypeVar("R")
 
-_ATTEMPTS = 20
+ATTEMPTS = 20
+"""How often a write is done again that somebody's save came in between of."""
 
 
 class Engine(KnownDocuments):
@@ -54,13 +56,16 @@ class Engine(KnownDocuments):
         super().__init__(backend)
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
-        name = render_value(schema_name)
-        self.template = Document.parse(
-            f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
-        )
+        meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
+        edit = NOTHING.edit()
+        edit.put(
+            ("_meta",), meta, at_head=True
+        )  # a table that is known to be ours is changed quicker
+        self.template = edit.done()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self.operations = DoneOperations(backend)
+        self.logged = LoggedKinds(backend)
 
     def document(self, user: str, kind: str) -> Document:
         """Return a document as it is now, in a transaction with its changes; empty if there is none.
@@ -149,7 +154,7 @@ class Engine(KnownDocuments):
             before = self.operations.repetition(user, source)
             if before is not None and on_repeat is not None:
                 return on_repeat(before)
-            for attempt in range(_ATTEMPTS):
+            for attempt in range(ATTEMPTS):
                 transaction = Transaction(self, user)
                 if patience is not None:
                     transaction.patience = patience
@@ -158,9 +163,9 @@ class Engine(KnownDocuments):
                 if not changed or before is not None:
                     return result
                 try:
-                    transaction.seq = self._commit(user, changed, source)
+                    transaction.seq = self._commit(user, changed, source, transaction.patience)
                 except Conflict:
-                    if attempt == _ATTEMPTS - 1:
+                    if attempt == ATTEMPTS - 1:
                         raise
                     continue
                 return result
@@ -198,7 +203,7 @@ class Engine(KnownDocuments):
                 transaction.edit(kind)
         changed = transaction.changed()
         if changed:
-            self._commit(user, changed, Source("put_back"))
+            self._commit(user, changed, Source("put_back"), transaction.patience)
 
     def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
         """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
@@ -282,25 +287,25 @@ class Engine(KnownDocuments):
     def _commit_rebased(self, user: str, transaction: Transaction, source: Source) -> None:
         """Commit; a save that came in meanwhile is merged, as the block cannot be run again."""
         changed = transaction.changed()
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(ATTEMPTS):
             if not changed:
                 return
             try:
-                self._commit(user, changed, source)
+                self._commit(user, changed, source, transaction.patience)
             except Conflict:
-                if attempt == _ATTEMPTS - 1:
+                if attempt == ATTEMPTS - 1:
                     raise
                 changed = {
-                    kind: self._rebase(user, kind, base, edit)
+                    kind: self._rebase(transaction, kind, base, edit)
                     for kind, (base, edit) in changed.items()
                 }
                 continue
             return
 
     def _rebase(
-        self, user: str, kind: str, base: Known | None, edit: Edit
+        self, transaction: Transaction, kind: str, base: Known | None, edit: Edit
     ) -> tuple[Known | None, Edit]:
-        now = self.load(user, kind)
+        now = self.settled(transaction.user, kind, transaction.patience)
         if now is None:
             return None, edit
         fresh = rebased(base_of(base), edit.peek(), now.document)
@@ -320,17 +325,15 @@ class Engine(KnownDocuments):
             before = self.operations.of(user).get(operation)
         return before[1] if before is not None else None
 
-    def _commit(self, user: str, changed: Changed, source: Source) -> int:
+    def _commit(self, user: str, changed: Changed, source: Source, patience: float) -> int:
         try:
-            return self._store(user, changed, source)
+            return self._store(user, changed, source, patience)
         except BackendError:
-            # What stands in the files and in history now is for the next look to find out.
-            for kind in changed:
-                self._cache.pop((user, kind), None)
+            self.look_again(user, changed)
             raise
 
-    def _store(self, user: str, changed: Changed, source: Source) -> int:
-        saved = prepare_saves(self.backend, user, changed)
+    def _store(self, user: str, changed: Changed, source: Source, patience: float) -> int:
+        saved = prepare_saves(self.backend, user, changed, self.logged, patience)
         if saved is not None:
             try:
                 tokens = self.backend.commit(user, saved.commit)
@@ -353,10 +356,24 @@ class Engine(KnownDocuments):
         prepared = prepare(
             self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
         )
+        self.store(user, prepared)
+        return prepared.seq
+
+    def look_again(self, user: str, kinds: Iterable[str]) -> None:
+        """Take nothing of documents for granted: what is in files and history now is for the next look to find out."""
+        for kind in kinds:
+            self._cache.pop((user, kind), None)
+
+    def store(self, user: str, prepared: Prepared) -> None:
+        """Commit what was prepared; the caller holds the user's lock.
+
+        Raises:
+            Conflict: A document was saved by somebody outside since.
+            BackendError: The storage failed; see `Backend.commit`.
+        """
         tokens = self.backend.commit(user, prepared.commit)
         for kind, known in prepared.known(tokens):
             if known is None:
                 self._cache.pop((user, kind), None)  # somebody's save stands there
             else:
                 self._remember((user, kind), known)
-        return prepared.seq

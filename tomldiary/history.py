@@ -85,6 +85,8 @@ class Record:
     content: str = ""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which a person's change displaced ours."""
+    group: int = 0
+    """Number of the first of the transactions that it was stored together with; 0: stored before them."""
 
 
 def render_record(record: Record) -> str:
@@ -100,6 +102,8 @@ def render_record(record: Record) -> str:
         for name in ("session", "actor", "reason", "operation", "content")
         if (value := getattr(record, name))
     ]
+    if record.group:
+        lines.append(f"group = {record.group}")
     if record.conflicts:
         lines.append(f"conflicts = {render_value(record.conflicts)}")
     lines += [f"base = {_table(record.bases)}", f"result = {_table(record.results)}", "changes = ["]
@@ -141,6 +145,7 @@ def parse_record(text: str) -> Record:
         operation=data.get("operation", ""),
         content=data.get("content", ""),
         conflicts=data.get("conflicts", []),
+        group=data.get("group", 0),
         bases=data["base"],
         results=data["result"],
         changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],
@@ -150,7 +155,7 @@ def parse_record(text: str) -> Record:
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\btnfr]|u[0-9a-f]{4}))*+"'
 _PAIR = rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})"
 _LINE = re.compile(
-    rf"(seq) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
+    rf"(seq|group) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
     rf"|(conflicts) = (\[(?:{_STRING}(?:, {_STRING})*)?\])\n|(changes) = \[\n"
 )
 _CHANGE = re.compile(
@@ -172,7 +177,7 @@ def _read_own(text: str, at: int) -> dict[str, Any] | None:
             return None
         at = line.end()
         if line[1]:
-            data["seq"] = int(line[2])
+            data[line[1]] = int(line[2])
         elif line[3]:
             data[line[3]] = _text(line[4])
         elif line[5]:

@@ -220,12 +220,14 @@ class Preferences:
                 raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
         if text is None:
             raise InvalidValue("a new preference needs text.", where=category)
-        same = self.same(category, text)
+        same, count = self.following(
+            category, Catalog, lambda catalog: (catalog.same(text), catalog.count)
+        )
         if same is not None:
             path, entry = cast("tuple[Any, Any]", self.find(category, same))
             count = self._change(path, entry, None, contexts, now, session, count_up=count_up)
             return Outcome("merged", category, same, count)
-        if self.count(category) >= self.rules.limit:
+        if count >= self.rules.limit:
             raise LimitReached(category, self.rules.limit)
         chosen = self._new_id(category, key)
         entry = {

@@ -21,7 +21,7 @@ from tomldiary.outside import NOTHING
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Mapping
 
     from tomldiary.engine import Engine
     from tomldiary.outside import Known
@@ -58,9 +58,17 @@ class Source:
 
 
 class Transaction:
-    """Changes to the documents of one user, on fresh state, under the user's lock."""
+    """Changes to the documents of one user, on fresh state, under the user's lock.
 
-    def __init__(self, engine: Engine, user: str) -> None:
+    Args:
+        engine: Commits it.
+        user: Whose memory.
+        before: Documents as transactions before this one leave them, which are stored together with it.
+    """
+
+    def __init__(
+        self, engine: Engine, user: str, before: Mapping[str, Known] | None = None
+    ) -> None:
         self.user = user
         self.engine = engine
         self.is_open = False
@@ -73,6 +81,7 @@ class Transaction:
         self.contents: list[str] = []
         self.seq: int | None = None
         """Its number, once it is committed."""
+        self._before: Mapping[str, Known] = before or {}
         self._edits: dict[str, Edit] = {}
         self._bases: dict[str, Known | None] = {}
 
@@ -91,8 +100,7 @@ class Transaction:
         """Return the edit of a document, which starts from what is stored now."""
         edit = self._edits.get(kind)
         if edit is None:
-            base = self.engine.settled(self.user, kind, self.patience)
-            self._bases[kind] = base
+            base = self._bases[kind] = self._settled(kind)
             edit = Edit(base.document if base is not None else self.engine.template)
             self.engine.undo_edits(kind, edit, base)
             self._edits[kind] = edit
@@ -101,15 +109,18 @@ class Transaction:
     def replace(self, kind: str, document: Document) -> None:
         """Let a document be another one; what it was stays in history."""
         if kind not in self._bases:
-            self._bases[kind] = self.engine.settled(self.user, kind, self.patience)
+            self._bases[kind] = self._settled(kind)
         self._edits[kind] = document.edit(is_changed=True)
+
+    def _settled(self, kind: str) -> Known | None:
+        known = self._before.get(kind)
+        return known or self.engine.settled(self.user, kind, self.patience)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
         edit = self._edits.get(kind)
         if edit is None:
-            base = self.engine.load(self.user, kind)
-            return base.document if base is not None else NOTHING
+            return base_of(self._before.get(kind) or self.engine.load(self.user, kind))
         return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
 
     def kinds(self) -> list[str]:

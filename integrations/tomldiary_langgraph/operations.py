@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.base import (
     GetOp,
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_written", "item", "operation", "result"]
 
-T = TypeVar("T", bound=Item)
+_OPERATIONS = (GetOp, PutOp, SearchOp, ListNamespacesOp)
 
 
 def operation(op: Op) -> Operation:
@@ -36,7 +36,7 @@ def operation(op: Op) -> Operation:
     Raises:
         ValueError: It is none, or a namespace has a label that LangGraph does not allow.
     """
-    if not isinstance(op, GetOp | SearchOp | PutOp | ListNamespacesOp):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+    if not isinstance(op, _OPERATIONS):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidValue(f"unknown operation: {type(op).__name__}.")
     _check_sequences(op)
     validate_op_namespace(op)
@@ -63,15 +63,20 @@ def result(answer: Answer) -> Result:
         return None
     if isinstance(answer, Stored):
         return item(answer)
-    return [
-        _item(SearchItem, each, score=each.score) if isinstance(each, Stored) else each
-        for each in cast("list[Any]", answer)
-    ]
+    if not answer or not isinstance(answer[0], Stored):
+        return cast("list[tuple[str, ...]]", answer)
+    return [_found(each) for each in cast("list[Stored]", answer)]
 
 
 def item(found: Stored) -> Item:
     """Return LangGraph's item for one of the core's."""
-    return _item(Item, found)
+    return Item(
+        namespace=found.namespace,
+        key=found.key,
+        value=found.value,
+        created_at=found.created_at,
+        updated_at=found.updated_at,
+    )
 
 
 def check_written(namespace: tuple[str, ...]) -> None:
@@ -87,25 +92,28 @@ def check_written(namespace: tuple[str, ...]) -> None:
         raise InvalidNamespaceError('Root label for namespace cannot be "langgraph".')
 
 
-def _item(kind: type[T], item: Stored, **more: Any) -> T:
-    return kind(
+def _found(item: Stored) -> SearchItem:
+    return SearchItem(
         namespace=item.namespace,
         key=item.key,
         value=item.value,
         created_at=item.created_at,
         updated_at=item.updated_at,
-        **more,
+        score=item.score,
     )
 
 
 def _check_sequences(op: Op) -> None:
     """Refuse a text where labels belong: it would be read letter by letter."""
     if isinstance(op, ListNamespacesOp):
-        labels: list[Any] = [condition.path for condition in op.match_conditions or ()]
+        for condition in op.match_conditions or ():
+            _check_sequence(condition.path)
     else:
-        labels = [op.namespace_prefix if isinstance(op, SearchOp) else op.namespace]
-    for found in labels:
-        if not isinstance(found, tuple | list):
-            raise InvalidValue(
-                f"expected a tuple of labels, found {type(found).__name__}.", where="namespace"
-            )
+        _check_sequence(op.namespace_prefix if isinstance(op, SearchOp) else op.namespace)
+
+
+def _check_sequence(labels: Any) -> None:
+    if not isinstance(labels, tuple | list):
+        raise InvalidValue(
+            f"expected a tuple of labels, found {type(labels).__name__}.", where="namespace"
+        )

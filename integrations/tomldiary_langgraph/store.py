@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, validate_op_namespace
+from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
 from tomldiary.diary import Diary
 from tomldiary.items.expiry import Expiry
@@ -91,6 +91,13 @@ class DiaryStore(BaseStore):
         """See `__exit__`."""
         await in_thread(self.stop_ttl_sweeper)
 
+    def get(
+        self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None
+    ) -> Item | None:
+        """Return an item, or None; `refresh_ttl` as in `BaseStore.get`."""
+        found = self._glance([GetOp(namespace, str(key))])
+        return super().get(namespace, key, refresh_ttl=refresh_ttl) if found is None else found
+
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in the same order.
 
@@ -117,6 +124,11 @@ class DiaryStore(BaseStore):
                 return [found]
         session = session_here()
         if self._embedder is None:
+            puts = [op for op in ops if isinstance(op, PutOp)]
+            user = self._items.owner_of_puts(op.namespace for op in puts)
+            if user is not None and len(puts) == len(ops):
+                await self._items.aput(user, lambda: self._prepared(ops), session)
+                return [None] * len(ops)
             return await in_thread(self._run, ops, session)
         work = await in_thread(self._prepared, ops)
         vectors = await self._embedder.avectors(work)

@@ -48,14 +48,16 @@ from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import (
     is_older_than_the_system,
     roll_forward,
+    stored_together,
     sweep,
     window_records,
 )
+from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import (
     append_records,
     read_records,
 )
-from tomldiary.backends.settling import opens_window, settle
+from tomldiary.backends.settling import opens_window, room_of_window, settle
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, YOUNG, UserFolders
 from tomldiary.errors import (
@@ -161,6 +163,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
             return None
         data, token = found
         return Stored(decode_utf8(data, path=str(path)), token)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        """Tell whether somebody is half way through saving the document's file."""
+        return is_being_saved(self.place(user, kind))
 
     def is_new(self, user: str) -> bool:
         """Tell by one `stat` whether the user has no folder yet."""
@@ -290,6 +296,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
             ) from error
         return tokens
 
+    def room(self, seq: int) -> int:
+        """Return how many transactions the window of transaction `seq` has room for, from that one on."""
+        return room_of_window(seq)
+
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
         try:
@@ -355,11 +365,12 @@ class LocalBackend(UserFolders, AsyncVerbs):
             was_cut = is_older_than_the_system(record)
             if staged or was_cut:
                 records = window_records(folder) if was_cut else [record]
+                records = stored_together(folder, records)
                 roll_forward(folder, records, partial(self._temp_name, str(folder)))
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         for name in staged:
-            sweep(folder, name, newest)
+            sweep(folder, name, newest, partial(self._temp_name, str(folder)))
         self._recovered.add(user)
 
     def reopen(self, user: str) -> None:

@@ -10,13 +10,14 @@ from zlib import crc32
 
 from tomldiary.backends.files import make_folder, sync_folder, token_of, write_all, write_new
 from tomldiary.errors import BackendError, InvalidTOML
-from tomldiary.history import HEADER, parse_record
+from tomldiary.history import HEADER, SNAPSHOT, parse_record
 from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from tomldiary.backends.files import FileToken
+    from tomldiary.history import Record
 
 __all__ = [
     "DAMAGED",
@@ -133,7 +134,9 @@ def _reason(error: BaseException) -> str:
 def last_record(path: Path) -> tuple[str | None, int]:
     """Return the last whole record of a segment, and the size the segment has up to its end.
 
-    What follows the last whole record is the torn end of an append that was never acknowledged.
+    What follows the last whole record is the torn end of an append that was never acknowledged. Of records
+    that were appended at once, those behind one that is damaged do not count either: their blocks may have
+    come to the disk in any order.
     """
     with path.open("rb") as file:
         begin, data = file.seek(0, os.SEEK_END), b""
@@ -147,13 +150,40 @@ def last_record(path: Path) -> tuple[str | None, int]:
                 whole = _without_rest(data[at:])
                 text = whole.decode("utf-8", "replace")
                 try:
-                    parse_record(text)
+                    record = parse_record(text)
                 except InvalidTOML:
                     # Torn or damaged: what came before it is what counts.
                     data = data[:at]
                     continue
+                if record.group:
+                    file.seek(0)
+                    begin, at, data = 0, begin + at, file.read(begin + len(data))
+                    breach = _breach(data, at, record)
+                    if breach is not None:
+                        data = data[:breach]
+                        continue
                 return text, begin + at + len(whole)
     return None, 0
+
+
+def _breach(data: bytes, end: int, last: Record) -> int | None:
+    """Return up to where a segment is whole whose last record starts at `end`; None if nothing is missing.
+
+    Only what was appended together with that record is looked at.
+    """
+    seq = last.seq
+    while end > 0 and seq > last.group:
+        at = max(0, _last_header(data, end))
+        try:
+            record = parse_record(data[at:end].decode("utf-8", "replace"))
+        except InvalidTOML:
+            return at + len(_without_rest(data[at:end]))
+        if record.type == SNAPSHOT:
+            return None  # those before it were dropped
+        if record.seq != seq - 1:
+            return end
+        end, seq = at, record.seq
+    return None
 
 
 def cut_off(path: Path, end: int) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tomldiary.backends.names import Synced
 
-__all__ = ["WINDOW", "opens_window", "settle", "window"]
+__all__ = ["WINDOW", "opens_window", "room_of_window", "settle", "window"]
 
 WINDOW = 256
 """Transactions of a user."""
@@ -34,6 +34,11 @@ WINDOW = 256
 def opens_window(before: int, seq: int) -> bool:
     """Tell whether a commit up to transaction `seq` is the first of its window; `before` is the last one."""
     return before > 0 and (before - 1) // WINDOW != (seq - 1) // WINDOW
+
+
+def room_of_window(seq: int) -> int:
+    """Return how many transactions of its window are left from transaction `seq` on."""
+    return WINDOW - (seq - 1) % WINDOW
 
 
 def window(folder: Path) -> Iterator[str]:

@@ -19,11 +19,12 @@ from tomldiary.logging import get_logger
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tomldiary.engine import Engine
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
+    from tomldiary.toml.document import Document
     from tomldiary.transaction import Transaction
 
 __all__ = ["Catalog"]
@@ -35,12 +36,16 @@ _logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class _Page:
-    """The namespaces below one prefix, and the versions of all their documents."""
+    """The namespaces below one prefix that hold something, in their order, and all documents looked at.
+
+    It holds no snapshot, so that a page nobody asks for again keeps no old version of a document.
+    """
 
     version: int
-    kinds: list[str]
-    tokens: list[Any]
-    snapshots: list[Snapshot]
+    names: list[Namespace]
+    bases: list[str]
+    tokens: dict[str, Any]
+    """The versions of the documents, by kind."""
     looked_at: float
     """When all documents were compared last, on the monotonic clock."""
 
@@ -78,57 +83,73 @@ class Catalog:
                 self._list()
             return self._snapshot(base, namespace)
 
-    def snapshots(self, prefix: Namespace = (), *, names_only: bool = False) -> list[Snapshot]:
-        """Return all namespaces that begin with some labels and hold something, in their order.
-
-        Args:
-            prefix: The labels.
-            names_only: Whether it is enough to see what a person saved in place a moment later: whoever
-                replaces a file, as every writer of ours does, is seen at once by the folder's time.
-        """
-        size = len(prefix)
+    def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
+        """Return all namespaces that begin with some labels and hold something, in their order."""
         self._open()
         with self._guard:
-            self._list()
-            page = self._pages.get(prefix)
-            if page is not None and page.version == self._version:
-                recent = names_only and time.monotonic() - page.looked_at < _GLANCE
-                if (recent and self._listing and self._replaces) or self._is_fresh(page):
-                    return list(page.snapshots)
-            started = time.monotonic()
-            found = [
-                self._snapshot(base, namespace, is_listed=True)
-                for namespace, base in self._sorted
-                if namespace[:size] == prefix
-            ]
-            if self._joined() is None:
-                self._remember(prefix, found, started)
-        return [each for each in found if not each.is_empty]
+            page = self._page(prefix)
+            return [self._snapshots[base] for base in page.bases]
 
-    def _remember(self, prefix: Namespace, found: list[Snapshot], started: float) -> None:
+    def names(self, prefix: Namespace = ()) -> Sequence[Namespace]:
+        """Return the labels of what `snapshots` returns.
+
+        What a person saved in place is seen a moment later: whoever replaces a file, as every writer of
+        ours does, is seen at once by the folder's time.
+        """
+        self._open()
+        with self._guard:
+            return self._page(prefix, names_only=True).names
+
+    def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
+        self._list()
+        page = self._pages.get(prefix)
+        started = time.monotonic()
+        joined = self._joined()
+        if page is not None and page.version == self._version:
+            is_recent = names_only and started - page.looked_at < _GLANCE
+            if is_recent and self._listing and self._replaces:
+                return page
+            if joined is None and self._tokens(page.tokens) == page.tokens:
+                page.looked_at = started
+                return page
+        size = len(prefix)
+        below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
+        kinds = [part_name(base, number) for base, _ in below for number in self._numbers[base]]
+        tokens = self._tokens(kinds) if joined is None else None
+        found = [
+            self._unchanged(base, tokens) or self._snapshot(base, labels, is_listed=True)
+            for base, labels in below
+        ]
         parts = [part for each in found for part in each.parts]
-        if len(self._pages) >= _PAGES:
-            self._pages.clear()
+        found = [each for each in found if not each.is_empty]
+        made = _Page(
+            self._version,
+            [each.namespace for each in found],
+            [each.base for each in found],
+            {part.kind: part.known.token for part in parts if part.known is not None},
+            started,
+        )
         # A file this fresh may change again without showing it.
-        if all(part.known is not None and not part.known.is_young for part in parts):
-            self._pages[prefix] = _Page(
-                self._version,
-                [part.kind for part in parts],
-                [part.known.token for part in parts if part.known is not None],
-                [each for each in found if not each.is_empty],
-                started,
-            )
+        if joined is None and all(
+            part.known is not None and not part.known.is_young for part in parts
+        ):
+            if len(self._pages) >= _PAGES:
+                self._pages.clear()
+            self._pages[prefix] = made
+        return made
 
-    def _is_fresh(self, page: _Page) -> bool:
-        """Tell whether a page's documents are as they were; no new document is looked for."""
+    def _unchanged(self, base: str, tokens: Mapping[str, Any] | None) -> Snapshot | None:
+        """Return a namespace as it was when last looked at if its documents are still the same."""
+        before = self._snapshots.get(base)
+        if before is None or tokens is None or len(before.parts) != len(self._numbers[base]):
+            return None
+        is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
+        return before if is_same else None
+
+    def _tokens(self, kinds: Collection[str]) -> dict[str, Any] | None:
+        """Return the versions of documents as they are now; None: looking at each by itself is as good."""
         look = getattr(self._backend, "tokens", None)
-        if look is None or OPEN.get() is not None:
-            return False
-        now = time.monotonic()
-        is_same = bool(look(self.user, page.kinds) == page.tokens)
-        if is_same:
-            page.looked_at = now
-        return is_same
+        return None if look is None else dict(zip(kinds, look(self.user, kinds), strict=True))
 
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
@@ -143,16 +164,36 @@ class Catalog:
         if before is None or OPEN.get() is not None:
             return None
         for part in before.parts:
-            entry = part.entries.get(key)
+            entry = part.entry(key)
             if entry is not None:
-                token = self._backend.token(self.user, part.kind)
                 is_only = len(before.parts) == 1 or before.get(key) is entry
-                return (before, entry) if is_only and part.is_at(token) else None
+                if is_only and part.is_at(self._backend.token(self.user, part.kind)):
+                    return before, entry
+                return None
         return None
 
-    def numbers(self, namespace: Namespace) -> list[int]:
-        """Return the numbers of a namespace's documents as last seen."""
-        return list(self._numbers.get(kind_of(self.user, namespace), []))
+    def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
+        """Return the documents of a namespace as a transaction sees them, by name."""
+        base = kind_of(self.user, namespace)
+        with self._guard:
+            if self._listing is None:
+                self._list()
+            numbers = list(self._numbers.get(base, ()))
+        if len(numbers) == 1:
+            tx.edit(
+                part_name(base, numbers[0])
+            )  # it most likely takes the change: one look is enough
+        found = {kind: tx.document(kind) for kind in [part_name(base, each) for each in numbers]}
+        number = numbers[-1] if numbers else 0
+        while True:
+            number += 1
+            kind = part_name(base, number)
+            document = tx.document(kind)
+            if not document.data:
+                return {kind: each for kind, each in found.items() if each.data}
+            with self._guard:
+                self._add(base, number, namespace)
+            found[kind] = document
 
     def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
         """Return a namespace; unless its documents were just listed, the next one is looked for."""
@@ -221,12 +262,12 @@ class Catalog:
         numbers: dict[str, list[int]] = {}
         for base, number in map(part_of, kinds):
             insort(numbers.setdefault(base, []), number)
-        self._namespaces = {
+        namespaces = {
             base: self._namespaces.get(base) or self._namespace(base, numbers[base][0])
             for base in numbers
         }
-        self._numbers = numbers
-        self._version += 1
+        self._version += numbers != self._numbers or namespaces != self._namespaces
+        self._numbers, self._namespaces = numbers, namespaces
         self._sorted = sorted((labels, base) for base, labels in self._namespaces.items() if labels)
         for kind in self._parts.keys() - kinds:
             del self._parts[kind]

@@ -52,7 +52,9 @@ def moment(micros: int) -> datetime:
 
 def written(micros: int) -> str:
     """Return microseconds since 1970 as it is written in a file."""
-    return moment(micros).isoformat(timespec="microseconds")
+    found = moment(micros)
+    # Without being told how many digits it is quicker, and leaves them out only where all are zero.
+    return found.isoformat() if found.microsecond else found.isoformat(timespec="microseconds")
 
 
 def _micros(text: Any) -> int | None:
@@ -64,6 +66,10 @@ def _micros(text: Any) -> int | None:
         return (found - _EPOCH) // _MICROSECOND
     except (TypeError, ValueError, OverflowError):
         return None
+
+
+def _updated(table: Mapping[str, Any]) -> int:
+    return _micros(table.get("_updated", table.get("_created"))) or 0
 
 
 class Clock:
@@ -92,8 +98,7 @@ class Entry:
     def __init__(self, key: str, table: Mapping[str, Any]) -> None:
         self.key = key
         self.table = table
-        created = table.get("_created")
-        self.updated = _micros(table.get("_updated", created)) or 0
+        self.updated = _updated(table)
         """Microseconds since 1970; 0 if a hand edit took it away."""
         self.expires = _micros(table["_expires"]) if "_expires" in table else None
         """When it expires, unless it was read since."""
@@ -156,8 +161,7 @@ def table_of(
     table = (
         fields if all(type(each) in _PLAIN for each in fields.values()) else encode_nulls(fields)
     )
-    before = Entry("", old) if old is not None else None
-    updated = now if before is None else max(now, before.updated + 1)
+    updated = now if old is None else max(now, _updated(old) + 1)
     created = old.get("_created") if old is not None else None
     last = written(updated)
     table["_created"] = last if created is None else created
@@ -201,7 +205,7 @@ def checked_value(value: Any, where: str) -> dict[str, Any]:
     Raises:
         InvalidValue: It is no mapping, or holds what TOML has no word for; names the place.
     """
-    if not isinstance(value, Mapping):
+    if type(value) is not dict and not isinstance(value, Mapping):  # pyright: ignore[reportUnknownArgumentType]
         raise InvalidValue(
             f"expected a mapping as the value, found {type(value).__name__}.", where=where
         )
@@ -216,10 +220,13 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         return value
     if kind is bool or kind is float or value is None:
         return value
-    if isinstance(value, Mapping):
+    if kind is dict or isinstance(value, Mapping):
         _check_depth(depth, where)
         table: dict[str, Any] = {}
         for key, item in cast("Mapping[Any, Any]", value).items():
+            if type(key) is str and key.isascii() and _is_plain(item):  # most of what is stored
+                table[key] = item
+                continue
             if not isinstance(key, str):
                 raise InvalidValue(
                     f"expected text as a key, found {type(key).__name__}.", where=where
@@ -232,6 +239,13 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         items = cast("Sequence[Any]", value)
         return [_checked(item, f"{where}.{n}", depth + 1) for n, item in enumerate(items)]
     return _scalar(value, where)
+
+
+def _is_plain(item: Any) -> bool:
+    kind: type[Any] = type(item)  # pyright: ignore[reportUnknownVariableType]
+    if kind is str:
+        return bool(item.isascii())
+    return kind is bool or kind is float or (kind is int and item.bit_length() <= _BITS)
 
 
 def _scalar(value: Any, where: str) -> Any:

@@ -122,6 +122,8 @@ def checked(op: Operation) -> Operation:
         return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
     if op.max_depth is not None:
         _check_count("max_depth", op.max_depth, least=1)
+    if not op.conditions:
+        return op
     conditions = [
         _checked_condition(replace(each, labels=_labels(each.labels, least=0)))
         for each in op.conditions

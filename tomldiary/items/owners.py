@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.naming import SHARED, Namespace
@@ -47,6 +48,14 @@ class Owners:
                 where="user_label",
             )
         return found
+
+    def known_owner(self, namespace: object) -> str | None:
+        """Return who owns the items of a namespace that nobody has checked; None if that is not sure at once."""
+        if not isinstance(self._label, int) or type(namespace) is not tuple:
+            return None
+        labels = cast("tuple[object, ...]", namespace)
+        label = labels[self._label] if len(labels) > self._label else None
+        return label if type(label) is str and label else None
 
     def is_open(self, prefix: Namespace) -> bool:
         """Tell whether any user may own a namespace that begins like this."""

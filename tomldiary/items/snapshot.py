@@ -50,6 +50,21 @@ class Part:
             self._entries, self._before = found, {}
         return self._entries
 
+    def entry(self, key: str) -> Entry | None:
+        """Return one of `entries` without looking at the others."""
+        if self._entries is not None:
+            return self._entries.get(key)
+        table = self.tables.get(key)
+        known = self._before.get(key)
+        if known is not None and known.table is table:
+            return known
+        if not isinstance(table, Mapping):
+            return None
+        made = Entry(key, cast("Mapping[str, Any]", table))
+        # A dict of its own: readers of the version before may be at the one it had.
+        self._before = {**self._before, key: made}
+        return made
+
     @property
     def is_empty(self) -> bool:
         """Whether it holds no item."""
@@ -61,11 +76,6 @@ class Part:
     def tables(self) -> Mapping[str, Any]:
         """What stands in the document by key, items or not."""
         return self.document.table(("items",)) or {}
-
-    @property
-    def size(self) -> int:
-        """Characters of the document."""
-        return len(self.document.text)
 
     def is_at(self, token: object) -> bool:
         """Tell whether it was read at this version of its file, which did not change since."""
@@ -121,4 +131,6 @@ class Snapshot:
 
     def get(self, key: str) -> Entry | None:
         """Return an item, or None."""
+        if self._entries is None and len(self.parts) == 1:
+            return self.parts[0].entry(key)
         return self.entries.get(key)

@@ -7,38 +7,34 @@ transaction. Calls made apart never share a fate. Thread-safe, for any number of
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
 from tomldiary.errors import Forgotten, NotSupported
-from tomldiary.forks import renew_after_fork
-from tomldiary.items.catalog import Catalog
-from tomldiary.items.entry import Clock, Entry, copied
+from tomldiary.items.entry import Entry, copied
 from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
 from tomldiary.items.finding import Finder, as_item
 from tomldiary.items.naming import SHARED
 from tomldiary.items.ops import Get, Item, List, Put, Search, checked
 from tomldiary.items.owners import Owners
+from tomldiary.items.putting import ItemPuts, Prepared
 from tomldiary.items.sweeping import sweep
-from tomldiary.items.typed import TypedNamespaces, is_typed
+from tomldiary.items.typed import is_typed
 from tomldiary.items.view import View
-from tomldiary.items.writes import apply_puts
-from tomldiary.models import timestamp
-from tomldiary.recent import Recent
-from tomldiary.transaction import Transaction
 from tomldiary.typed_entries import TypedEntries, checked_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.items.catalog import Catalog
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Operation
     from tomldiary.items.owners import UserLabel
     from tomldiary.items.snapshot import Snapshot
     from tomldiary.items.vectors import Embedding
+    from tomldiary.transaction import Transaction
 
 __all__ = ["ItemStore", "Prepared", "Result"]
 
@@ -46,18 +42,7 @@ Result = Item | list[Item] | list[tuple[str, ...]] | None
 _CACHED_USERS = 1024
 
 
-@dataclass(slots=True)
-class Prepared:
-    """A batch that was checked, and what has to be embedded before it can be run."""
-
-    ops: list[Operation]
-    texts: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    """Users, each with a text."""
-    queries: list[str] = field(default_factory=list[str])
-    epochs: dict[str, int] = field(default_factory=dict[str, int])
-
-
-class ItemStore:
+class ItemStore(ItemPuts):
     """The items of a diary, and its typed entries as the namespaces `(user, "diary", …)`.
 
     Args:
@@ -79,22 +64,11 @@ class ItemStore:
         expiry: Expiry | None = None,
         embedding: Embedding | None = None,
     ) -> None:
-        self.diary = diary
+        super().__init__(diary, Owners(user_label))
         self.expiry = expiry or Expiry()
         self.sweeper = Sweeper(self.sweep)
-        self._owners = Owners(user_label)
-        self._typed = TypedNamespaces(diary)
         self._finder = Finder(diary, embedding)
-        self._clock = Clock()
-        self._catalogs: Recent[str, Catalog] = Recent(_CACHED_USERS)
         self._deadlines: dict[str, Deadlines] = {}
-        self.renew()
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Make new locks."""
-        self._guard = threading.Lock()
-        self._clock.renew()
 
     # Batches
 
@@ -180,14 +154,15 @@ class ItemStore:
                 if any(isinstance(op, Put) for op in work.ops):
                     raise
         vectors = dict(zip(work.queries, queries, strict=True))
-        view = self._view()
+        view = self._view(is_shared=len(work.ops) > 1)
         results = [self._read(view, op, vectors) for op in work.ops]
         view.refresh()
         self._write([op for op in work.ops if isinstance(op, Put)], session)
         return results
 
-    def _view(self) -> View:
-        return View(self.deadlines, self._clock.now, omits_expired=self.expiry.omit_expired)
+    def _view(self, *, is_shared: bool = False) -> View:
+        omits = self.expiry.omit_expired
+        return View(self.deadlines, self._clock.now, omits_expired=omits, is_shared=is_shared)
 
     def _checked(self, op: Operation) -> Operation:
         if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
@@ -244,46 +219,27 @@ class ItemStore:
             if condition.where == "prefix":
                 stars = [n for n, label in enumerate(condition.labels) if label == "*"]
                 prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-        snapshots = [view.pinned(each) for each in self.below(prefix, names_only=True)]
+        names = self._names(view, prefix)
         for condition in op.conditions:
-            snapshots = [each for each in snapshots if condition.fits(each.namespace)]
-        if self.expiry.omit_expired:
-            snapshots = [
-                each
-                for each in snapshots
-                if any(view.is_shown(each, entry) for entry in each.entries.values())
-            ]
-        found = {each.namespace[: op.max_depth] for each in snapshots}
+            names = [labels for labels in names if condition.fits(labels)]
+        found = dict.fromkeys([labels[: op.max_depth] for labels in names])
         return sorted(found)[op.offset : op.offset + op.limit]
 
-    # Writing
+    def _names(self, view: View, prefix: Namespace) -> list[Namespace]:
+        """Return the namespaces that begin like this and show something."""
+        if not view.is_shared and not view.omits_expired:
+            catalogs, typed = self._places(prefix)
+            names = [labels for catalog in catalogs for labels in catalog.names(prefix)]
+            return names + [each.namespace for each in typed]
+        snapshots = [view.pinned(each) for each in self.below(prefix)]
+        return [
+            each.namespace
+            for each in snapshots
+            if not view.omits_expired
+            or any(view.is_shown(each, entry) for entry in each.entries.values())
+        ]
 
-    def _write(self, puts: Sequence[Put], session: str) -> None:
-        if not puts:
-            return
-        last = {(put.namespace, put.key): put for put in puts}
-        mine: dict[str, list[Put]] = {}
-        for put in last.values():
-            mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
-        if len(mine) > 1:
-            # Each user is a transaction of their own: find what fails before the first one.
-            for user, changes in mine.items():
-                self._apply(Transaction(self.diary.engine, user), changes, session)
-        for user, changes in mine.items():
-
-            def write(tx: Transaction, changes: list[Put] = changes) -> None:
-                self._apply(tx, changes, session)
-
-            self.diary.engine.write(user, write, Source("put", session, actor="store"))
-
-    def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
-        typed = [put for put in puts if is_typed(put.namespace)]
-        if typed:
-            changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
-            TypedEntries.within(self.diary, tx).apply(changes, timestamp())
-        items = [put for put in puts if not is_typed(put.namespace)]
-        if items:
-            apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
+    # Updates
 
     def update(
         self,
@@ -349,17 +305,6 @@ class ItemStore:
 
     # Who and where
 
-    def _owner(self, namespace: Namespace, key: str) -> str:
-        return namespace[0] if is_typed(namespace) else self._owners.owner(namespace, key)
-
-    def catalog(self, user: str) -> Catalog:
-        """Return what is known of a user's namespaces."""
-        with self._guard:
-            found = self._catalogs.get(user)
-            if found is None:
-                found = Catalog(self.diary.engine, user)
-            return self._catalogs.keep(user, found)
-
     def deadlines(self, user: str) -> Deadlines:
         """Return until when a user's items live that were read since they were put."""
         with self._guard:
@@ -373,24 +318,18 @@ class ItemStore:
         look = getattr(self.diary.engine.backend, "known_users", None)
         return self.diary.users() if look is None else look()
 
-    def below(self, prefix: Namespace, *, names_only: bool = False) -> list[Snapshot]:
-        """Return the namespaces that begin like this and hold something, as they are now.
+    def below(self, prefix: Namespace) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now."""
+        catalogs, typed = self._places(prefix)
+        return [found for catalog in catalogs for found in catalog.snapshots(prefix)] + typed
 
-        Args:
-            prefix: The labels.
-            names_only: See `Catalog.snapshots`.
-        """
+    def _places(self, prefix: Namespace) -> tuple[list[Catalog], list[Snapshot]]:
+        """Return where namespaces may begin like this: users' items, and typed entries as they are now."""
         if is_typed(prefix):
-            return self._typed.snapshots(prefix[0], prefix)
+            return [], self._typed.snapshots(prefix[0], prefix)
         everybody = self._everybody() if not prefix or self._owners.is_open(prefix) else []
-        found = [
-            snapshot
-            for user in self._owners.below(prefix, everybody)
-            for snapshot in self.catalog(user).snapshots(prefix, names_only=names_only)
-        ]
+        catalogs = [self.catalog(user) for user in self._owners.below(prefix, everybody)]
         if len(prefix) > 1:
-            return found
-        for user in prefix or everybody:
-            if user != SHARED:
-                found += self._typed.snapshots(user, prefix)
-        return found
+            return catalogs, []
+        users = [user for user in prefix or everybody if user != SHARED]
+        return catalogs, [found for user in users for found in self._typed.snapshots(user, prefix)]

@@ -25,6 +25,7 @@ __all__ = ["MARK", "TypedNamespaces", "is_typed"]
 
 MARK = "diary"
 _DOCUMENTS = ("preferences", "conversations", "facts", "blocks")
+_MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 _PREFIX = 2  # labels in front of the collection: the user and the mark
 
 
@@ -39,6 +40,8 @@ class TypedNamespaces:
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
         self._seen: dict[Namespace, Snapshot] = {}
+        self._without: dict[str, Any] = {}
+        """The times of the folders of users who had no typed entries then."""
 
     def collection(self, namespace: Namespace) -> Collection:
         """Return the collection that a typed namespace shows.
@@ -90,10 +93,18 @@ class TypedNamespaces:
         backend: Any = self._diary.engine.backend
         if not hasattr(backend, "tokens") or OPEN.get() is not None:
             return True
+        now = backend.folder_times(user, [""])
+        if now is not None and now == self._without.get(user):
+            return False  # nothing came into the folder since
         if any(backend.tokens(user, _DOCUMENTS)):
             return True
         episodes = backend.folder_times(user, ["episodes"])
-        return episodes is None or any(episodes)
+        if episodes is None or any(episodes):
+            return True
+        if len(self._without) > _MOST_USERS:
+            self._without.clear()
+        self._without[user] = now
+        return False
 
     def _snapshot(
         self, stored: TypedEntries, namespace: Namespace, collection: Collection

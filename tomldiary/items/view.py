@@ -23,6 +23,7 @@ class View:
         deadlines: Tells until when the items of a user live.
         clock: Tells the time, in microseconds since 1970; asked once, if at all.
         omits_expired: Whether what has expired is left out.
+        is_shared: Whether several operations are to see a namespace alike.
     """
 
     def __init__(
@@ -31,15 +32,19 @@ class View:
         clock: Callable[[], int],
         *,
         omits_expired: bool,
+        is_shared: bool,
     ) -> None:
         self._deadlines = deadlines
         self._clock = clock
-        self._omits = omits_expired
+        self.omits_expired = omits_expired
+        self.is_shared = is_shared
         self._seen: dict[tuple[str, Namespace], Snapshot] = {}
         self._read: dict[str, list[tuple[Namespace, Entry]]] = {}
 
     def pinned(self, snapshot: Snapshot) -> Snapshot:
         """Return a namespace as it was when the batch first read it."""
+        if not self.is_shared:
+            return snapshot
         return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
 
     @cached_property
@@ -52,7 +57,7 @@ class View:
 
     def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
         """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
-        if entry.expires is None or not self._omits:
+        if entry.expires is None or not self.omits_expired:
             return True
         return not self._deadlines(snapshot.user).is_over(snapshot.namespace, entry, self._now)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.items.entry import table_of
-from tomldiary.items.naming import kind_of, part_name
+from tomldiary.items.naming import kind_of, part_name, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from tomldiary.items.entry import Clock
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Put
-    from tomldiary.items.snapshot import Part
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Transaction
 
@@ -62,13 +61,13 @@ class _Target:
         self._tx = tx
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
-        self._parts: dict[str, Part] = {
-            part.kind: part for part in catalog.snapshot(namespace).parts
+        documents = catalog.documents(tx, namespace)
+        self._stored = {
+            kind: document.table((_TABLE,)) or {} for kind, document in documents.items()
         }
-        self._stored = {kind: part.tables for kind, part in self._parts.items()}
         self._edits: dict[str, Edit] = {}
-        self._sizes = {kind: part.size for kind, part in self._parts.items()}
-        self._next = max(catalog.numbers(namespace), default=0) + 1
+        self._sizes = {kind: document.size for kind, document in documents.items()}
+        self._next = max([part_of(kind)[1] for kind in documents], default=0) + 1
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""

@@ -6,14 +6,17 @@ done by comparing slices of references. An edit knows which ones it touched, and
 
 from __future__ import annotations
 
+from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Span", "changed_spans", "edited_spans", "spliced"]
+__all__ = ["Span", "changed_spans", "edited_spans", "shifted_starts", "spliced"]
 
 _text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
@@ -28,16 +31,17 @@ class Span(NamedTuple):
 
 
 def edited_spans(
-    old: list[Block], new: list[Block], rewritten: set[int], aligned: int
+    base: Document, new: list[Block], rewritten: Collection[int], aligned: int
 ) -> list[Span]:
     """Return what `changed_spans` returns.
 
     Args:
-        old: The version before.
+        base: The version before.
         new: The version after.
         rewritten: The numbers of blocks that differ.
         aligned: Up to this number nothing else differs.
     """
+    old = base.blocks
     is_whole = aligned == len(old)  # at most, something was added behind the last one
     while aligned - 1 in rewritten:
         aligned -= 1  # what touches the rest is one change with it
@@ -49,16 +53,50 @@ def edited_spans(
             last = spans[-1]
             spans[-1] = Span(last.at, last.old + before, last.new + after)
         else:
-            at += _length(old[number:place])
+            at = _position(base, place, number, at)
             spans.append(Span(at, before, after))
         at += len(before)
         number = place + 1
     if aligned < len(old) or aligned < len(new):
-        at += _length(old[number:aligned])
-        before, after = old[aligned:], new[aligned:]
-        rest = [_joined(before, after)] if is_whole else changed_spans(before, after)
+        at = _position(base, aligned, number, at)
+        left, right = old[aligned:], new[aligned:]
+        rest = [_joined(left, right)] if is_whole else changed_spans(left, right)
         spans += [Span(at + span.at, span.old, span.new) for span in rest]
     return [span for span in spans if span.old != span.new]
+
+
+def _position(document: Document, wanted: int, number: int, at: int) -> int:
+    """Return where a block begins in the text, from where one before it begins."""
+    stride = wanted // _STRIDE
+    if stride > number // _STRIDE:
+        starts = document.starts
+        if stride >= len(starts):
+            starts = document.starts = _measured(document.blocks, starts, stride)
+        number, at = stride * _STRIDE, starts[stride]
+    return at + _length(document.blocks[number:wanted])
+
+
+def _measured(blocks: list[Block], starts: list[int], stride: int) -> list[int]:
+    found = list(starts)
+    while len(found) <= stride:
+        end = len(found) * _STRIDE
+        found.append(found[-1] + _length(blocks[end - _STRIDE : end]))
+    return found
+
+
+def shifted_starts(
+    base: Document, new: list[Block], rewritten: Collection[int], aligned: int
+) -> list[int]:
+    """Return what is known of `Document.starts` in the new version; see `edited_spans`."""
+    known = base.starts[: aligned // _STRIDE + 1]
+    if len(known) == 1:
+        return known
+    longer = [0] * len(known)
+    for place in rewritten:
+        stride = place // _STRIDE + 1
+        if stride < len(known):
+            longer[stride] += len(new[place].text) - len(base.blocks[place].text)
+    return [start + by for start, by in zip(known, accumulate(longer), strict=True)]
 
 
 def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:

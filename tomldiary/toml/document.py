@@ -5,7 +5,7 @@ Documents are immutable: readers keep theirs while a writer prepares the next on
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.toml.edit import Edit
+    from tomldiary.toml.index import Index
 
 __all__ = ["Document", "Overlay", "Path", "Table", "find_any", "find_table"]
 
@@ -24,6 +25,7 @@ Path = tuple[str, ...]
 """The keys that lead to a table, outermost first."""
 
 
+_META = "_meta"
 _EMPTY = 2  # blocks of a document without entries: the head and `_meta`
 
 
@@ -32,7 +34,7 @@ class Document:
 
     __slots__ = (
         "_encoded", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data", "memo",
-        "stamp",
+        "stamp", "starts",
     )  # fmt: skip
 
     def __init__(
@@ -40,13 +42,15 @@ class Document:
         blocks: list[Block],
         data: Table,
         text: str | None = None,
-        index: dict[Path, Block] | None = None,
+        index: Index | None = None,
         last: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
         *,
         has_arrays: bool | None = None,
         encoded: bytes | None = None,
         memo: dict[Any, Any] | None = None,
+        stamp: object = None,
+        starts: list[int] | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -58,8 +62,10 @@ class Document:
         self._encoded = encoded
         self.memo: dict[Any, Any] = {} if memo is None else memo
         """What others worked out from this version or one before it; they see to it that it fits."""
-        self.stamp = object()
-        """Names this version."""
+        self.stamp = stamp or object()
+        """Names what the entries are in this version; `_meta` is none."""
+        self.starts = starts or [0]
+        """Where every so many blocks one begins in the text, as far as somebody asked; see `compare`."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -90,6 +96,13 @@ class Document:
         return self.text.isascii()
 
     @property
+    def size(self) -> int:
+        """How many characters the text has."""
+        if self._text is None and self._encoded is not None:
+            return len(self._encoded)  # see `is_ascii`
+        return len(self.text)
+
+    @property
     def encoded(self) -> bytes:
         """The text in UTF-8."""
         if self._encoded is None:
@@ -97,8 +110,8 @@ class Document:
         return self._encoded
 
     @property
-    def index(self) -> dict[Path, Block]:
-        """Blocks by the path of their header; `[[arrays]]` are left out."""
+    def index(self) -> Index:
+        """Blocks by the path of their header; `[[arrays]]` are left out. Not to be changed."""
         if self._index is None:
             self._index = {
                 block.path: block for block in self.blocks if block.path and not block.is_array
@@ -184,7 +197,7 @@ class Overlay:
         # The empty documents that memories start from are shared; what is worked out is not.
         self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
         self.stamp = document.stamp
-        """Names the version, with the changes so far."""
+        """Names what the entries are, with the changes so far."""
         self._owned: dict[int, Table] = {}
         self._changed = False
 
@@ -235,8 +248,9 @@ class Overlay:
 
     def _check_way(self, path: Path) -> None:
         """Raise InvalidValue if something that is no table stands on the way to `path`."""
-        for end in range(1, len(path) + 1):
-            found = find_any(self._data, path[:end])
+        table = self._data
+        for end, key in enumerate(path, 1):
+            found: Any = table.get(key)
             if found is None:
                 break
             if not isinstance(found, dict):
@@ -245,11 +259,13 @@ class Overlay:
                     " name.",
                     where=render_path(path[:end]),
                 )
+            table = cast("Table", found)
 
     # Only the tables on the way are copied.
 
     def _set_data(self, path: Path, value: Table | None) -> None:
-        self.stamp = object()
+        if path[0] != _META:
+            self.stamp = object()
         if id(self._data) not in self._owned:
             self._data = dict(self._data)
             self._owned[id(self._data)] = self._data

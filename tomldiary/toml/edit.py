@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail
-from tomldiary.toml.compare import edited_spans, spliced
+from tomldiary.toml.compare import edited_spans, shifted_starts, spliced
 from tomldiary.toml.document import Document, Overlay, find_table
 from tomldiary.toml.guards import check_size
+from tomldiary.toml.index import copy_of
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_path, same_value
@@ -32,7 +33,7 @@ class Edit(Overlay):
         self._blocks = list(document.blocks)
         self._rewritten: set[int] = set()
         self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
-        self._index = dict(document.index)
+        self._index = copy_of(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
         self.spans: list[Span] = []
@@ -136,8 +137,9 @@ class Edit(Overlay):
         """Return the document as changed so far, and go on."""
         self._owned = {}  # what was handed out is not changed any more
         return Document(
-            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo
-        )
+            list(self._blocks), self._data, has_arrays=self.base.has_arrays, memo=self.memo,
+            stamp=self.stamp,
+        )  # fmt: skip
 
     def length(self, path: Path) -> int:
         """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
@@ -152,10 +154,10 @@ class Edit(Overlay):
         """
         if not self._changed:
             return self.base
-        blocks = self._blocks
-        self.spans = edited_spans(self.base.blocks, blocks, self._rewritten, self._aligned)
+        edited = self.base, self._blocks, self._rewritten, self._aligned
+        self.spans = edited_spans(*edited)
         document = Document(
-            blocks,
+            self._blocks,
             self._data,
             None,
             self._index,
@@ -164,6 +166,8 @@ class Edit(Overlay):
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
             encoded=spliced(self.base, self.spans),
             memo=self.memo,
+            stamp=self.stamp,
+            starts=shifted_starts(*edited),
         )
         check_size(document.encoded)
         return document
@@ -259,6 +263,8 @@ class Edit(Overlay):
         want: Table = {}
         for key, value in new.items():
             if key in old and key not in inner:  # has a header of its own
+                if value is old[key]:
+                    continue
                 if isinstance(value, dict):
                     self.put((*block.path, key), cast("Table", value))
                     continue

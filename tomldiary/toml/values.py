@@ -97,23 +97,20 @@ def _render_lines(text: str, where: str) -> str:
 
 def plain_text(value: Any) -> str | None:
     """Render text that needs no escaping at all; None for anything else."""
-    if (
-        type(value) is str
-        and value.isascii()
-        and value.isprintable()
-        and '"' not in value
-        and "\\" not in value
-    ):
-        return f'"{value}"'
-    return None
+    return plain_value(value) if type(value) is str else None
 
 
 def plain_value(value: Any) -> str | None:
-    """Render what most values are: text like `plain_text`, small numbers, empty lists; None for anything else."""
+    """Render what most values are: text as `plain_text`, small numbers, empty lists; None for anything else."""
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
-    if kind is int and -_SMALL < value < _SMALL:
-        return str(value)
-    return "[]" if kind is list and not value else plain_text(value)
+    if kind is str:
+        is_plain = (
+            value.isascii() and value.isprintable() and '"' not in value and "\\" not in value
+        )
+        return f'"{value}"' if is_plain else None
+    if kind is int:
+        return str(value) if -_SMALL < value < _SMALL else None
+    return "[]" if kind is list and not value else None
 
 
 @let_go_on_forget

@@ -1,0 +1,55 @@
+"""A document that history does not tell of is new, whatever was remembered of history before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.engine import Source
+from tomldiary.history import parse_record
+from tomldiary.timeline import Timeline
+
+
+def put(diary, kind, value=1):
+    diary.engine.write("alice", lambda tx: tx.edit(kind).put(("x",), {"n": value}), Source("put"))
+
+
+def types(diary):
+    return [parse_record(text).type for text in diary.engine.backend.records("alice")][::-1]
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "m", agent="rules", durability="process")
+
+
+def test_a_document_that_another_wrote_and_a_person_removed_is_no_new_one(diary, tmp_path):
+    put(diary, "items/a")
+    put(diary, "items/b")  # what history tells of is known now
+    other = Diary(tmp_path / "m", agent="rules", durability="process")
+    put(other, "items/c")
+    (tmp_path / "m/alice/items/c.toml").unlink()
+    put(diary, "items/c", 2)
+    assert types(diary) == ["put", "put", "put", "hand", "put"]
+
+
+def test_a_document_of_a_user_who_was_removed_and_came_again_is_known(diary, tmp_path):
+    for number in range(5):
+        put(diary, f"items/k{number}")
+    diary.engine.backend.erase("alice")
+    other = Diary(tmp_path / "m", agent="rules", durability="process")
+    put(other, "items/new")
+    put(other, "items/other")
+    (tmp_path / "m/alice/items/new.toml").unlink()
+    put(diary, "items/new", 2)
+    assert types(diary) == ["put", "put", "hand", "put"]
+
+
+def test_new_documents_do_not_have_history_looked_through(diary, monkeypatch):
+    put(diary, "items/a")
+    looked = []
+    monkeypatch.setattr(Timeline, "last", lambda _, kind: looked.append(kind))
+    for number in range(5):
+        put(diary, f"items/k{number}")
+    assert looked == []
+    assert types(diary) == ["put"] * 6
