@@ -557,18 +557,21 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
     assert '"green tea"  # mine\n' in file.read_text()
 
 
+@pytest.mark.parametrize("is_later", [False, True])
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
-def test_two_saves_around_one_write_are_both_kept(alice, file, second, monkeypatch):
+def test_two_saves_around_one_write_are_both_kept(alice, file, second, is_later, monkeypatch):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
-    real = exchange.swap
+    real, calls = exchange.swap, []
 
     def between(temp, target):
-        monkeypatch.setattr(exchange, "swap", real)
-        save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
-        done = real(temp, target)
-        second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
-        return done
+        calls.append(temp)
+        if len(calls) == 1:
+            save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
+            done = real(temp, target)
+        if len(calls) == 1 + is_later:  # or only as the first one is about to go back
+            second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
+        return done if len(calls) == 1 else real(temp, target)
 
     monkeypatch.setattr(exchange, "swap", between)
     alice.upsert_preference("likes", "water")
