@@ -460,6 +460,45 @@ def test_what_a_person_saved_before_is_stored_first_and_nothing_is_lost(folder):
     assert verification.verify(diary.engine.backend, "alice") is None
 
 
+# Looking back at them in another process
+
+
+@pytest.mark.parametrize("bytes_of_a_segment", [300, 4_000_000])
+def test_another_process_finds_them_whole_wherever_they_begin(
+    folder, monkeypatch, bytes_of_a_segment
+):
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", bytes_of_a_segment)
+    diary = Diary(folder / "m", agent="rules")
+    for number in range(3):
+        each = [work("items/a", f"k{number}-{n}", n) for n in range(4)]
+        assert together(diary, *each) == [None] * 4
+        other = Diary(folder / "m", agent="rules")
+        assert len(entries(other, "items/a")) == 4 * (number + 1)
+        assert [each.seq for each in records(other)] == list(range(1, 4 * number + 5))
+        close(other)
+    diary.user("alice").prune_history(keep=2)
+    other = Diary(folder / "m", agent="rules")
+    assert other.engine.backend.last_record("alice") == diary.engine.backend.last_record("alice")
+    assert [each.seq for each in records(other)] == [10, 11, 12]
+    assert together(other, work("items/a", "x", 1), work("items/a", "y", 2)) == [None, None]
+    assert verification.verify(other.engine.backend, "alice") is None
+    assert not list((folder / "m/alice/history").glob("*damaged*"))
+
+
+def test_damage_to_one_of_the_last_takes_no_entry(folder):
+    diary = Diary(folder / "m", agent="rules")
+    assert together(diary, *[work("items/a", f"k{n}", n) for n in range(4)]) == [None] * 4
+    (path,) = (folder / "m/alice/history").glob("*.toml")
+    path.write_bytes(path.read_bytes().replace(b"[entries.k1]", b"[entries.k9]", 1))
+    other = Diary(folder / "m", agent="rules")
+    assert entries(other, "items/a") == {"k0": 0, "k1": 1, "k2": 2, "k3": 3}
+    assert together(other, work("items/a", "x", 1), work("items/a", "y", 2)) == [None, None]
+    assert entries(other, "items/a") == {"k0": 0, "k1": 1, "k2": 2, "k3": 3, "x": 1, "y": 2}
+    assert list((folder / "m/alice/history").glob("*damaged*"))
+    third = Diary(folder / "m", agent="rules")
+    assert entries(third, "items/a") == entries(other, "items/a")
+
+
 # After a crash
 
 
