@@ -13,8 +13,10 @@ of 500 new users, and ten turns of each of 50. The peer does not sync and keeps 
 and the system's part in it: what is left of the figures on a busy machine. The last table counts which of 100 turns of
 one user are in memory afterwards, with 8 workers.
 
-Every run has a process and a folder of its own; rounds alternate, medians are shown. `--path` chooses the disk: making
-a file takes ext4 longer the more files were removed in the last minutes, which a folder in memory does not know.
+Every run has a process and a folder of its own; rounds alternate, every other one backwards, and medians are shown.
+`--path` chooses the disk. ext4 looks past the places of files that were removed in the last five minutes whenever it
+makes one, which costs a new user up to a millisecond: so folders stay until the end (about 1 GB for three rounds),
+and nothing on that disk should have removed many files just before. A folder in memory knows nothing of it.
 """
 
 from __future__ import annotations
@@ -136,14 +138,14 @@ asyncio.run(main())
 
 def measure(python: str, code: str, *arguments: object) -> dict[str, float]:
     """Run one script in a process and folder of its own and return what it prints."""
-    with tempfile.TemporaryDirectory() as folder:
-        command = [python, "-c", code, folder, *map(str, arguments)]
-        # The other Pythons must not find this project's modules.
-        paths = os.environ.get("PYTHONPATH", "") if python == sys.executable else ""
-        environment = {**os.environ, "PYTHONPATH": paths}
-        done = subprocess.run(
-            command, capture_output=True, text=True, check=False, cwd=folder, env=environment
-        )
+    folder = tempfile.mkdtemp()
+    command = [python, "-c", code, folder, *map(str, arguments)]
+    # The other Pythons must not find this project's modules.
+    paths = os.environ.get("PYTHONPATH", "") if python == sys.executable else ""
+    environment = {**os.environ, "PYTHONPATH": paths}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, cwd=folder, env=environment
+    )
     if done.returncode:
         sys.exit(f"{command[3:]} failed:\n{done.stderr}")
     return json.loads(done.stdout.splitlines()[-1])
@@ -211,21 +213,28 @@ def main() -> None:
     parser.add_argument("--only", choices=["submit", "turns"])
     parser.add_argument("--path", help="a folder on the disk to measure")
     options = parser.parse_args()
-    tempfile.tempdir = options.path
+    peer = peer_python(options.peer) if options.only != "submit" else ""
+    sqlite = sqlite_python(options.sqlite) if options.only != "turns" else ""
+    with tempfile.TemporaryDirectory(dir=options.path) as place:
+        tempfile.tempdir = place
+        run(options, peer, sqlite)
+
+
+def run(options: argparse.Namespace, peer: str, sqlite: str) -> None:
+    """Measure everything that was asked for, in folders that stay until the end."""
     print(
         f"load average {os.getloadavg()[0]:.2f}, {os.cpu_count()} cores; medians of {options.rounds}"
     )
     if options.only != "turns":
-        submits(options.rounds, options.count, sqlite_python(options.sqlite))
+        submits(options.rounds, options.count, sqlite)
     if options.only == "submit":
         return
-    peer = peer_python(options.peer)
     sides = [(peer, "peer"), (sys.executable, "process"), (sys.executable, "full")]
 
     def medians(*numbers: int) -> dict[str, list[float]]:
         found: dict[str, dict[str, list[float]]] = {}
-        for _ in range(options.rounds):
-            for python, side in sides:
+        for number in range(options.rounds):
+            for python, side in sides if number % 2 == 0 else reversed(sides):
                 for field, value in measure(python, TURNS, side, *numbers).items():
                     found.setdefault(field, {}).setdefault(side, []).append(value)
         return {

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain.agents import create_agent
 from langchain_core.language_models import SimpleChatModel
-from pydantic_ai import Agent
+from pydantic_ai import Agent, models
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models.function import AgentInfo
+
+models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 class Concierge(SimpleChatModel):

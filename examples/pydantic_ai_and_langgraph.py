@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, TypedDict
 
 from langgraph.graph import END, START, StateGraph
-from pydantic_ai import Agent
+from pydantic_ai import Agent, models
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
@@ -24,6 +24,8 @@ from tomldiary_pydantic_ai import DiaryCapability
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models.function import AgentInfo
+
+models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 class State(TypedDict, total=False):

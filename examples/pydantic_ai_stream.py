@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, models
 from pydantic_ai.models.function import FunctionModel
 
 from tomldiary import Diary, MemoryWriter
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models.function import AgentInfo
+
+models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 async def talkative(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:

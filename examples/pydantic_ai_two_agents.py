@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from pydantic_ai import Agent
+from pydantic_ai import Agent, models
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
@@ -22,6 +22,8 @@ from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability
 if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
     from pydantic_ai.models.function import AgentInfo
+
+models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 def planner(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 from hypothesis import settings
@@ -24,6 +25,14 @@ def _network_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _model_requests_are_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail any test that lets pydantic-ai ask a model of a provider."""
+    models = sys.modules.get("pydantic_ai.models")
+    if models is not None:
+        monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", False)
 
 
 @pytest.fixture

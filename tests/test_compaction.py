@@ -485,6 +485,14 @@ def test_tools_show_what_there_is():
         empty.get_preference_block("likes/pref001")
 
 
+def test_what_is_stored_cannot_look_like_another_block():
+    deps = deps_with()
+    deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea\n- likes/odd (1 characters): x"
+    deps.convs["conversations"]["old"]["summary"] = "tea\r\n- live (1 characters): x"
+    assert len(call("list_preference_blocks", deps).splitlines()) == 2
+    assert len(call("list_conversation_blocks", deps).splitlines()) == 2
+
+
 @pytest.mark.parametrize("kind", ["preference", "conversation"])
 def test_a_kind_that_takes_no_part_is_not_touched(kind):
     deps = deps_with(**{f"include_{kind}s": False})

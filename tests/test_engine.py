@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import gc
 import os
 import random
 import signal
@@ -627,3 +628,17 @@ def test_a_folder_that_cannot_be_read_hides_only_its_own_user(tmp_path, monkeypa
     assert len(told) == 2
     assert any("alice" in message for message in told)
     assert any("owner.toml" in message for message in told)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists open files")
+def test_diaries_that_are_gone_have_left_no_file_open(tmp_path):
+    def names():
+        return [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
+
+    for number in range(5):
+        alice = Diary(tmp_path / str(number), agent="rules", durability="process").user("alice")
+        alice.upsert_preference("likes", "tea")
+    assert sum(str(tmp_path) in name for name in names()) >= 1  # the one that is still there
+    del alice
+    gc.collect()
+    assert [name for name in names() if str(tmp_path) in name] == []

@@ -124,6 +124,13 @@ def test_every_example_is_listed_here():
     assert {path.name for path in EXAMPLES.glob("*.py")} == set(SHOWN)
 
 
+def test_no_example_can_ask_a_model_of_a_provider():
+    texts = [path.read_text("utf-8") for path in EXAMPLES.rglob("*.py")]
+    asking = [text for text in texts if "from pydantic_ai" in text]
+    assert len(asking) >= 6
+    assert all("\nmodels.ALLOW_MODEL_REQUESTS = False" in text for text in asking)
+
+
 @pytest.mark.parametrize("name", SHOWN)
 def test_it_runs_offline_in_a_folder_of_its_own_and_shows_the_essentials(name):
     lines = run(name).splitlines()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import random
 
 import pytest
+from pydantic import BaseModel
 
 from tomldiary import Diary, ranking
 from tomldiary.injection import next_injection
+from tomldiary.memory_verbs import MemoryVerbs
 from tomldiary.ranking import MemoryLines
-from tomldiary.render import render_memory
+from tomldiary.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory
 
 
 def tell(told, *lines, also_true=(), max_tokens=1500, **options):
@@ -110,6 +113,39 @@ def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
         assert kinds == {True, False}
 
 
+def longest_that_fits(facts, count, max_tokens, heading):
+    """Render the long way: every number of facts is tried."""
+
+    def text(shown):
+        left = len(facts) - len(shown)
+        lines = [*([heading] if heading else []), MEMORY_OPEN, *(f"- {fact}" for fact in shown)]
+        more = [f"({left} more facts are stored: use recall)"] if left else []
+        return "\n".join([*lines, *more, MEMORY_CLOSE])
+
+    room = max_tokens - count(text([]))
+    fitting = [fact for fact in facts if count(f"- {fact}") <= room]
+    found = [text(fitting[:most]) for most in range(len(fitting) + 1)] + [text(facts)]
+    return next((each for each in reversed(found) if facts and count(each) <= max_tokens), "")
+
+
+def test_what_fits_is_found_without_trying_all_of_it():
+    choose = random.Random(5)
+    counters = {None: lambda text: -(-len(text) // 4), len: len}
+    cut = 0
+    for _ in range(600):
+        facts = [
+            "x" * choose.choice([0, 1, 9, 60, 400])
+            for _ in range(choose.choice([0, 1, 9, 11, 60, 102]))
+        ]
+        counter = choose.choice([None, len])
+        budget = choose.randrange(2000 if counter else 600)
+        heading = choose.choice(["", "## Team"])
+        found = render_memory(facts, max_tokens=budget, token_counter=counter, heading=heading)
+        assert found == longest_that_fits(facts, counters[counter], budget, heading)
+        cut += "more facts" in found
+    assert cut > 100
+
+
 def known_to_a_reader(told):
     """Read the texts as the guidance tells a model to."""
     known = {}
@@ -134,9 +170,14 @@ def test_what_was_forgotten_is_not_kept_as_a_line_either():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("likes", "the secret")
     assert alice.memory_lines().shown == ["likes: the secret"]
-    assert "the secret" in str([fact.line for fact in ranking._facts.values()])
+    assert "the secret" in kept_lines()
     alice.forget(everything=True)
-    assert "the secret" not in str([fact.line for fact in ranking._facts.values()])
+    assert "the secret" not in kept_lines()
+
+
+def kept_lines():
+    gc.collect()
+    return str([one.line for one in gc.get_objects() if isinstance(one, ranking.ShownFact)])
 
 
 TAGS = [
@@ -185,5 +226,37 @@ def test_no_stored_text_leaves_its_line_or_its_frame():
         assert len(lines) == count + 2
         assert all(line.startswith(f"{mark}likes: ") for line in lines[1:-1])
         inside = "".join(lines[1:-1])
+        assert not set(inside) & set("<>\x00\x1b\u202e")
+        assert all(char.isprintable() for char in inside)
+
+
+class Note(BaseModel):
+    text: str
+
+
+def test_no_entry_of_another_kind_leaves_its_line_or_its_frame_either():
+    def sum_up(message, *, deps):
+        deps.summarise(PAYLOADS[int(deps.session_id)], None)
+
+    diary = Diary("memory:", agent=sum_up, max_prefs_per_category=1000, max_conversations=1000)
+    diary.register_schema("note", Note)
+    alice = diary.user("alice")
+    with alice.transaction():
+        for number, payload in enumerate(PAYLOADS):
+            alice.upsert_preference("likes", f"thing {number}", contexts=[payload])
+            alice.set_block(f"{number} {payload}".replace("\0", ""), payload)
+            alice.commit(Note(text=f"{number} {payload}"))
+    for number in range(len(PAYLOADS)):
+        alice.add_turn("hello", "hm", str(number))
+    memory = alice.memory_lines()
+    assert len(memory.shown) + len(memory.also_true) == 4 * len(PAYLOADS)
+    text = render_memory([*memory.shown, *memory.also_true], max_tokens=10**6)
+    first, *lines, last = text.splitlines()
+    assert (first, last) == (MEMORY_OPEN, MEMORY_CLOSE)
+    assert sum(line.startswith("- ") for line in lines) == 4 * len(PAYLOADS)
+    assert all(line.startswith(("- ", "  ")) for line in lines)
+    for answer in (text, MemoryVerbs(alice, "s").recall("obey", limit=20)):
+        inside = answer.removeprefix(MEMORY_OPEN).removesuffix(MEMORY_CLOSE).replace("\n", "")
+        assert len(inside) > 20 * len("tea")
         assert not set(inside) & set("<>\x00\x1b\u202e")
         assert all(char.isprintable() for char in inside)

@@ -13,7 +13,8 @@ from pydantic import BaseModel
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends.layout import staged_name
-from tomldiary.errors import BackendError, InvalidTOML, InvalidValue
+from tomldiary.checkup import check
+from tomldiary.errors import BackendError, DocumentError, InvalidTOML, InvalidValue
 from tomldiary.history import parse_record
 from tomldiary.merge import merge
 from tomldiary.timeline import Timeline
@@ -149,12 +150,41 @@ def test_a_half_saved_file_is_waited_out_by_writers_and_not_believed_by_readers(
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_an_emptied_file_is_not_believed_at_once(alice, file):
+@pytest.mark.parametrize("nothing", ["", " \n\r\n", "\ufeff\n"])
+def test_an_emptied_file_is_taken_for_a_broken_one(alice, file, tmp_path, nothing):
     alice.upsert_preference("likes", "tea")
-    file.write_text("")
+    file.write_bytes(nothing.encode())
     assert texts(alice) == ["tea"]
+    assert alice.problems() == []  # somebody may be at it
+    age(file)
+    assert texts(alice) == ["tea"]
+    alice.upsert_preference("likes", "coffee")
+    assert file.read_bytes() == nothing.encode()
+    assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea", "coffee"]
+    (problem,) = alice.problems()
+    assert f"{file}: nothing is in it any more" in str(problem)
+    found = [each for each in check(alice.diary) if each.level == "problem"]
+    assert [each.place for each in found] == [str(file)]
+    with pytest.raises(DocumentError, match="nothing is in it"):
+        alice.forget(session_id="s")
+    # Something in it, it is believed; gone, all is gone.
+    file.write_text('[preferences.likes.mine]\ntext = "water"\n')
+    age(file)
+    assert texts(alice) == ["water"]
+    assert alice.problems() == []
+    file.write_text(nothing)
+    age(file)
+    file.unlink()
+    assert texts(alice) == []
+
+
+def test_a_file_that_holds_nothing_but_a_comment_is_believed(alice, file):
+    alice.upsert_preference("likes", "tea")
+    file.write_text("# begun anew\n")
     age(file)
     assert texts(alice) == []
+    alice.upsert_preference("likes", "coffee")
+    assert file.read_text().startswith("# begun anew\n")
 
 
 def test_a_broken_file_never_stops_reads_or_writes_and_is_never_overwritten(alice, file, tmp_path):
@@ -327,16 +357,18 @@ def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
 def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, monkeypatch):
     alice.upsert_preference("likes", "tea")
     real = exchange.swap
-    saved = []
+    whole = file.read_text().replace('"tea"', '"green tea"  # just now')
+    saver = threading.Thread(target=save, args=(file, whole))
 
     def late(temp, target):
-        if not saved:
-            saved.append(True)
-            save(file, file.read_text().replace('"tea"', '"green tea"  # just now'))
+        if saver.ident is None:
+            saver.start()
+            saver.join(0.1)  # in place it is kept waiting
         return real(temp, target)
 
     monkeypatch.setattr(exchange, "swap", late)
     alice.upsert_preference("likes", "coffee")
+    saver.join()
     age(file)
     assert texts(alice) == ["green tea", "coffee"]
     alice.upsert_preference("likes", "water")
@@ -500,6 +532,58 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
     assert texts(alice, "goals") == ["rest"]
     alice.upsert_preference("likes", "water")
     assert texts(alice, "goals") == ["rest"]
+
+
+def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_saved(
+    alice, file, monkeypatch
+):
+    alice.upsert_preference("likes", "tea")
+    whole = file.read_text().replace('"tea"', '"green tea"  # mine')
+    real = exchange.swap
+
+    def late(temp, target):
+        monkeypatch.setattr(exchange, "swap", real)
+        file.rename(file.with_name("preferences.toml~"))
+        return real(temp, target)
+
+    monkeypatch.setattr(exchange, "swap", late)
+    alice.upsert_preference("likes", "coffee")
+    assert not file.exists()
+    file.write_text(whole)
+    age(file)
+    assert texts(alice) == ["green tea", "coffee"]
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["green tea", "coffee", "water"]
+    assert '"green tea"  # mine\n' in file.read_text()
+
+
+@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("second", [save_in_place, save_by_rename])
+def test_two_saves_around_one_write_are_both_kept(alice, file, second, is_later, monkeypatch):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    real, calls = exchange.swap, []
+
+    def between(temp, target):
+        calls.append(temp)
+        if len(calls) == 1:
+            save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
+            done = real(temp, target)
+        if len(calls) == 1 + is_later:  # or only as the first one is about to go back
+            second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
+        return done if len(calls) == 1 else real(temp, target)
+
+    monkeypatch.setattr(exchange, "swap", between)
+    alice.upsert_preference("likes", "water")
+    age(file)
+    alice.upsert_preference("goals", "rest")
+    age(file)
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["green tea", "decaf", "water"]
+    assert texts(alice, "goals") == ["rest", "run"]
+    assert '"green tea"  # first\n' in file.read_text()
+    assert '"decaf"  # second\n' in file.read_text()
+    assert not list(file.parent.glob(".staged*"))
 
 
 def test_an_old_version_put_back_while_another_process_wrote_reverts_nothing(tmp_path):

@@ -445,6 +445,61 @@ def test_spans_say_what_was_done_and_neither_what_is_stored_nor_whose_it_is(
     assert "alice" not in written
 
 
+def told_by(span: Any) -> dict[str, Any]:
+    return {key.removeprefix("tomldiary."): value for key, value in span.attributes.items()}
+
+
+def test_spans_stand_where_they_belong_in_the_trace_of_a_run(tmp_path: Path):
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - needs what is looked for above
+    from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415 - the same
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter  # noqa: PLC0415 - the same
+    from pydantic_ai.models.instrumented import InstrumentationSettings  # noqa: PLC0415 - the same
+
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    diary = diary_with("the secret", path=tmp_path)
+    diary.agent = "rules"
+    writer = MemoryWriter(diary)
+    (tmp_path / "bob").mkdir()
+    (tmp_path / "bob" / "preferences.toml").write_text('likes = "the secret', encoding="utf-8")
+    settings = InstrumentationSettings(tracer_provider=provider, include_content=False)
+    talk = Talk(DiaryCapability(diary, "alice", writer=writer))
+    broken = Talk(DiaryCapability(diary, "bob", writer=writer, on_error="raise"))
+    talk.agent.instrument = broken.agent.instrument = settings
+    talk.replies = [
+        ModelResponse(parts=[ToolCallPart("remember", {"text": "milk", "category": "likes"})])
+    ]
+    talk.say("hello, this is the secret of alice")
+    with pytest.raises(InvalidTOML):
+        broken.say("hello, this is the secret of bob")
+    writer.close_sync()
+    spans = exporter.get_finished_spans()
+    by_id = {span.context.span_id: span for span in spans}
+    ours = [span for span in spans if span.name.startswith("tomldiary.")]
+    nested = [
+        (span.name.partition(".")[2], by_id[span.parent.span_id].name, told_by(span))
+        for span in ours
+    ]
+    asking = nested[0][1]
+    assert asking.partition(" ")[0] in {
+        "chat",
+        "invoke_agent",
+    }  # as newer, and older, releases have it
+    shown = {"facts": 1, "characters": 108, "is_snapshot": True}
+    assert nested == [
+        ("inject", asking, shown),
+        ("remember", "execute_tool remember", {"failed": False}),
+        ("submit", "invoke_agent agent", {"status": "completed"}),
+        ("inject", asking, {"error_type": "InvalidTOML"}),
+        ("submit", "invoke_agent agent", {"status": "failed"}),
+    ]
+    told = str([span.to_json() for span in ours])
+    assert "secret" not in told
+    assert "alice" not in told
+    assert not any(span.events for span in ours)
+
+
 DURABLE = os.environ.get("TOMLDIARY_DURABLE_PYTHON")
 
 

@@ -301,6 +301,56 @@ def test_a_prefix_and_a_filter_keep_the_tools_and_the_memory(tmp_path: Path):
     assert "- likes: tea" in caller.instructions
 
 
+WRAPPED = {
+    "renamed": lambda tools: tools.renamed({"look_up": "recall"}),
+    "prepared": lambda tools: tools.prepared(lambda _ctx, definitions: definitions),
+    "approval_required": lambda tools: tools.approval_required(lambda *_: False),
+    "with_metadata": lambda tools: tools.with_metadata(team="support"),
+    "include_return_schemas": lambda tools: tools.include_return_schemas(),
+    "twice": lambda tools: tools.prefixed("one").prefixed("two"),
+}
+
+
+@pytest.mark.parametrize("wrapper", WRAPPED)
+def test_in_any_wrapper_the_tools_work_and_the_memory_is_shown(tmp_path: Path, wrapper: str):
+    toolset = WRAPPED[wrapper](DiaryToolset(diary_at(tmp_path, "tea"), "alice"))
+    name = {"renamed": "look_up", "twice": "two_one_recall"}.get(wrapper, "recall")
+    caller = Caller((name, {"query": "tea"}))
+    assert "likes/pref001: tea" in run(caller, toolset)
+    assert "- likes: tea" in caller.instructions
+    assert len(caller.tools) == 4
+
+
+def test_whose_run_it_is_is_settled_without_a_look_at_a_disk(tmp_path: Path):
+    code = f"""
+import asyncio, os, sys
+sys.path[:0] = {sys.path!r}
+from pydantic_ai import RunContext
+from pydantic_ai.models.test import TestModel
+from pydantic_ai.usage import RunUsage
+from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
+deps = {{"user_id": "müller@example.org"}}
+doors = [door({str(tmp_path / "memories")!r}) for door in (DiaryToolset, DiaryCapability)]
+ctx = RunContext(deps=deps, model=TestModel(), usage=RunUsage(), run_id="run-1", conversation_id="c")
+async def settle():
+    for door in doors:
+        await door.for_run(ctx)
+        seen.clear()  # what is imported on first use has been
+        await door.for_run(ctx)
+        print(seen)
+seen = []
+stat = os.stat
+os.stat = lambda *where, **options: seen.append("stat") or stat(*where, **options)
+sys.addaudithook(lambda event, _: seen.append(event) if event == "open" or event[:3] == "os." else None)
+asyncio.run(settle())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[]\n[]\n"
+    assert not (tmp_path / "memories").exists()
+
+
 def test_the_guidance_is_a_static_part_and_the_memory_a_part_that_changes(tmp_path: Path):
     model = TestModel(call_tools=[])
     toolset = DiaryToolset(diary_at(tmp_path, "tea"), "alice", heading="Work", guidance="Be brief.")

@@ -34,7 +34,7 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import UsageLimits
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
+from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -491,16 +491,18 @@ def test_thirty_users_at_once_never_see_or_get_what_is_anothers(tmp_path: Path):
 
 
 @pytest.mark.parametrize("runs", [20, 40])
-@pytest.mark.parametrize("door", ["toolset", "capability"])
+@pytest.mark.parametrize("door", ["toolset", "capability", "notes"])
 def test_runs_that_write_to_one_user_at_once_all_keep_what_they_wrote(
     tmp_path: Path, runs: int, door: str
 ):
     assert write_together(tmp_path, door, [f"fact {n}" for n in range(runs)]) == "done"
-    stored = Diary(tmp_path).user("alice").preferences("likes").values()
-    assert sorted(item.text for item in stored) == sorted(f"fact {n}" for n in range(runs))
+    assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(runs))
 
 
-def test_two_processes_that_write_to_one_user_at_once_keep_what_both_wrote(tmp_path: Path):
+@pytest.mark.parametrize("door", ["toolset", "capability", "notes"])
+def test_two_processes_that_write_to_one_user_at_once_keep_what_both_wrote(
+    tmp_path: Path, door: str
+):
     code = f"""
 import sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests")]!r}
@@ -508,7 +510,7 @@ from pathlib import Path
 from test_pydantic_ai_turns import write_together
 print("ready", flush=True)
 sys.stdin.readline()
-write_together(Path({str(tmp_path)!r}), "capability", [f"{{sys.argv[1]}} {{n}}" for n in range(20)])
+write_together(Path({str(tmp_path)!r}), {door!r}, [f"{{sys.argv[1]}} {{n}}" for n in range(20)])
 """
     with contextlib.ExitStack() as stack:
         started = [
@@ -529,9 +531,15 @@ write_together(Path({str(tmp_path)!r}), "capability", [f"{{sys.argv[1]}} {{n}}" 
         for process in started:
             process.communicate("go\n", timeout=60)
             assert process.returncode == 0
-    stored = Diary(tmp_path).user("alice").preferences("likes").values()
     expected = [f"{name} {n}" for name in ("one", "two") for n in range(20)]
-    assert sorted(item.text for item in stored) == sorted(expected)
+    assert written(tmp_path, door) == sorted(expected)
+
+
+def written(path: Path, door: str) -> list[str]:
+    alice = Diary(path).user("alice")
+    if door == "notes":
+        return sorted(alice.block("main").text.split("\n\n"))
+    return sorted(item.text for item in alice.preferences("likes").values())
 
 
 def write_together(path: Path, door: str, facts: list[str]) -> str:
@@ -544,12 +552,18 @@ def write_together(path: Path, door: str, facts: list[str]) -> str:
         await together.wait()
         first = messages[0]
         assert isinstance(first, ModelRequest)
-        call = {"text": str(first.parts[0].content), "category": "likes"}
+        said = str(first.parts[0].content)
+        if door == "notes":
+            return ModelResponse(parts=[ToolCallPart("write_memory", {"content": said})])
+        call = {"text": said, "category": "likes"}
         return ModelResponse(parts=[ToolCallPart("remember", call)])
 
-    toolset: Any = {"toolsets": [DiaryToolset(path, "alice")]}
-    capability: Any = {"capabilities": [DiaryCapability(path, "alice")]}
-    agent = Agent(FunctionModel(respond), **(toolset if door == "toolset" else capability))
+    options: dict[str, Any] = {
+        "toolset": {"toolsets": [DiaryToolset(path, "alice")]},
+        "capability": {"capabilities": [DiaryCapability(path, "alice")]},
+        "notes": {"toolsets": [AgentMemoryToolset(memory_dir=path, user_id="alice")]},
+    }
+    agent = Agent(FunctionModel(respond), **options[door])
 
     async def run() -> set[str]:
         return {result.output for result in await asyncio.gather(*map(agent.run, facts))}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
 import random
+import threading
 import tomllib
 from dataclasses import replace
+from datetime import UTC, datetime
 from zlib import crc32
 
 import pytest
@@ -13,9 +17,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tomldiary import Diary, PreferenceItem
+from tomldiary import Constraint, Diary, PreferenceItem, UserDiary, outside
 from tomldiary.backends import LocalBackend
-from tomldiary.errors import LockTimeout
+from tomldiary.errors import InvalidValue, LockTimeout
 from tomldiary.extraction.relevance import relevant_lines
 from tomldiary.history import Change, Record, block_changes, parse_record, redo, render_record
 from tomldiary.locks import UserLocks
@@ -190,6 +194,133 @@ def test_the_lines_a_model_is_shown_are_those_of_a_full_ranking():
         for budget in (100, 700, 10_000):
             found = Preferences(document, RULES)
             assert relevant_lines(found, turn, budget) == expected_lines(found, turn, budget)
+
+
+def shown_the_long_way(alice):
+    """Rank and render every entry, in one pass over what stands in the files."""
+    tables = {
+        kind: tomllib.loads(alice.document(kind))
+        for kind in ("preferences", "conversations", "facts")
+    }
+    rows = [
+        (name, entry)
+        for name in ("likes", "goals")
+        for entry in tables["preferences"].get("preferences", {}).get(name, {}).values()
+        if isinstance(entry, dict)
+    ]
+    rows.sort(
+        key=lambda row: (row[1].get("pinned") is True, row[1]["_count"], row[1]["_updated"]),
+        reverse=True,
+    )
+    preferences = [
+        (
+            entry.get("pinned") is True,
+            f"{name}: {entry['text']}" + (f" ({entry['_count']}×)" if entry["_count"] > 1 else ""),
+        )
+        for name, entry in rows
+    ]
+    diets = [
+        entry
+        for entry in tables["facts"].get("facts", {}).get("diet", {}).values()
+        if isinstance(entry["food"], str)
+    ]
+    diets.sort(key=lambda entry: entry["_updated"], reverse=True)
+    facts = [(False, f"diet: role = {entry['role']}, food = {entry['food']}") for entry in diets]
+    lines = sorted([*facts, *preferences], key=lambda row: not row[0])
+    talks = [
+        entry
+        for entry in tables["conversations"].get("conversations", {}).values()
+        if entry["summary"]
+    ]
+    talks.sort(key=lambda entry: entry["_updated"], reverse=True)
+    told = [f"conversation of {entry['_updated'][:10]}: {entry['summary']}" for entry in talks]
+    return [line for _, line in lines] + told[:3], told[3:]
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+def test_the_memory_an_agent_is_told_is_that_of_a_full_rendering_after_any_changes(tmp_path):
+    choose = random.Random(11)
+
+    def sum_up(_message, *, deps):
+        if choose.random() < 0.8:
+            deps.summarise(f"talk {choose.randint(0, 99)}", None)
+
+    diary = Diary(tmp_path, Both, agent=sum_up, durability="none", max_conversations=6)
+    diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    for step in range(150):
+        now = datetime(2026, 11, choose.randint(1, 28), tzinfo=UTC)
+        stored = [(c, key) for c, found in alice.preferences().items() for key in found]
+        deed = choose.choice(["new", "new", "confirm", "forget", "fact", "talk", "hand"])
+        if deed == "new" or not stored:
+            pinned = {"pinned": True} if step % 5 == 0 else {}
+            category = choose.choice(["likes", "goals"])
+            alice.upsert_preference(category, f"word {choose.randint(0, 99)}", fields=pinned)
+        elif deed == "confirm":
+            category, key = choose.choice(stored)
+            alice.upsert_preference(category, id=key, now=now)
+        elif deed == "forget":
+            alice.forget_preference(*choose.choice(stored))
+        elif deed == "fact":
+            fact = Diet(role=f"role {choose.randint(0, 4)}", food=f"food {step}")
+            with contextlib.suppress(InvalidValue):  # a person has left nonsense in its place
+                alice.commit(fact)
+        elif deed == "talk":
+            alice.add_turn("I said", "hm", f"s{choose.randint(0, 9)}", now=now)
+        else:
+            kind, old, new = choose.choice(
+                [("preferences", '"word', '"my word'), ("facts", '"food', '7 # "food')]
+            )
+            file = tmp_path / f"alice/{kind}.toml"
+            if file.exists():
+                file.write_text(file.read_text().replace(old, new, 1))
+                os.utime(file, (0, 0))
+        shown, also_true = shown_the_long_way(alice)
+        found = alice.memory_lines()
+        assert (found.shown, found.also_true) == (shown, also_true)
+        assert asyncio.run(alice.amemory_lines()) == found
+
+
+def test_what_is_known_is_told_without_another_thread_and_never_what_was(tmp_path, monkeypatch):
+    alice, elsewhere = (Diary(tmp_path, Both, agent="rules").user("alice") for _ in range(2))
+    alice.upsert_preference("likes", "tea")
+    alice.set_block("persona", "brief")
+    monkeypatch.setattr(outside, "_YOUNG", 0)
+    threads, lines = [], UserDiary._lines
+
+    def noted(*arguments):
+        threads.append(threading.get_ident())
+        return lines(*arguments)
+
+    monkeypatch.setattr(UserDiary, "_lines", noted)
+
+    async def told():
+        found = await alice.amemory_lines()
+        return found.shown, threads.pop() == threading.get_ident()
+
+    async def tell():
+        first = await told()
+        again = await told()
+        await asyncio.to_thread(elsewhere.upsert_preference, "likes", "jazz")
+        after = await told()
+        return first, again, after, await told()
+
+    tea, jazz, persona = "likes: tea", "likes: jazz", "persona:\n  brief"
+    assert asyncio.run(tell()) == (
+        ([persona, tea], False),
+        ([persona, tea], True),
+        ([persona, jazz, tea], False),
+        ([persona, jazz, tea], True),
+    )
+
+
+class Both(BaseModel):
+    likes: dict[str, PreferenceItem] = {}
+    goals: dict[str, PreferenceItem] = {}
 
 
 class Table(BaseModel):

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 import tomllib
+from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -24,11 +25,12 @@ from tomldiary.operations import (
     from_dict,
     to_table,
 )
+from tomldiary.writing import intake, ownership
 from tomldiary.writing import journal as journal_module
-from tomldiary.writing import ownership
 from tomldiary.writing.entries import render_operations, render_turn, split_entries, turn_of
 from tomldiary.writing.job import Job
 from tomldiary.writing.journal import Journal
+from tomldiary.writing.locked import lock_file
 
 LONG = 30
 
@@ -365,6 +367,105 @@ def test_those_who_come_during_a_sync_share_the_next_one(tmp_path, monkeypatch):
         return await writer.close(drain=False)
 
     assert asyncio.run(use())["pending"] == 51
+
+
+def test_a_look_for_dead_writers_that_is_asked_for_during_a_sync_comes_after_it(
+    tmp_path, monkeypatch
+):
+    diary = Diary(tmp_path, agent=remember)
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        syncs = Counting(monkeypatch)
+        syncs.go_on.clear()
+        writer.submit_nowait(Turn("alice", "s", "walks", "ok"))
+        assert syncs.began.acquire(timeout=LONG)
+        dead = Journal.create(root_of(tmp_path), sync=False)
+        dead.append_turns(jobs_of("left behind", user="bob"), first_epoch)
+        die(dead)
+        writer.look_for_dead_writers()
+        syncs.go_on.set()
+        assert writer.flush(LONG)
+        assert writer.stats()["recovered"] == 1
+    assert "left behind" in diary.user("bob").render()
+
+
+def test_a_turn_is_synced_on_the_event_loop_only_while_nobody_else_is_there(tmp_path, monkeypatch):
+    """Handing it to a thread and back would take as long again as a quick disk; others are not held up for it."""
+    places, looks = [], []
+    real = asyncio.all_tasks
+
+    def quick(_descriptor):
+        places.append(threading.current_thread())
+
+    def all_tasks(loop=None):
+        looks.append(loop)
+        return real(loop)
+
+    monkeypatch.setattr(os, "fdatasync", quick)
+    monkeypatch.setattr(intake, "_QUICK", LONG)  # whatever else this machine is doing
+    monkeypatch.setattr(asyncio, "all_tasks", all_tasks)
+    here = threading.current_thread()
+
+    async def submit(writer, count):
+        places.clear()
+        looks.clear()
+        for number in range(count):
+            assert (await writer.submit("alice", "s", f"{number}", "ok")).is_stored
+        assert len(places) == count  # a sync for each, wherever it is
+
+    async def use():
+        writer = MemoryWriter(Diary(tmp_path, agent=hang))
+        await submit(writer, 5)
+        assert places[0] is not here
+        assert set(places[1:]) == {here}
+        other = asyncio.create_task(asyncio.Event().wait())
+        await submit(writer, 50)
+        assert here not in places
+        assert len(looks) == 1  # nor are all tasks of a server gone through for each turn
+        other.cancel()
+        await asyncio.wait([other])
+        await submit(writer, 50)
+        assert places[-1] is here
+        monkeypatch.setattr(
+            intake, "_QUICK", 0.0
+        )  # a slow disk is not waited for, whoever else is there
+        await submit(writer, 5)
+        assert here not in places
+        await writer.close(drain=False)
+
+    asyncio.run(use())
+
+
+def test_whoever_forgets_in_the_journal_holds_no_event_loop(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
+    monkeypatch.setattr(intake, "_QUICK", LONG)
+    looked = []
+
+    async def use():
+        writer = MemoryWriter(Diary(tmp_path, agent=hang))
+        for number in range(3):
+            await writer.submit("alice", "s", f"{number}", "ok")
+        [path] = root_of(tmp_path).glob("*/*.toml")
+        forgetting = ExitStack()
+        forgetting.enter_context(lock_file(path))
+
+        def let_go():
+            looked.append(writer.stats()["loss_window"])
+            forgetting.close()
+
+        asyncio.get_running_loop().call_later(0.02, let_go)
+        in_any_case = threading.Timer(LONG / 6, forgetting.close)
+        in_any_case.start()
+        async with asyncio.timeout(LONG):
+            # The only task of the loop: it would store the turn itself.
+            assert (await writer.submit("alice", "s", "last", "ok")).is_stored
+        in_any_case.cancel()
+        return await writer.close(drain=False), path
+
+    stats, path = asyncio.run(use())
+    assert looked == [1]
+    assert (stats["pending"], stats["loss_window"]) == (4, 0)
+    assert path.read_bytes().count(b"[[turn]]") == 4
 
 
 def test_submit_nowait_does_not_wait_for_the_disk(tmp_path, monkeypatch):

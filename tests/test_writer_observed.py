@@ -136,6 +136,35 @@ def test_nothing_that_was_said_and_no_name_is_sent(watched):
     assert "alice" not in sent.replace(repr(writer.diary.backend), "")
 
 
+def test_what_the_extractor_does_is_part_of_the_turn(tmp_path, monkeypatch):
+    tracer, seen = Tracer(), []
+    monkeypatch.setattr(trace, "get_tracer", lambda *_names, **_more: tracer)
+
+    def look(message, *, deps):
+        seen.append(trace.get_current_span())
+
+    with MemoryWriter(Diary(tmp_path, agent=look)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        writer.submit_nowait(Turn("bob", "s", "tea", "ok")).wait(LONG)
+    assert seen == tracer.spans
+    assert seen[0] is not seen[1]
+
+
+def test_turns_are_measured_also_where_nobody_listens_to_spans(tmp_path, monkeypatch):
+    meter = Meter()
+    monkeypatch.setattr(metrics, "get_meter", lambda *_names, **_more: meter)
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        with pytest.raises(ExtractionError):
+            writer.submit_nowait(Turn("alice", "s", "bad", "ok")).wait(LONG)
+    attempts = [
+        (amount, more.get("error.type"))
+        for name, amount, more in meter.measured
+        if name == "tomldiary.turns"
+    ]
+    assert attempts == [(1, None), (1, "ValueError")]
+
+
 def test_it_works_without_opentelemetry(tmp_path):
     code = """if True:
         import sys

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
 from tomldiary.items.naming import SHARED as SHARED_OWNER
-from tomldiary.render import escape_lines
+from tomldiary.render import escape_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -138,13 +138,14 @@ def format_memory_prompt(memory: MemoryFile, max_lines: int = DEFAULT_MAX_MEMORY
     """
     if max_lines < 0:
         raise InvalidValue(f"{max_lines} is negative.", where="max_lines")
-    lines = escape_lines(memory.content)
+    lines = memory.content.splitlines() or [""]
     left = budget = max_lines * _CHARACTERS_PER_LINE
     shown: list[str] = []
     # From the end: new notes stand there.
-    for line in reversed(lines):
+    for stored in reversed(lines):
         if len(shown) == max_lines:
             break
+        line = escape_line(stored)
         if len(line) + 1 > budget:
             continue
         if len(line) + 1 > left:
@@ -154,7 +155,7 @@ def format_memory_prompt(memory: MemoryFile, max_lines: int = DEFAULT_MAX_MEMORY
     shown.reverse()
     hidden = len(lines) - len(shown)
     more = [f"... [{hidden} more lines in memory: use read_memory] ..."] if hidden else []
-    title = escape_lines(memory.agent_name)[0]
+    title = escape_line(memory.agent_name)
     return "\n".join([f"## Agent Memory ({title})", "", _OPEN, *more, *shown, _CLOSE])
 
 

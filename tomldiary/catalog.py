@@ -36,6 +36,11 @@ class Catalog(Following):
             self._highest = max(self._numbers, default=0)
         return self._highest
 
+    @property
+    def normalised(self) -> tuple[list[str], list[str | None]]:
+        """The ids, and the normalised texts with None for what is no entry; copies."""
+        return self._keys.copy(), self._texts.copy()
+
     def same(self, text: str) -> str | None:
         """Return the id of the first entry with the same normalised text, or None."""
         places = self._by_text.get(normalise(text))

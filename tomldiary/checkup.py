@@ -17,7 +17,7 @@ from tomldiary.checkup_entries import check_entries
 from tomldiary.checkup_files import check_files, check_place
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.findings import Finding
-from tomldiary.outside import check_version
+from tomldiary.outside import check_version, emptied, is_blank
 from tomldiary.timeline import EMPTY
 from tomldiary.toml.document import Document
 from tomldiary.verification import Damage, stored_text, verify, walk
@@ -168,12 +168,16 @@ def _check_lag(
         if record.results[kind] == EMPTY or (document is None and not is_gone):
             continue  # removed for good; or it cannot be read, which is told
         text = document.text if document is not None else ""
+        place = backend.place(user, kind)
+        if document is not None and is_blank(text):
+            found = _without(place, emptied(place))
+            yield Finding("problem", place, found, f"Run: tomldiary show --at {record.seq} --raw")
+            continue
         # Saved by somebody, a text has a fingerprint that history does not know yet.
         is_known = is_gone or digest(text) in walked.versions[kind]
         is_newest = digest(text) == record.results[kind]
         if is_newest or not is_known or (stored_text(backend, user, kind) or "") != text:
             continue  # as it should be, or being written just now
-        place = backend.place(user, kind)
         if is_gone and record.bases[kind] != EMPTY:
             yield Finding(
                 "warning",

@@ -5,13 +5,15 @@ What people (or another program) saved since history's end is stored first, as a
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import Commit, digest, encoded_digest
+from tomldiary.errors import Conflict
 from tomldiary.history import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.models import FORMAT_VERSION
-from tomldiary.outside import NOTHING, Known
+from tomldiary.outside import NOTHING, Known, is_being_saved
 from tomldiary.preferences import reserve_ids
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.compare import changed_spans
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from tomldiary.transaction import Source
 
 __all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_saves"]
+
+_GLANCE = 0.05  # seconds between two looks for a file that is gone
 
 Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: what was known before, and the edit."""
@@ -83,15 +87,22 @@ class Saves:
 
 
 def prepare_saves(
-    backend: Backend, user: str, changed: Changed, logged: LoggedKinds
+    backend: Backend, user: str, changed: Changed, logged: LoggedKinds, patience: float
 ) -> Saves | None:
-    """Work out what people saved since history's end, if anything; the caller holds the user's lock."""
+    """Work out what people saved since history's end, if anything; the caller holds the user's lock.
+
+    Raises:
+        Conflict: A document that was gone is back, or may come back in longer than `patience` seconds.
+    """
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
         return None
-    seq = next_sequence(backend.last_record(user))
+    last = backend.last_record(user)
+    if last is None and not any(known):
+        return None  # the first thing that is known of this user
+    seq = next_sequence(last)
     changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
-    record = _outside_changes(backend, user, changed, seq, logged)
+    record = _outside_changes(backend, user, changed, seq, logged, patience)
     if record is None:
         return None
     saves = {
@@ -193,7 +204,7 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
 
 
 def _outside_changes(
-    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds
+    backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds, patience: float
 ) -> Record | None:
     """Return a record of what people (or another program) saved since history's end, if anything."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
@@ -204,6 +215,7 @@ def _outside_changes(
             last = Timeline(backend, user).last(kind)
             if last is None or last.results[kind] == EMPTY:
                 continue
+            _wait_for_return(backend, user, kind, patience)
             # Somebody removed the file.
             text = Timeline(backend, user).text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
@@ -217,3 +229,15 @@ def _outside_changes(
             saved.changes.append(Change(kind, 0, "", base.document.text))
             saved.bases[kind], saved.results[kind] = EMPTY, base.digest
     return saved if saved.results else None
+
+
+def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) -> None:
+    """Wait until a file that is gone was removed, and not only made way for what an editor is about to write."""
+    deadline = time.monotonic() + patience
+    while backend.token(user, kind) is None:
+        if not is_being_saved(backend, user, kind):
+            return
+        if time.monotonic() >= deadline:
+            raise Conflict(f"{backend.place(user, kind)} was taken away just now. Try again.")
+        time.sleep(_GLANCE)
+    raise Conflict(f"{backend.place(user, kind)} was saved by somebody just now.")

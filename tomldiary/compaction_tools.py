@@ -65,10 +65,7 @@ def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps],
 @_on_preferences
 async def list_preference_blocks(ctx: CompactionContext) -> str:
     """List all preferences: block id, size and text."""
-    lines = [
-        f"- {block_id} ({len(str(entry.get('text', '')))} characters): {entry.get('text', '')}"
-        for block_id, entry in ctx.deps.preference_blocks()
-    ]
+    lines = [_line(key, entry.get("text", "")) for key, entry in ctx.deps.preference_blocks()]
     return "\n".join(lines) or "(no preferences)"
 
 
@@ -111,10 +108,7 @@ async def delete_preference_block(ctx: CompactionContext, block_id: str) -> str:
 @_on_conversations
 async def list_conversation_blocks(ctx: CompactionContext) -> str:
     """List all conversation summaries: session id, size and summary."""
-    lines = [
-        f"- {key} ({len(str(entry.get('summary', '')))} characters): {entry.get('summary', '')}"
-        for key, entry in ctx.deps.conversation_blocks()
-    ]
+    lines = [_line(key, entry.get("summary", "")) for key, entry in ctx.deps.conversation_blocks()]
     return "\n".join(lines) or "(no conversations)"
 
 
@@ -152,6 +146,11 @@ async def delete_conversation_block(ctx: CompactionContext, session_id: str) -> 
     """
     ctx.deps.delete_conversation_block(session_id)
     return f"🗑️ Deleted {session_id}."
+
+
+def _line(key: str, text: object) -> str:
+    # What is stored must not look like another block.
+    return f"- {key} ({len(str(text))} characters): {' '.join(str(text).split())}"
 
 
 def _fields(entry: dict[str, Any]) -> str:

@@ -251,8 +251,9 @@ class MemoryDeps:
                 tuple((fields or {}).items()),
             )
         )
-        found = self._preferences.find(category, outcome.id)
-        self._mirror("preferences", found[0] if found is not None else ())
+        if "preferences" in self._stores:
+            found = self._preferences.find(category, outcome.id)
+            self._mirror("preferences", found[0] if found is not None else ())
         return outcome
 
     def leave(self, category: str, text: str, fields: Mapping[str, Any]) -> None:

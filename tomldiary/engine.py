@@ -22,8 +22,6 @@ from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
 from tomldiary.timeline import Timeline
-from tomldiary.toml.document import Document
-from tomldiary.toml.values import render_value
 from tomldiary.transaction import OPEN, Source, Transaction, base_of, current_task, fingerprint
 from tomldiary.twins import OwnThread
 
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from tomldiary.commits import Prepared
     from tomldiary.forgetting import ForgetReceipt, Selection
     from tomldiary.history import Record
+    from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
 
 __all__ = ["ATTEMPTS", "Engine", "Source", "Transaction"]
@@ -57,10 +56,12 @@ class Engine(KnownDocuments):
         super().__init__(backend)
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
-        name = render_value(schema_name)
-        self.template = Document.parse(
-            f'[_meta]\nversion = "{FORMAT_VERSION}"\nschema_name = {name}\n'
-        )
+        meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
+        edit = NOTHING.edit()
+        edit.put(
+            ("_meta",), meta, at_head=True
+        )  # a table that is known to be ours is changed quicker
+        self.template = edit.done()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self.operations = DoneOperations(backend)
@@ -162,7 +163,7 @@ class Engine(KnownDocuments):
                 if not changed or before is not None:
                     return result
                 try:
-                    transaction.seq = self._commit(user, changed, source)
+                    transaction.seq = self._commit(user, changed, source, transaction.patience)
                 except Conflict:
                     if attempt == ATTEMPTS - 1:
                         raise
@@ -202,7 +203,7 @@ class Engine(KnownDocuments):
                 transaction.edit(kind)
         changed = transaction.changed()
         if changed:
-            self._commit(user, changed, Source("put_back"))
+            self._commit(user, changed, Source("put_back"), transaction.patience)
 
     def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
         """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
@@ -290,21 +291,21 @@ class Engine(KnownDocuments):
             if not changed:
                 return
             try:
-                self._commit(user, changed, source)
+                self._commit(user, changed, source, transaction.patience)
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
                 changed = {
-                    kind: self._rebase(user, kind, base, edit)
+                    kind: self._rebase(transaction, kind, base, edit)
                     for kind, (base, edit) in changed.items()
                 }
                 continue
             return
 
     def _rebase(
-        self, user: str, kind: str, base: Known | None, edit: Edit
+        self, transaction: Transaction, kind: str, base: Known | None, edit: Edit
     ) -> tuple[Known | None, Edit]:
-        now = self.load(user, kind)
+        now = self.settled(transaction.user, kind, transaction.patience)
         if now is None:
             return None, edit
         fresh = rebased(base_of(base), edit.peek(), now.document)
@@ -324,15 +325,15 @@ class Engine(KnownDocuments):
             before = self.operations.of(user).get(operation)
         return before[1] if before is not None else None
 
-    def _commit(self, user: str, changed: Changed, source: Source) -> int:
+    def _commit(self, user: str, changed: Changed, source: Source, patience: float) -> int:
         try:
-            return self._store(user, changed, source)
+            return self._store(user, changed, source, patience)
         except BackendError:
             self.look_again(user, changed)
             raise
 
-    def _store(self, user: str, changed: Changed, source: Source) -> int:
-        saved = prepare_saves(self.backend, user, changed, self.logged)
+    def _store(self, user: str, changed: Changed, source: Source, patience: float) -> int:
+        saved = prepare_saves(self.backend, user, changed, self.logged, patience)
         if saved is not None:
             try:
                 tokens = self.backend.commit(user, saved.commit)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.backends.base import Stored, digest
 from tomldiary.erasure_tables import Tables
 from tomldiary.erasure_versions import joined
-from tomldiary.errors import DocumentError
+from tomldiary.errors import Conflict, DocumentError
 from tomldiary.forgetting import ForgetReceipt
 from tomldiary.history import Change, Record, block_changes, redo
 from tomldiary.models import FORMAT_VERSION
@@ -195,6 +195,7 @@ def plan(
     read: Callable[[], dict[str, Stored]],
     selection: Selection,
     place: Callable[[str, str], str],
+    is_being_saved: Callable[[str, str], bool] | None = None,
 ) -> Plan:
     """Work out what forgetting changes; nothing is written.
 
@@ -205,12 +206,14 @@ def plan(
         read: Returns the documents as they are stored now.
         selection: What to forget.
         place: Names a document for messages.
+        is_being_saved: Tells whether somebody is half way through saving a document, where that can be told.
 
     Raises:
+        Conflict: Somebody kept saving a document all the time.
         DocumentError: A document cannot be read just now. Nothing can be taken out of it.
         InvalidValue: An entry is written in a way that it cannot be taken out of.
     """
-    shelf = cast("Backend", _Shelf(history, place))
+    shelf = cast("Backend", _Shelf(history, place, is_being_saved))
     patience = time.monotonic() + _PATIENCE
     while True:
         stored = read()
@@ -218,8 +221,13 @@ def plan(
         for found in known.values():
             if found.problem is not None:
                 raise found.problem
-        if time.monotonic() > patience or not any(found.is_settling for found in known.values()):
+        settling = next((kind for kind, found in known.items() if found.is_settling), None)
+        if settling is None:
             break
+        if time.monotonic() > patience:
+            raise Conflict(
+                f"{place(user, settling)} is being saved by somebody all the time. Try again."
+            )
         time.sleep(_GLANCE)
     seq = records[-1].seq if records else 0
     saved = Record(seq + 1, "hand", [], {}, {}, actor="hand")
@@ -305,9 +313,15 @@ def _number(key: str) -> int:
 class _Shelf:
     """Stands in for the backend while its history is looked at under the lock."""
 
-    def __init__(self, history: Sequence[str], place: Callable[[str, str], str]) -> None:
+    def __init__(
+        self,
+        history: Sequence[str],
+        place: Callable[[str, str], str],
+        is_being_saved: Callable[[str, str], bool] | None,
+    ) -> None:
         self._history = history
         self.place = place
+        self.is_being_saved = is_being_saved
 
     def records(self, _user: str) -> Iterator[str]:
         return reversed(self._history)

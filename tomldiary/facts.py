@@ -33,6 +33,7 @@ __all__ = [
     "Fact",
     "Facts",
     "fact_data",
+    "fact_text",
     "facts_document",
     "same_data",
     "stored_facts",
@@ -185,7 +186,8 @@ class Facts:
             if isinstance(entry, Mapping):
                 yield key, cast("Mapping[str, Any]", entry)
 
-    def wrong(self, schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
+    @staticmethod
+    def wrong(schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
         """Return why an entry cannot be read, or None if it can."""
         if not isinstance(entry, Mapping):
             return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
@@ -194,7 +196,7 @@ class Facts:
             schema.parse(values)
             derived = schema.singleton(decode_nulls(values))
         except InvalidValue:
-            return self._told(schema, key, values)
+            return Facts._told(schema, key, values)
         if derived is not None and group_of(schema, key) != derived:
             return InvalidValue(
                 f"its fields say that its key is {derived!r}. Rename the table, or mend the fields.",
@@ -260,6 +262,23 @@ def fact_data(entry: Mapping[str, Any]) -> dict[str, Any]:
     return {
         key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
     }
+
+
+def fact_text(entry: Mapping[str, Any]) -> str:
+    """Return what an entry says as one text, field by field."""
+    fields = decode_nulls(fact_data(entry)).items()
+    return ", ".join(
+        f"{name} = {_plain_text(value)}" for name, value in fields if value is not None
+    )
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_plain_text, cast("list[Any]", value)))
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value)
+        return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
+    return str(value)
 
 
 def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:

@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import threading
 from operator import is_
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tomldiary.forks import renew_after_fork
 
-__all__ = ["Following", "Memo"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["Following", "Memo", "ask", "is_followed"]
+
+F = TypeVar("F", bound="Following")
+T = TypeVar("T")
 
 _STRIDE = 64  # entries compared at once
 
@@ -92,3 +98,43 @@ class Following:
     def _forget(self, known: int) -> None:
         """Let go of what was taken in from position `known` on."""
         raise NotImplementedError
+
+
+class _Version(Protocol):
+    """A version of a document, or of an edit of one."""
+
+    @property
+    def memo(self) -> Memo: ...
+    @property
+    def stamp(self) -> object: ...
+
+
+def ask(
+    version: _Version,
+    key: tuple[object, ...],
+    make: Callable[[], F],
+    columns: Callable[[], tuple[list[str], list[Any]]],
+    question: Callable[[F], T],
+) -> T:
+    """Ask what is worked out from a table, as it is in a version.
+
+    Args:
+        version: The document.
+        key: What is worked out, and of which table.
+        make: Makes it, if nobody has asked before.
+        columns: Returns the ids of the table and what stands there, in the order of the file.
+        question: Called with the lock held.
+    """
+    found = version.memo.get(key)
+    if found is None:
+        found = version.memo.setdefault(key, make())
+    with found.lock:
+        if not found.is_at(version.stamp):
+            found.follow(version.stamp, *columns())
+        return question(cast("F", found))
+
+
+def is_followed(version: _Version, key: tuple[object, ...]) -> bool:
+    """Tell whether that is worked out already, so that `ask` has nothing to do."""
+    found = version.memo.get(key)
+    return found is not None and found.is_at(version.stamp)

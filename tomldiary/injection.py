@@ -10,6 +10,7 @@ Which facts a conversation knows is read from the texts it was told, and needs n
 from __future__ import annotations
 
 import re
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.render import MEMORY_CLOSE, MEMORY_OPEN, render_memory
@@ -70,14 +71,20 @@ def next_injection(
         heading=heading,
         look_up=look_up,
     )
+    told = list(told)
+    if told and told[-1] == snapshot:
+        return None
     known, changes_length = _known(told)
     if known is None:
         return Injection(snapshot, is_snapshot=True) if snapshot else None
-    added = [fact for fact in _stated(snapshot, "- ") if _claim(fact) not in known]
-    true = {_claim(fact) for fact in (*memory.shown, *memory.also_true)}
+    stated = _stated(snapshot, "- ")
+    added = [fact for fact in stated if _claim(fact) not in known]
     restated = {_block(fact) for fact in added} - {None}
+    gone = known.keys() - {_claim(fact) for fact in stated}
+    if gone:  # from the text, or altogether: all that is remembered has to be gone through
+        gone.difference_update(map(_claim, chain(memory.shown, memory.also_true)))
     withdrawn = [
-        fact for claim, fact in known.items() if claim not in true and _block(fact) not in restated
+        fact for claim, fact in known.items() if claim in gone and _block(fact) not in restated
     ]
     if not added and not withdrawn:
         return None
@@ -133,7 +140,7 @@ def _block(fact: str) -> str | None:
 
 def _claim(fact: str) -> str:
     """Return a fact without its count: that it was said once more is no news."""
-    return _COUNT.sub("", fact)
+    return _COUNT.sub("", fact) if fact.endswith("×)") else fact
 
 
 def _changes(added: Sequence[str], withdrawn: Sequence[str], heading: str) -> str:

@@ -11,6 +11,7 @@ import random
 import sys
 import threading
 import time
+import weakref
 from collections import deque
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -37,13 +38,15 @@ class UserLocks:
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
+        self._descriptors: dict[int, int] = {}
+        # Whoever makes a diary for each request would run out of descriptors; at exit the system closes them.
+        weakref.finalize(self, _close_all, self._descriptors).atexit = False
         self._reset()
 
     def _reset(self) -> None:
         self.pid = os.getpid()
         self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
-        self._descriptors: dict[int, int] = {}
         self.busy_until: dict[int, float] = {}
         """Of stripes that were held for long: when this process may take them again."""
 
@@ -66,8 +69,7 @@ class UserLocks:
         """Return the lock among threads."""
         if self.pid != os.getpid():
             # A forked child must not lock through its parent's descriptors: both would hold the lock.
-            for inherited in self._descriptors.values():
-                os.close(inherited)
+            _close_all(self._descriptors)
             self._reset()
         stripe = self._stripes.get(number)
         if stripe is None:
@@ -92,6 +94,11 @@ class UserLocks:
                 ) from error
             self._descriptors[number] = descriptor
         return descriptor
+
+
+def _close_all(descriptors: dict[int, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
 
 
 class _Queue:

@@ -18,12 +18,13 @@ from tomldiary.merge import closest, merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
+from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
     from tomldiary.history import Record
 
-__all__ = ["Known", "check_version", "look"]
+__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "joined", "look"]
 
 _logger = get_logger(__name__)
 _YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
@@ -72,19 +73,19 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     """
     place = backend.place(user, kind)
     young = _age(stored.token) < _YOUNG
-    text_digest = digest(stored.text)
     timeline = Timeline(backend, user)
     last = timeline.last(kind)
     if (
         cached is not None
         and cached.is_logged
         and not cached.problem
-        and cached.digest == text_digest
+        and cached.document.text == stored.text
         # Somebody may have put back what we know while others wrote.
         and last is not None
-        and last.results[kind] == text_digest
+        and last.results[kind] == cached.digest
     ):
-        return Known(stored.token, cached.document, text_digest, is_logged=True, is_young=young)
+        return Known(stored.token, cached.document, cached.digest, is_logged=True, is_young=young)
+    text_digest = digest(stored.text)
     try:
         document = Document.parse(stored.text, path=place)
         check_version(document, place)
@@ -93,26 +94,36 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         raise
     except (InvalidTOML, UnsafeDocument) as error:
         document, problem = NOTHING, error
-    if last is None or last.results[kind] == EMPTY:
+    ours = None
+    if last is not None and last.results[kind] != EMPTY:
+        if problem is None and last.results[kind] == text_digest:
+            return Known(stored.token, document, text_digest, is_logged=True, is_young=young)
+        ours = _last_logged(timeline, kind, last.results[kind], cached)
+    is_saved_now = problem is None and is_being_saved(backend, user, kind)
+    if ours is None or last is None:
         if problem is not None:
             raise problem
-        return Known(stored.token, document, text_digest, is_logged=False, is_young=young)
-    if problem is None and last.results[kind] == text_digest:
-        return Known(stored.token, document, text_digest, is_logged=True, is_young=young)
-    ours = _last_logged(timeline, kind, last.results[kind], cached)
-    if ours is None:
-        if problem is not None:
-            raise problem
-        return Known(stored.token, document, text_digest, is_logged=False, is_young=young)
+        return Known(
+            stored.token,
+            document,
+            text_digest,
+            is_logged=False,
+            is_settling=is_saved_now,
+            is_young=young or is_saved_now,
+        )
     last_digest = last.results[kind]
+    is_fresh = 0 <= _age(stored.token) < _SETTLING
+    lacks_entries = not ours.index.keys() <= document.index.keys()
+    if problem is None and (is_saved_now or (is_fresh and lacks_entries)):
+        return Known(
+            stored.token, ours, last_digest, is_logged=True, is_settling=True, is_young=True
+        )
+    if is_blank(stored.text):
+        problem = emptied(place)
     if problem is not None:
         _logger.warning("%s", problem)
         return Known(
             stored.token, ours, last_digest, is_logged=True, problem=problem, is_young=young
-        )
-    if 0 <= _age(stored.token) < _SETTLING and not ours.index.keys() <= document.index.keys():
-        return Known(
-            stored.token, ours, last_digest, is_logged=True, is_settling=True, is_young=True
         )
     base = _base(timeline, kind, document, ours, last)
     if base.text == document.text:
@@ -135,6 +146,26 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         is_merged=result_digest != text_digest,
         conflicts=merged.conflicts,
         is_young=young,
+    )
+
+
+def is_being_saved(backend: Backend, user: str, kind: str) -> bool:
+    """Tell whether somebody is half way through saving a document, where the backend can see that."""
+    ask = getattr(backend, "is_being_saved", None)
+    return ask is not None and bool(ask(user, kind))
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether nothing stands in a text, not even a comment."""
+    return not text.strip("\ufeff \t\r\n")
+
+
+def emptied(place: str) -> DocumentError:
+    """Return what is wrong with a file that has nothing in it, and had something."""
+    return DocumentError(
+        "nothing is in it any more, which is taken for a save that went wrong; history has what was. Undo it in"
+        " your editor, or remove the file if all of it is to go.",
+        path=place,
     )
 
 
@@ -169,6 +200,22 @@ def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: 
         return NOTHING
 
 
+def joined(timeline: Timeline, kind: str, older: bytes, newer: bytes) -> str | None:
+    """Return the newer of two saves that history does not know, with what the older one had changed.
+
+    Where both changed a table, the newer one's stands. None if one of them cannot be read, or history cannot.
+    """
+    try:
+        first, second = (Document.parse(decode_utf8(data)) for data in (older, newer))
+        last = timeline.last(kind)
+        if last is None:
+            return None
+        ours = Document.parse(timeline.text(kind))
+        return merge(_base(timeline, kind, first, ours, last), first, second).document.text
+    except DocumentError:
+        return None
+
+
 def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
     """Return the versions of a document that have the number `seq`, oldest first.
 
@@ -180,6 +227,9 @@ def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
             break
         if kind in record.results:
             later.append(record)
+    if any(record.type == "hand" and record.results[kind] == EMPTY for record in later):
+        # The file was removed since: whoever saves it again wants all that is in it.
+        return [NOTHING]
     texts = [timeline.text(kind, seq)]
     for record in reversed(later):
         if record.type != "hand":

@@ -178,7 +178,7 @@ class PreferenceVerbs:
         """
         book = self._book()
         book.check_category(category)
-        return self.diary.similarity.find(category, text, book.texts(category), limit=limit)
+        return book.similar(self.diary.similarity, category, text, limit=limit)
 
     asimilar = async_twin(similar)
 

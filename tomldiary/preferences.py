@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
 
 from tomldiary.catalog import Catalog, entry_text, number_of
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
-from tomldiary.following import Following
+from tomldiary.following import Following, ask, is_followed
 from tomldiary.models import PreferenceItem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from tomldiary.following import Memo
+    from tomldiary.similarity import Match, Similarity
     from tomldiary.toml.document import Document, Overlay
 
 __all__ = [
@@ -131,16 +132,31 @@ class Preferences:
         """Return the id of the entry with the same normalised text, or None."""
         return self.following(category, Catalog, lambda catalog: catalog.same(text))
 
+    def similar(
+        self, similarity: Similarity, category: str, text: str, *, limit: int = 5
+    ) -> list[Match]:
+        """Return the entries of a category that resemble `text`, best first."""
+        keys, normalised = self.following(category, Catalog, lambda catalog: catalog.normalised)
+
+        def text_of(key: str) -> str:
+            found = self.find(category, key)
+            return entry_text(found[1]) if found is not None else ""
+
+        return similarity.find(category, text, keys, normalised, text_of, limit=limit)
+
     def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
         """Ask what is worked out from the entries of a category, as they are now."""
-        tables = self._tables
-        found = tables.memo.get((kind, category))
-        if found is None:
-            found = tables.memo.setdefault((kind, category), kind(category))
-        with found.lock:
-            if not found.is_at(tables.stamp):
-                found.follow(tables.stamp, *self._columns(category))
-            return question(cast("F", found))
+        return ask(
+            self._tables,
+            (kind, category),
+            lambda: kind(category),
+            lambda: self._columns(category),
+            question,
+        )
+
+    def is_followed(self, category: str, kind: type[Following]) -> bool:
+        """Tell whether `following` would have nothing to work out."""
+        return is_followed(self._tables, (kind, category))
 
     def _columns(self, category: str) -> tuple[list[str], list[Any]]:
         """Return the ids of a category and what stands there, which may be no entry."""

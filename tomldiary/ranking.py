@@ -1,24 +1,45 @@
 """Which entries a model is shown first, each as one escaped line.
 
-Pinned preferences come first, then those confirmed often, then new ones; of conversations, the newest.
+Pinned preferences come first, then those confirmed often, then new ones; of facts and conversations,
+the newest. Lines and their order are kept from one version of a document to the next, so that only what
+changed is worked out again.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
+from collections.abc import Mapping
+from functools import partial
+from itertools import chain
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
+from tomldiary.conversations import Conversations
+from tomldiary.facts import Facts, fact_text
+from tomldiary.following import Following, ask
+from tomldiary.intervals import Held, chained, interval
 from tomldiary.preferences import entry_count, entry_text
-from tomldiary.remembered import call_on_forget
 from tomldiary.render import conversation_fact, escape_for_model
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime
 
-    from tomldiary.conversations import Conversations
+    from tomldiary.constraints import FactSchema
     from tomldiary.preferences import Preferences
+    from tomldiary.toml.document import Document
 
-__all__ = ["MemoryLines", "ShownFact", "ranked_conversations", "ranked_preferences"]
+__all__ = [
+    "MemoryLines",
+    "ShownFact",
+    "are_ranked",
+    "ranked_conversations",
+    "ranked_facts",
+    "ranked_preferences",
+]
+
+Rank = tuple[bool, int, str]
+"""Whether it is pinned, how often it was confirmed, and when it was used last."""
 
 
 class MemoryLines(NamedTuple):
@@ -31,65 +52,206 @@ class MemoryLines(NamedTuple):
 
 
 class ShownFact:
-    """One entry as a line; made once for each version of the entry."""
+    """One entry as a line."""
 
-    __slots__ = ("entry", "is_pinned", "key", "line", "rank")
+    __slots__ = ("entry", "key", "line", "rank")
 
-    def __init__(self, key: str, entry: Mapping[str, Any], line: str) -> None:
+    def __init__(self, key: str, entry: Mapping[str, Any], line: str, rank: Rank) -> None:
         self.key = key
         self.entry = entry
         self.line = line
-        self.is_pinned = entry.get("pinned") is True
-        used = str(entry.get("_updated") or entry.get("_created") or "")
-        self.rank = (self.is_pinned, entry_count(entry), used)
+        self.rank = rank
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it comes before what is not."""
+        return self.rank[0]
+
+
+class _Ranking(Following):
+    """The entries of one table as lines, in the order in which they are shown."""
+
+    def __init__(self, category: str) -> None:
+        super().__init__(category)
+        self._shown: list[ShownFact | None] = []
+        self._order: list[tuple[Rank, int, ShownFact]] | None = None
+        self._ranked: list[ShownFact] | None = None
+        self._moved: dict[int, ShownFact] = {}
+
+    @property
+    def ranked(self) -> list[ShownFact]:
+        """The lines, the most important first, and of equals the one that stands first; not a copy."""
+        if self._order is None:
+            self._moved = {}
+            self._order = sorted(
+                (fact.rank, -number, fact)
+                for number, fact in enumerate(self._shown)
+                if fact is not None
+            )
+        if self._ranked is None:
+            self._ranked = [fact for _, _, fact in reversed(self._order)]
+        return self._ranked
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        if number == len(self._shown):
+            self._shown.append(None)
+        before, after = self._shown[number], None
+        if type(entry) is dict:
+            fields = cast("dict[str, Any]", entry)
+            after = self._moved.get(id(fields)) or self._fact(self._name(key), fields)
+        self._shown[number] = after
+        self._ranked = None
+        if self._order is None:
+            return
+        if before is not None:
+            del self._order[bisect_left(self._order, (before.rank, -number))]
+        if after is not None:
+            insort(self._order, (after.rank, -number, after))
+
+    def _forget(self, known: int) -> None:
+        # What only stands elsewhere now is shown as it was.
+        self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
+        del self._shown[known:]
+        self._order = self._ranked = None
+
+    def _name(self, key: str) -> str:
+        """Return what `ShownFact.key` says."""
+        return f"{self.category}/{key}"
+
+    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
+        """Return an entry as it is shown; None if it is not."""
+        raise NotImplementedError
+
+
+class _Preferences(_Ranking):
+    """Pinned ones first, then those confirmed often, then new ones."""
+
+    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact:
+        line = f"{escape_for_model(self.category)}: {escape_for_model(entry_text(entry))}"
+        contexts = entry.get("contexts")
+        if isinstance(contexts, list) and contexts:
+            labels = " ".join(map(str, cast("list[Any]", contexts)))
+            line += f" [{escape_for_model(labels)}]"
+        count = entry_count(entry)
+        if count > 1:
+            line += f" ({count}×)"
+        return ShownFact(name, entry, line, (entry.get("pinned") is True, count, _used(entry)))
+
+
+class _Conversations(_Ranking):
+    """Those that have a summary, the one used last first."""
+
+    def _name(self, key: str) -> str:
+        return key
+
+    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
+        summary = entry.get("summary")
+        if not isinstance(summary, str) or not summary:
+            return None
+        used = _used(entry)
+        return ShownFact(name, entry, conversation_fact(used, summary), (False, 0, used))
+
+
+class _Facts(_Ranking):
+    """The facts of one type that can be read, those changed last first.
+
+    A model is taken to find the same fields right, or wrong, each time.
+    """
+
+    def __init__(self, name: str, schema: FactSchema | None) -> None:
+        super().__init__(name)
+        self._schema = schema
+        self._held: dict[str, Held] | None = None
+
+    def holding(self, at: datetime) -> list[ShownFact]:
+        """Return those that hold at a moment; of types that are not temporal, all."""
+        schema = self._schema
+        if schema is not None and not schema.constraint.temporal:
+            return self.ranked
+        if self._held is None:
+            rows = zip(self._keys, self._entries, self._shown, strict=True)
+            held = [Held(key, entry, *interval(entry)) for key, entry, fact in rows if fact]
+            if schema is not None:  # else nobody says which of them end each other
+                held = chained(schema, held)
+            self._held = {f"{self.category}/{each.key}": each for each in held}
+        return [fact for fact in self.ranked if self._held[fact.key].holds(at)]
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        super()._put(number, key, entry)
+        self._held = None
+
+    def _forget(self, known: int) -> None:
+        super()._forget(known)
+        self._held = None
+
+    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
+        schema = self._schema
+        key = name.removeprefix(f"{self.category}/")
+        if schema is not None and Facts.wrong(schema, key, entry) is not None:
+            return None
+        line = escape_for_model(f"{self.category}: {fact_text(entry)}")
+        rank = (entry.get("pinned") is True, 0, str(entry.get("_updated", "")))
+        return ShownFact(name, entry, line, rank)
 
 
 def ranked_preferences(book: Preferences, categories: Iterable[str]) -> list[ShownFact]:
-    """Return the preferences of these categories, the most important first."""
-    facts = [
-        _facts.get((id(entry), category, key))
-        or _remember(category, key, ShownFact(f"{category}/{key}", entry, _line(category, entry)))
-        for category in categories
-        for key, entry in book.entries(category)
-    ]
-    facts.sort(key=attrgetter("rank"), reverse=True)
-    return facts
+    """Return the preferences of these categories, the most important first; not a copy."""
+    return _merged([book.following(each, _Preferences, _ranked) for each in categories])
 
 
-def ranked_conversations(book: Conversations) -> list[ShownFact]:
-    """Return the conversations that have a summary, the one used last first."""
-    facts: list[ShownFact] = []
-    for session, entry in book.entries():
-        summary = entry.get("summary")
-        if not isinstance(summary, str) or not summary:
-            continue
-        used = str(entry.get("_updated") or entry.get("_created") or "")
-        facts.append(
-            _facts.get((id(entry), "", session))
-            or _remember("", session, ShownFact(session, entry, conversation_fact(used, summary)))
-        )
-    facts.sort(key=attrgetter("rank"), reverse=True)
-    return facts
+def are_ranked(book: Preferences, categories: Iterable[str]) -> bool:
+    """Tell whether `ranked_preferences` has nothing to work out."""
+    return all(book.is_followed(each, _Preferences) for each in categories)
 
 
-_CACHED_FACTS = 65536
-_facts: dict[tuple[int, str, str], ShownFact] = {}
-call_on_forget(_facts.clear)
+def ranked_conversations(document: Document) -> list[ShownFact]:
+    """Return the conversations that have a summary, the one used last first; not a copy."""
+
+    def columns() -> tuple[list[str], list[Any]]:
+        entries = dict(Conversations(document).entries())
+        return list(entries), list(entries.values())
+
+    return ask(document, (_Conversations,), lambda: _Conversations(""), columns, _ranked)
 
 
-def _remember(category: str, key: str, fact: ShownFact) -> ShownFact:
-    """Keep a fact: entries are never changed in place, and a fact keeps its entry alive."""
-    if len(_facts) >= _CACHED_FACTS:
-        _facts.clear()
-    _facts[id(fact.entry), category, key] = fact
-    return fact
+def ranked_facts(
+    document: Document, schemas: Mapping[str, FactSchema], at: datetime
+) -> list[ShownFact]:
+    """Return the facts that can be read and hold at a moment, those changed last first; not a copy."""
+    types = {
+        name: cast("Mapping[str, Any]", table)
+        for name, table in (document.table(("facts",)) or {}).items()
+        if isinstance(table, Mapping)
+    }
+    return _merged(
+        [
+            ask(
+                document,
+                (_Facts, name, id(schemas.get(name))),  # kept alive by what is found there
+                partial(_Facts, name, schemas.get(name)),
+                partial(_columns, table),
+                lambda facts: facts.holding(at),
+            )
+            for name, table in types.items()
+        ]
+    )
 
 
-def _line(category: str, entry: Mapping[str, Any]) -> str:
-    text = f"{escape_for_model(category)}: {escape_for_model(entry_text(entry))}"
-    contexts = entry.get("contexts")
-    if isinstance(contexts, list) and contexts:
-        labels = " ".join(map(str, cast("list[Any]", contexts)))
-        text += f" [{escape_for_model(labels)}]"
-    count = entry_count(entry)
-    return f"{text} ({count}×)" if count > 1 else text
+def _columns(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
+    return list(table), list(table.values())
+
+
+def _ranked(found: _Ranking) -> list[ShownFact]:
+    return found.ranked
+
+
+def _merged(rankings: Sequence[list[ShownFact]]) -> list[ShownFact]:
+    """Return several rankings as one; of equals, those of the ranking that is given first come first."""
+    filled = [ranking for ranking in rankings if ranking]
+    if len(filled) == 1:
+        return filled[0]
+    return sorted(chain.from_iterable(filled), key=attrgetter("rank"), reverse=True)
+
+
+def _used(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("_updated") or entry.get("_created") or "")

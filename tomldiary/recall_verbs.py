@@ -9,26 +9,22 @@ from tomldiary.blocks import Blocks, is_pinned
 from tomldiary.conversations import Conversations
 from tomldiary.episodes import episode_entries, episode_kinds
 from tomldiary.fact_verbs import FactVerbs
-from tomldiary.facts import Facts, fact_data, stored_facts
+from tomldiary.facts import Facts, fact_text, stored_facts
 from tomldiary.intervals import in_utc, interval, moment
 from tomldiary.preferences import Preferences, entry_text
 from tomldiary.ranking import (
     MemoryLines,
-    ShownFact,
+    are_ranked,
     ranked_conversations,
+    ranked_facts,
     ranked_preferences,
 )
 from tomldiary.recall import Hit, Source
-from tomldiary.render import (
-    block_fact,
-    escape_for_model,
-    render_memory,
-)
-from tomldiary.toml.values import decode_nulls
-from tomldiary.twins import async_twin
+from tomldiary.render import block_fact, render_memory
+from tomldiary.twins import async_twin, in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from tomldiary.recall import Indexes
     from tomldiary.toml.document import Document
@@ -39,6 +35,10 @@ RECALLED = ("preferences", "conversations", "facts", "blocks", "episodes")
 """What `recall` looks through."""
 _MANY = 1_000_000  # all entries: what does not count is left out after ranking
 _SUMMARIES_SHOWN = 3
+_SHOWN = ("preferences", "conversations", "facts", "blocks")
+"""The documents that `render` shows."""
+_FEW = 500  # tables
+_SHORT = 50_000  # characters
 
 TimeRange = tuple["datetime | None", "datetime | None"]
 
@@ -123,37 +123,66 @@ class RecallVerbs(FactVerbs):
             query: As for `render`.
             but_session: Leave out the summary of this session, which its model has before it.
         """
-        preferences, conversations, facts, blocks, *_ = self._recalled_documents()
+        documents = [self._recalled_document(kind) for kind in _SHOWN]
+        return self._lines(documents, query, but_session)
+
+    async def amemory_lines(
+        self, query: str | None = None, *, but_session: str = ""
+    ) -> MemoryLines:
+        """Return what `render` shows as escaped lines, the most important first.
+
+        The coroutine form of `memory_lines`.
+        """
+        known = None if query else self._engine.cached(self.user_id, *_SHOWN)
+        if known is not None and self._are_ready(known):
+            # Another thread would take as long to wake.
+            return self._lines(known, None, but_session)
+        return await in_thread(self.memory_lines, query, but_session=but_session)
+
+    def _are_ready(self, documents: Sequence[Document]) -> bool:
+        """Tell whether their lines are known but for what takes no time worth mentioning."""
+        preferences, conversations, facts, blocks = documents
+        book = Preferences(preferences, self.diary.turn_rules.preferences)
+        return (
+            are_ranked(book, self.diary.allowed)
+            and len(conversations.blocks) <= _FEW
+            and "facts" not in facts.data  # which hold at a time, and may have been edited
+            and len(blocks.text) <= _SHORT
+        )
+
+    def _lines(
+        self, documents: Sequence[Document], query: str | None, but_session: str
+    ) -> MemoryLines:
+        preferences, conversations, facts, blocks = documents
         texts = list(Blocks(blocks).entries())
         shown = [block_fact(name, entry_text(entry)) for name, entry in texts if is_pinned(entry)]
         book = Preferences(preferences, self.diary.turn_rules.preferences)
-        ranked = [*self._ranked_facts(facts), *ranked_preferences(book, self.diary.allowed)]
-        if query and ranked:
-            hits = self.recall(query, _MANY, kinds=("preferences", "facts"))
-            order = {hit.key: number for number, hit in enumerate(hits)}
-            ranked.sort(key=lambda fact: order.get(fact.key, len(order)))
-        ranked.sort(key=lambda fact: not fact.is_pinned)
+        ranked = ranked_preferences(book, self.diary.allowed)
+        held = ranked_facts(facts, self.diary.fact_schemas, datetime.now(UTC))
+        if held or query:
+            ranked = [*held, *ranked]
+            if query:
+                hits = self.recall(query, _MANY, kinds=("preferences", "facts"))
+                order = {hit.key: number for number, hit in enumerate(hits)}
+                ranked.sort(key=lambda fact: order.get(fact.key, len(order)))
+            ranked.sort(key=lambda fact: not fact.is_pinned)
         shown += [fact.line for fact in ranked]
         shown += [
             block_fact(name, entry_text(entry)) for name, entry in texts if not is_pinned(entry)
         ]
         talks = [
-            talk.line
-            for talk in ranked_conversations(Conversations(conversations))
-            if talk.key != but_session
+            talk.line for talk in ranked_conversations(conversations) if talk.key != but_session
         ]
         return MemoryLines(shown + talks[:_SUMMARIES_SHOWN], talks[_SUMMARIES_SHOWN:])
 
-    amemory_lines = async_twin(memory_lines)
-
     def _recalled_documents(self) -> tuple[Document, ...]:
-        usual = ("preferences", "conversations", "facts", "blocks")
         listed = self._engine.kinds(self.user_id) if self._engine.lists_documents else ()
-        kinds = episode_kinds(listed)
-        return tuple(
-            self._facts_document() if kind == "facts" else self._engine.document(self.user_id, kind)
-            for kind in (*usual, *kinds)
-        )
+        return tuple(map(self._recalled_document, (*_SHOWN, *episode_kinds(listed))))
+
+    def _recalled_document(self, kind: str) -> Document:
+        if kind == "facts":
+            return self._facts_document()
+        return self._engine.document(self.user_id, kind)
 
     def _sources(self, documents: tuple[Document, ...]) -> Iterator[Source]:
         preferences, conversations, facts, blocks, *episodes = documents
@@ -166,22 +195,12 @@ class RecallVerbs(FactVerbs):
             body = f"{entry.get('summary', '')} {_joined(entry.get('keywords'))}"
             yield Source("conversations", key, body, entry)
         for name, key, entry in stored_facts(facts):
-            yield Source("facts", f"{name}/{key}", f"{name} {_fact_text(entry)}", entry)
+            yield Source("facts", f"{name}/{key}", f"{name} {fact_text(entry)}", entry)
         for name, entry in Blocks(blocks).entries():
             yield Source("blocks", name, f"{name} {entry_text(entry)}", entry)
         for document in episodes:
             for key, entry in episode_entries(document):
                 yield Source("episodes", key, _episode_text(entry), entry)
-
-    def _ranked_facts(self, document: Document) -> list[ShownFact]:
-        counts = _Counting(Facts(document, self.diary.fact_schemas), datetime.now(UTC))
-        found = [
-            ShownFact(f"{name}/{key}", entry, escape_for_model(f"{name}: {_fact_text(entry)}"))
-            for name, key, entry in stored_facts(document)
-            if counts.fact(f"{name}/{key}", entry)
-        ]
-        found.sort(key=lambda fact: str(fact.entry.get("_updated", "")), reverse=True)
-        return found
 
 
 class _Counting:
@@ -221,7 +240,7 @@ def _hit(source: Source, score: float, words: list[str]) -> Hit:
     entry = source.entry
     texts = {
         "conversations": lambda: str(entry.get("summary", "")),
-        "facts": lambda: _fact_text(entry),
+        "facts": lambda: fact_text(entry),
         "episodes": lambda: _episode_text(entry),
     }
     return Hit(
@@ -234,19 +253,6 @@ def _hit(source: Source, score: float, words: list[str]) -> Hit:
         updated=str(entry.get("_updated", "")),
         source=str(entry.get("_source", "")),
     )
-
-
-def _fact_text(entry: Mapping[str, Any]) -> str:
-    fields = decode_nulls(fact_data(entry)).items()
-    return ", ".join(f"{name} = {_shown(value)}" for name, value in fields if value is not None)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_shown, value))  # pyright: ignore[reportUnknownArgumentType]
-    if isinstance(value, dict):
-        return " ".join(f"{key} {_shown(inner)}" for key, inner in value.items())  # pyright: ignore[reportUnknownVariableType]
-    return str(value)
 
 
 def _episode_text(entry: Mapping[str, Any]) -> str:

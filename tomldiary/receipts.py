@@ -94,12 +94,9 @@ class Receipt:
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without holding the event loop."""
+        if self._stored.is_there:
+            return self._stored.get()
         return await asyncio.shield(asyncio.wrap_future(self._stored.future()))
-
-    def check_stored(self) -> None:
-        """Raise what went wrong with storing the turn, if it did."""
-        if isinstance(self._stored.answer, BaseException):
-            raise self._stored.answer
 
     def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the answer itself
         """Tell whether the turn is in the journal, or why not; the writer calls this."""
@@ -127,6 +124,12 @@ class _Later(Generic[T]):
     @property
     def is_there(self) -> bool:
         return self.answer is not _NOT_YET
+
+    def get(self) -> T:
+        """Return or raise the answer that is there."""
+        if isinstance(self.answer, BaseException):
+            raise self.answer
+        return self.answer
 
     def set(self, answer: T | BaseException) -> None:
         """Give the answer; a second one is not heard."""

@@ -13,6 +13,7 @@ __all__ = [
     "block_fact",
     "conversation_fact",
     "escape_for_model",
+    "escape_line",
     "escape_lines",
     "render_memory",
     "scrub",
@@ -47,7 +48,12 @@ def escape_for_model(text: str) -> str:
 
 def escape_lines(text: str) -> list[str]:
     """Return stored text as lines that cannot open or close a tag; their indentation stays."""
-    return [line.translate(_ESCAPES).rstrip() for line in text.expandtabs(4).splitlines()] or [""]
+    return [escape_line(line) for line in text.splitlines()] or [""]
+
+
+def escape_line(line: str) -> str:
+    """Return one line of stored text so that it cannot open or close a tag; its indentation stays."""
+    return line.expandtabs(4).translate(_ESCAPES).rstrip()
 
 
 def scrub(text: str) -> str:
@@ -92,24 +98,30 @@ def render_memory(
         The framed text with whole facts only, and how many were left out; empty if there is nothing
         to show or no room for the frame.
     """
-    count = token_counter or count_tokens
-    lines = [f"- {fact}" for fact in facts]
-    if not lines:
+    if not facts:
         return ""
+    count = token_counter or count_tokens
 
     def framed(shown: Sequence[str]) -> str:
-        return _framed(shown, len(lines) - len(shown), heading, look_up)
+        return _framed(shown, len(facts) - len(shown), heading, look_up)
 
-    text = framed(lines)
-    if count(text) <= max_tokens:
-        return text
+    # Text that is longer than all of the budget is not put together first.
+    most = max_tokens * _CHARACTERS_PER_TOKEN if token_counter is None else None
+    if most is None or sum(map(len, facts)) <= most:
+        text = framed([f"- {fact}" for fact in facts])
+        if count(text) <= max_tokens:
+            return text
     # One that takes the whole budget alone must not keep out all that come after it.
     room = max_tokens - count(framed([]))
-    if token_counter is None:
-        most = room * _CHARACTERS_PER_TOKEN  # without a call for each of a thousand lines
-        fitting = [line for line in lines if len(line) <= most]
-    else:
-        fitting = [line for line in lines if token_counter(line) <= room]
+    fitting: list[str] = []
+    length = 0
+    for fact in facts:
+        line = f"- {fact}"
+        if count(line) <= room:
+            fitting.append(line)
+            length += len(line)
+            if most is not None and length > most:
+                break
     low, high = 0, len(fitting)  # the largest number of whole facts that fits, by bisection
     while low < high:
         middle = (low + high + 1) // 2

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from tomldiary.remembered import let_go_on_forget
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
 __all__ = [
     "DEFAULT_THRESHOLD",
@@ -183,20 +183,29 @@ class Similarity:
         self.scorer = scorer
 
     def find(
-        self, category: str, text: str, candidates: Mapping[str, str], *, limit: int = 5
+        self,
+        category: str,
+        text: str,
+        keys: Sequence[str],
+        normalised: Sequence[str | None],
+        text_of: Callable[[str], str],
+        *,
+        limit: int = 5,
     ) -> list[Match]:
         """Return the entries that resemble `text`, best first.
 
         Args:
             category: Named in the matches.
             text: The statement to compare.
-            candidates: Texts by id.
+            keys: The ids of the entries.
+            normalised: Their texts as `normalise` returns them; None for what is no entry.
+            text_of: Returns the text of an entry as it is stored.
             limit: Most matches returned.
         """
         from rapidfuzz import fuzz, process  # noqa: PLC0415 - slow to import, only writers need it
 
         wanted = normalise(text)[:_SCORED_CHARACTERS]
-        choices = {key: normalise(value)[:_SCORED_CHARACTERS] for key, value in candidates.items()}
+        choices = [each and each[:_SCORED_CHARACTERS] for each in normalised]
         if self.scorer is None:
             found = process.extract(
                 wanted,
@@ -205,12 +214,17 @@ class Similarity:
                 score_cutoff=self.threshold,
                 limit=limit,
             )
-            scored = [(key, score) for _, score, key in found]
+            scored = [(keys[number], score) for _, score, number in found]
         else:
-            rated = ((key, self.scorer(wanted, choice)) for key, choice in choices.items())
-            ranked = sorted(rated, key=lambda pair: -pair[1])[:limit]
-            scored = [(key, score) for key, score in ranked if score >= self.threshold]
+            rated = [
+                (key, self.scorer(wanted, choice))
+                for key, choice in zip(keys, choices, strict=True)
+                if choice is not None
+            ]
+            rated.sort(key=lambda pair: -pair[1])
+            scored = [(key, score) for key, score in rated[:limit] if score >= self.threshold]
+        texts = {key: text_of(key) for key, _ in scored}
         return [
-            Match(category, key, candidates[key], score, conflict(text, candidates[key]))
+            Match(category, key, texts[key], score, conflict(text, texts[key]))
             for key, score in scored
         ]

@@ -148,7 +148,11 @@ class _Group:
         begun = {kind: both for kind, both in changed.items() if kind not in self.known}
         if any(base is not None and base.problem for base, _ in begun.values()):
             return False
-        if begun and prepare_saves(backend, self.user, begun, self.engine.logged) is not None:
+        try:
+            saves = prepare_saves(backend, self.user, begun, self.engine.logged, patience=0.0)
+        except Conflict:
+            return False  # somebody is just saving: whoever writes alone waits for them
+        if saves is not None:
             return False
         if not self.first:
             self.first = next_sequence(backend.last_record(self.user))

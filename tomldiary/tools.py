@@ -108,7 +108,7 @@ def _find_similar_preferences(  # pyright: ignore[reportUnusedFunction] - the an
 
 
 def _similar(deps: MemoryDeps, category: str, text: str) -> list[Match]:
-    return deps.similarity.find(category, text, deps.preferences.texts(category))
+    return deps.preferences.similar(deps.similarity, category, text)
 
 
 async def upsert_preference(

@@ -84,10 +84,14 @@ def telling_categories(
 
     They are named, not enforced: an enumeration would make a test model write into the diary.
     """
+    told: dict[str, Any] | None = None  # the same for every request
 
     async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
-        schema = copy.deepcopy(definition.parameters_json_schema)
-        schema["properties"]["category"]["description"] += f" {naming_categories(categories)}"
-        return replace(definition, parameters_json_schema=schema)
+        nonlocal told
+        if told is None:
+            schema = copy.deepcopy(definition.parameters_json_schema)
+            schema["properties"]["category"]["description"] += f" {naming_categories(categories)}"
+            told = schema
+        return replace(definition, parameters_json_schema=told)
 
     return prepare

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic_ai import capabilities
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CAN_APPEND", "appending", "durable_operation"]
 
-F = TypeVar("F")
+F = TypeVar("F", bound="Callable[..., Any]")
 
 CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
 """Whether instructions that change can be sent as what changed."""
@@ -27,5 +28,15 @@ def appending(text: str, name: str) -> InstructionPart:
 
 def durable_operation(name: str) -> Callable[[F], F]:
     """Return a decorator that lets a durable execution engine record and replay a method's result."""
-    decorate = getattr(capabilities, "durable_operation", None)
-    return decorate(name) if decorate is not None else lambda method: method
+    mark: Callable[[str], Callable[[F], F]] | None = getattr(
+        capabilities, "durable_operation", None
+    )
+
+    def decorate(method: F) -> F:
+        if mark is None:
+            return method
+        # The framework looks it up on each call; found here it need not be made each time.
+        method.__signature__ = inspect.signature(method)
+        return mark(name)(method)
+
+    return decorate

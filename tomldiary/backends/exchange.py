@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.files import file_token
+from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
@@ -23,6 +24,8 @@ __all__ = ["put_in_place"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
+"""Why a file cannot be opened that was taken away just now, or made a link."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
@@ -32,7 +35,7 @@ def put_in_place(
     """Give `target` the file `temp`, and return its token; None if somebody's save was kept instead.
 
     Args:
-        temp: The new version; gone afterwards.
+        temp: The new version; gone afterwards, or a save that `sweep` merges into the one behind it.
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
@@ -41,20 +44,48 @@ def put_in_place(
         OSError: Nothing was put in place.
     """
     ours = _identity(written or file_token(temp))
-    if expected is None or not swap(temp, target):
+    if expected is None or _renameat2() is None:
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
-    displaced = _identity(file_token(temp))
-    if displaced == _identity(expected):
+    try:
+        held = Held(target)
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        held = None
+    try:
+        if held is None or held.has_writer or _identity(held.token) != _identity(expected):
+            os.unlink(temp)  # noqa: PTH108 - see above
+            return None
+        return _exchanged(temp, target, ours, held)
+    finally:
+        if held is not None:
+            held.let_go()
+
+
+def _exchanged(
+    temp: str, target: str, ours: tuple[int, int, int] | None, held: Held
+) -> FileToken | None:
+    """Exchange the two, unless somebody saves just now; nobody opens the old file for writing meanwhile."""
+    try:
+        is_exchanged = swap(temp, target)
+    except FileNotFoundError:
+        os.unlink(temp)  # noqa: PTH108 - see above
+        return None  # taken away just now: to be removed, or to make way for what is saved
+    if not is_exchanged:
+        os.replace(temp, target)  # noqa: PTH105 - see above
+        return _token_of(target, ours)
+    if _identity(file_token(temp)) == _identity(held.token) and not held.is_wanted():
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
-    # A save came in between: it goes back, unless an even newer one is there by now.
-    while displaced != ours:
+    # A save came in between, or whoever begins one waits for the old file: it goes back.
+    if _identity(file_token(target)) == ours:
         swap(temp, target)
-        displaced = _identity(file_token(temp))
-        if displaced != ours and _identity(file_token(target)) != ours:
-            break  # two saves of theirs: the newer one stands, as it would have without us
-    os.unlink(temp)  # noqa: PTH108 - see above
+        if _identity(file_token(temp)) == ours:
+            os.unlink(temp)  # noqa: PTH108 - see above
+            return None
+        swap(temp, target)
+    # And one more behind it, which stands; whoever has the lock next joins the two.
     return None
 
 

@@ -218,7 +218,9 @@ class _Work:
             return found
 
         known = [text for texts in self._texts for text in texts]
-        self.plan: Plan = plan(user, known, self._records, read, selection, backend.place)
+        self.plan: Plan = plan(
+            user, known, self._records, read, selection, backend.place, backend.is_being_saved
+        )
         ledger = read_file(folder / LEDGER_NAME)
         self._ledger = ledger[0] if ledger is not None else b""
         chosen = selection.session_id or selection.source

@@ -52,6 +52,7 @@ from tomldiary.backends.recovery import (
     sweep,
     window_records,
 )
+from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import (
     append_records,
     read_records,
@@ -162,6 +163,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
             return None
         data, token = found
         return Stored(decode_utf8(data, path=str(path)), token)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        """Tell whether somebody is half way through saving the document's file."""
+        return is_being_saved(self.place(user, kind))
 
     def is_new(self, user: str) -> bool:
         """Tell by one `stat` whether the user has no folder yet."""
@@ -365,7 +370,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         for name in staged:
-            sweep(folder, name, newest)
+            sweep(folder, name, newest, partial(self._temp_name, str(folder)))
         self._recovered.add(user)
 
     def reopen(self, user: str) -> None:

@@ -5,7 +5,7 @@ document of the last window (see `settling`). So a document is one of four thing
 version or a torn one (brought forward), or a person's (left for the next look). And a staged file is one of
 four: a document that is in history, the version it took the place of, a document that never came to be in
 history (all three are removed, torn or not), or a save of somebody's that an exchange has displaced (put back,
-and merged by the next look).
+and merged by the next look, or, if they have saved once more since, merged into that).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _logger = get_logger(__name__)
+_ATTEMPTS = 3  # somebody who saves all the time is not waited for
 _WRITTEN = re.compile(rb"[^\0]+")
 
 
@@ -109,12 +110,7 @@ def roll_forward(
         if text is None:
             continue
         make_parent(str(folder), kind, sync=True)
-        data, seq = text.encode("utf-8"), records[0].seq
-        # Until it is whole it must not look like something that an exchange has displaced.
-        unfinished = staged_as(kind, data, seq + 1)
-        write_new(unfinished, data, sync=True)
-        temp = staged_as(kind, data, seq)
-        os.replace(unfinished, temp)  # noqa: PTH105 - paths are strings here
+        temp = _stage(kind, text.encode("utf-8"), records[0].seq, staged_as)
         put_in_place(temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync a name that was there before.
         sync_folder(target.parent)
@@ -156,13 +152,17 @@ class _History:
         return read_records(self._folder / "history")
 
 
+def _timeline(folder: Path) -> Timeline:
+    return Timeline(_History(folder), "")  # pyright: ignore[reportArgumentType] - all it asks for
+
+
 def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
     """Return what a document was before these records, newest first, and after each; none if nobody knows."""
     try:
         first = steps[-1]
         text = ""
         if first.bases[kind] != EMPTY:
-            text = Timeline(_History(folder), "").text(kind, first.seq - 1)  # pyright: ignore[reportArgumentType] - all it asks for
+            text = _timeline(folder).text(kind, first.seq - 1)
         found = [text]
         for record in reversed(steps):
             text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
@@ -184,13 +184,16 @@ def _is_part(data: bytes, whole: bytes) -> bool:
     )
 
 
-def sweep(folder: Path, name: str, newest: int) -> None:
+def sweep(
+    folder: Path, name: str, newest: int, staged_as: Callable[[str, bytes, int], str]
+) -> None:
     """Remove a staged file, unless it is a person's save that an exchange put there.
 
     Args:
         folder: The user's.
         name: The staged file's.
         newest: Number of the last transaction in history.
+        staged_as: Returns a new path to stage a document at, by kind, content and transaction.
 
     Raises:
         OSError, BackendError: The file may still be there.
@@ -202,10 +205,44 @@ def sweep(folder: Path, name: str, newest: int) -> None:
         is_theirs = _digest(found[0]) not in logged and not _is_torn_of_ours(
             folder, target_of(name).removesuffix(".toml"), found[0]
         )
-        if is_theirs and _digest(target[0]) in logged:  # else they have saved again since
+        if is_theirs and _digest(target[0]) in logged:
             swap(str(folder / name), str(folder / target_of(name)))
             sync_folder((folder / target_of(name)).parent)
+        elif is_theirs:
+            _join(folder, target_of(name).removesuffix(".toml"), found[0], newest, staged_as)
     (folder / name).unlink(missing_ok=True)
+
+
+def _join(
+    folder: Path,
+    kind: str,
+    older: bytes,
+    newest: int,
+    staged_as: Callable[[str, bytes, int], str],
+) -> None:
+    """Merge a save into the one behind it, which was made before history knew of either."""
+    from tomldiary.outside import joined  # noqa: PLC0415 - hardly ever needed, and it needs us
+
+    target = folder / f"{kind}.toml"
+    for _ in range(_ATTEMPTS):
+        newer = read_file(target)
+        text = newer and joined(_timeline(folder), kind, older, newer[0])
+        if not newer or not text:
+            return  # one of the two cannot be read: the newer one stands, as it would have without us
+        temp = _stage(kind, text.encode("utf-8"), newest, staged_as)
+        if put_in_place(temp, str(target), newer[1]) is not None:
+            sync_folder(target.parent)
+            return
+
+
+def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:
+    """Stage a document of a transaction that is in history already."""
+    # Until it is whole it must not look like something that an exchange has displaced.
+    unfinished = staged_as(kind, data, seq + 1)
+    write_new(unfinished, data, sync=True)
+    temp = staged_as(kind, data, seq)
+    os.replace(unfinished, temp)  # noqa: PTH105 - paths are strings here
+    return temp
 
 
 def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:

@@ -12,7 +12,7 @@ from tomldiary.preferences import entry_text
 from tomldiary.similarity import normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from tomldiary.preferences import Preferences
 
@@ -72,26 +72,29 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
         turn: What was said.
         budget: Characters that the lines may take with their line breaks.
     """
-    words = _words(turn)
     lines: list[str] = []
-    updated: list[str] = []
-    shared: Counter[int] = Counter()
 
     def add(shelf: _Shelf) -> None:
-        offset = len(lines)
         lines.extend(shelf.lines)
-        updated.extend(shelf.updated)
-        for places in shelf.sharing(words):
-            shared.update([offset + place for place in places] if offset else places)
 
-    for category in preferences.rules.categories:
-        preferences.following(category, _Shelf, add)
+    _for_each_shelf(preferences, add)
     stored = len(lines) - lines.count("")
     # A line is never shorter than this, so a large memory is noticed without adding it up.
     if stored * _SHORTEST_LINE <= budget:
         shown = [line for line in lines if line]
         if sum(map(len, shown)) + len(shown) <= budget:
             return shown, 0
+    words = _words(turn)
+    updated: list[str] = []
+    shared: Counter[int] = Counter()
+
+    def compare(shelf: _Shelf) -> None:
+        offset = len(updated)
+        updated.extend(shelf.updated)
+        for places in shelf.sharing(words):
+            shared.update([offset + place for place in places] if offset else places)
+
+    _for_each_shelf(preferences, compare)
     # Each sort keeps the order of the one before among equals.
     first = sorted(shared)
     first.sort(key=updated.__getitem__)
@@ -105,6 +108,11 @@ def relevant_lines(preferences: Preferences, turn: str, budget: int) -> tuple[li
                 break
             chosen.append(number)
     return [lines[number] for number in sorted(chosen)], stored - len(chosen)
+
+
+def _for_each_shelf(preferences: Preferences, use: Callable[[_Shelf], None]) -> None:
+    for category in preferences.rules.categories:
+        preferences.following(category, _Shelf, use)
 
 
 def _except(shown: Mapping[int, int], total: int) -> Iterator[int]:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
+from tomldiary.models import timestamp
+from tomldiary.writing.entries import render_turn
 from tomldiary.writing.journal import Journal
 
 if TYPE_CHECKING:
@@ -31,6 +33,7 @@ _QUICK = (
     0.002  # seconds; a disk whose last syncs took no longer may be waited for on an idle event loop
 )
 _REMEMBERED = 16  # syncs
+_BUSY = 64  # turns; for so many, a loop that had other tasks is taken to have some still
 
 _logger = get_logger(__name__)
 
@@ -72,6 +75,7 @@ class Intake:
         self._has_adopted = False
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
+        self._busy = 0
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
@@ -83,6 +87,16 @@ class Intake:
         return not self._is_storing
 
     # Taking turns in
+
+    @staticmethod
+    def prepare(job: Job) -> None:
+        """Render a turn.
+
+        Raises:
+            InvalidValue: A text that no file can store.
+        """
+        job.time = timestamp()
+        job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
         """Have a turn stored soon; the caller holds the state."""
@@ -100,27 +114,34 @@ class Intake:
         """
         if self._is_storing or self._pending or self._journal is None or not self._took:
             return False
-        if self._sync and (max(self._took) > _QUICK or len(asyncio.all_tasks(loop)) > 1):
+        if self._sync and (max(self._took) > _QUICK or not self._is_alone(loop)):
             return False
         self._is_storing, self._in_batch = True, 1
         return True
 
-    def store_here(self, job: Job) -> bool:
-        """Store one turn in this thread; False if somebody forgets something in the journal just now."""
-        is_stored = False
+    def _is_alone(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Tell whether the calling task is the only one of its loop; who says so has looked just now."""
+        if self._busy:
+            self._busy -= 1
+            return False
+        if len(asyncio.all_tasks(loop)) > 1:
+            # A look goes through all tasks, and a server has thousands: not for every turn.
+            self._busy = _BUSY
+            return False
+        return True
+
+    def store_here(self, job: Job) -> None:
+        """Store one turn in this thread; in the journal's, if somebody forgets something in it just now."""
+        goes_on = True
         try:
-            is_stored = self._store([job], wait=False)
+            goes_on = self._store([job], wait=False)
         finally:
-            with self._state:
-                if not is_stored and self._in_batch:
-                    self._pending.insert(0, job)
-                    self._in_batch = 0
-                self._is_storing = bool(self._pending)
-                if self._is_storing:
-                    self._flusher.submit(self._flush)
-                else:
-                    self._state.notify_all()
-        return is_stored
+            if goes_on:
+                with self._state:
+                    if self._in_batch:
+                        self._pending.insert(0, job)
+                        self._in_batch = 0
+                self._flusher.submit(self._flush)
 
     def take_back(self, job: Job) -> bool:
         """Forget a turn that is not being stored yet; the caller holds the state."""
@@ -139,7 +160,8 @@ class Intake:
     # In the journal's own thread
 
     def _flush(self) -> None:
-        while True:
+        goes_on = True
+        while goes_on:
             if not self._has_adopted:
                 # First: what was submitted before a crash comes before what is submitted now.
                 self._has_adopted = True
@@ -147,22 +169,23 @@ class Intake:
             with self._state:
                 batch, self._pending = self._pending, []
                 self._in_batch = len(batch)
-                if not batch and self._has_adopted:
-                    self._is_storing = False
-                    self._state.notify_all()
-                    return
+                if not batch:
+                    goes_on = self._ends_batch()
             if batch:
-                self._store(batch)
+                goes_on = self._store(batch)
 
     def _store(self, jobs: list[Job], *, wait: bool = True) -> bool:
-        """Store turns; those that cannot be are refused, and a later sync never counts for them."""
-        begin = time.perf_counter()
+        """Store turns, and tell whether there is more to be done; without `wait` these may be.
+
+        Those that cannot be stored are refused, and a later sync never counts for them.
+        """
         try:
             if self._journal is None:
                 self._journal = Journal.create(self.root, sync=self._sync)
                 self.journals.append(self._journal)
+            begin = time.perf_counter()
             if not self._journal.append_turns(jobs, self._backend.epoch, wait=wait):
-                return False
+                return True
             try:
                 self._journal.sync()
             except BaseException:
@@ -171,16 +194,25 @@ class Intake:
         except Exception as error:  # noqa: BLE001 - it is told to each of them
             if self._journal is not None and self._journal.problem is not None:
                 self._journal = None  # the next turn begins another one
-            with self._state:
-                self._in_batch = 0
-                self._refuse(jobs, error)
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
-            return True
+            with self._state:
+                self._refuse(jobs, error)
+                return self._ends_batch()
         self._took.append(time.perf_counter() - begin)
         with self._state:
-            self._in_batch = 0
             self._deliver(jobs)
-        return True
+            return self._ends_batch()
+
+    def _ends_batch(self) -> bool:
+        """Tell whether somebody came meanwhile; the caller holds the state, and goes on if so.
+
+        Who waited for this batch is woken by now: a caller that is alone finds nobody storing.
+        """
+        self._in_batch = 0
+        self._is_storing = bool(self._pending) or not self._has_adopted
+        if not self._is_storing:
+            self._state.notify_all()
+        return self._is_storing
 
     def _adopt(self) -> None:
         try:

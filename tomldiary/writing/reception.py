@@ -10,7 +10,6 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Conflict, WriterBusy
-from tomldiary.models import timestamp
 from tomldiary.writing.job import Job
 
 if TYPE_CHECKING:
@@ -95,15 +94,14 @@ class Reception:
                 # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
                 # its submitter could be overtaken.
                 await asyncio.wrap_future(room)
-            if is_here and intake is not None and not intake.store_here(job):
+            if is_here and intake is not None:
+                intake.store_here(job)
                 await job.receipt.astored()
             elif job.waiter is not None:
                 await job.waiter[1]
         except asyncio.CancelledError:
             self._take_back(job, room)
             raise
-        if is_here:
-            job.receipt.check_stored()
         return job.receipt
 
     def submit_nowait(self, turn: Turn) -> Receipt:
@@ -125,10 +123,7 @@ class Reception:
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
         if self.intake is not None:
-            from tomldiary.writing.entries import render_turn  # noqa: PLC0415 - not for queues in memory
-
-            job.time = timestamp()
-            job.rendered = render_turn(turn, operation, job.time)
+            self.intake.prepare(job)
         elif self._backend is not None:
             job.epoch = self._backend.epoch(turn.user_id)
         return job

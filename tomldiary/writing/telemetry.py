@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
     from tomldiary.writing.job import Job
 
@@ -76,34 +77,52 @@ class Telemetry:
             yield
             return
         begin = time.perf_counter()
-        attributes: dict[str, Any] = {
-            "gen_ai.operation.name": "update_memory",
-            "gen_ai.memory.store.id": self._store,
-        }
         outcome: dict[str, Any] = {}
-        with self._tracer.start_as_current_span(
-            "update_memory",
-            attributes=attributes,
-            record_exception=False,
-            set_status_on_exception=False,
-        ) as span:
-            span.set_attribute("tomldiary.user.hash", _hashed(job.turn.user_id))
-            span.set_attribute("tomldiary.attempt", job.attempts + 1)
-            span.set_attribute("tomldiary.turns", 1 + len(job.group))
-            try:
+        try:
+            with self._span(job):
                 yield
-            except BaseException as error:
-                # Its message may quote the conversation; its type does not.
-                outcome = {"error.type": type(error.__cause__ or error).__name__}
-                span.set_attribute("error.type", outcome["error.type"])
-                from opentelemetry.trace import Status, StatusCode  # noqa: PLC0415 - optional
+        except BaseException as error:
+            outcome = {"error.type": _type_of(error)}
+            raise
+        finally:
+            measured = {"gen_ai.operation.name": "update_memory", **outcome}
+            self._duration.record(time.perf_counter() - begin, measured)
+            self._turns.add(1 + len(job.group), measured)
 
-                span.set_status(Status(StatusCode.ERROR))
-                raise
-            finally:
-                measured = {"gen_ai.operation.name": "update_memory", **outcome}
-                self._duration.record(time.perf_counter() - begin, measured)
-                self._turns.add(1 + len(job.group), measured)
+    def _span(self, job: Job) -> AbstractContextManager[None]:
+        from opentelemetry import trace  # noqa: PLC0415 - optional
+
+        span = self._tracer.start_span(
+            "update_memory", record_exception=False, set_status_on_exception=False,
+            attributes={
+                "gen_ai.operation.name": "update_memory",
+                "gen_ai.memory.store.id": self._store,
+            },
+        )  # fmt: skip
+        # Without an SDK nobody listens, and there is nothing to be made current.
+        return nullcontext() if span is trace.INVALID_SPAN else _current(span, job)
+
+
+@contextmanager
+def _current(span: Any, job: Job) -> Generator[None]:
+    """Let what is done for a turn be part of its span."""
+    from opentelemetry.trace import Status, StatusCode, use_span  # noqa: PLC0415 - optional
+
+    span.set_attribute("tomldiary.user.hash", _hashed(job.turn.user_id))
+    span.set_attribute("tomldiary.attempt", job.attempts + 1)
+    span.set_attribute("tomldiary.turns", 1 + len(job.group))
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except BaseException as error:
+            span.set_attribute("error.type", _type_of(error))
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+
+
+def _type_of(error: BaseException) -> str:
+    """Return what may be told of an error: its message may quote the conversation."""
+    return type(error.__cause__ or error).__name__
 
 
 def _hashed(user: str) -> str:
