@@ -465,6 +465,27 @@ def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, f
     assert texts(alice, "goals") == ["rest"]
 
 
+@pytest.mark.parametrize("key", ["pref001", "pref003"])
+def test_what_a_block_wrote_is_in_history_where_a_person_was_quicker(alice, file, key):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    mine = file.read_text().replace('"tea"', '"green tea"')
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "from the block", id=key)
+        tx.upsert_preference("goals", "rest")
+        tx.add_episode("hello", "hi", session_id="s")
+        file.write_text(f'{mine}\n[preferences.likes.pref003]\ntext = "mine"\n')
+        age(file)
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["green tea", "coffee", "mine"]
+    assert texts(alice, "goals") == ["rest", "run"]
+    assert [message["content"] for message in alice.session_messages("s")] == ["hello", "hi"]
+    hand, block = [each for each in alice.history(limit=99) if each.key == f"likes/{key}"][:2]
+    assert block.after["text"] == "from the block"
+    assert (hand.is_conflict, hand.type) == (True, "hand")
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
 class Weighed(PreferenceItem):
     weight: int = 0
 
@@ -557,18 +578,21 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
     assert '"green tea"  # mine\n' in file.read_text()
 
 
+@pytest.mark.parametrize("is_later", [False, True])
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
-def test_two_saves_around_one_write_are_both_kept(alice, file, second, monkeypatch):
+def test_two_saves_around_one_write_are_both_kept(alice, file, second, is_later, monkeypatch):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
-    real = exchange.swap
+    real, calls = exchange.swap, []
 
     def between(temp, target):
-        monkeypatch.setattr(exchange, "swap", real)
-        save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
-        done = real(temp, target)
-        second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
-        return done
+        calls.append(temp)
+        if len(calls) == 1:
+            save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
+            done = real(temp, target)
+        if len(calls) == 1 + is_later:  # or only as the first one is about to go back
+            second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
+        return done if len(calls) == 1 else real(temp, target)
 
     monkeypatch.setattr(exchange, "swap", between)
     alice.upsert_preference("likes", "water")

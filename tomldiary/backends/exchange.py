@@ -24,6 +24,8 @@ __all__ = ["put_in_place"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
+_TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
+"""Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
@@ -47,8 +49,10 @@ def put_in_place(
         return _token_of(target, ours)
     try:
         held = Held(target)
-    except OSError:
-        held = None  # taken away just now, or made one that we may not read
+    except OSError as error:
+        if error.errno not in _TAKEN:
+            raise
+        held = None
     try:
         if held is None or held.has_writer or _identity(held.token) != _identity(expected):
             os.unlink(temp)  # noqa: PTH108 - see above

@@ -26,6 +26,7 @@ __all__ = ["Held", "is_being_saved"]
 
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
+_IGNORED = int(getattr(signal, "SIGURG", 0))
 _FLAGS = sum({getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")})
 
 
@@ -66,8 +67,7 @@ class Held:
             self._is_leased = refusal == 0
             # Behind the lease: a writer who was quicker has left a new time, or is seen.
             self.token = token_of(os.fstat(self._descriptor))
-            folder = os.path.dirname(path)  # noqa: PTH120 - this is the hot path of every write
-            self.has_writer = refusal == errno.EAGAIN and _means_something(folder)
+            self.has_writer = refusal == errno.EAGAIN and _means_something(path)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -98,18 +98,19 @@ def _lease(descriptor: int) -> int:
         return errno.ENOSYS
     try:
         # Whoever opens the file meanwhile makes the system send a signal: one that is ignored.
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         return error.errno or errno.EINVAL
     return 0
 
 
-def _means_something(folder: str) -> bool:
+def _means_something(path: str) -> bool:
     """Tell whether a refusal says anything: network file systems may refuse every lease."""
     import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
 
     try:
+        folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
         with tempfile.TemporaryFile(dir=folder) as nobodys:
             descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
         try:
