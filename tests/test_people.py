@@ -465,6 +465,27 @@ def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, f
     assert texts(alice, "goals") == ["rest"]
 
 
+@pytest.mark.parametrize("key", ["pref001", "pref003"])
+def test_what_a_block_wrote_is_in_history_where_a_person_was_quicker(alice, file, key):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    mine = file.read_text().replace('"tea"', '"green tea"')
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "from the block", id=key)
+        tx.upsert_preference("goals", "rest")
+        tx.add_episode("hello", "hi", session_id="s")
+        file.write_text(f'{mine}\n[preferences.likes.pref003]\ntext = "mine"\n')
+        age(file)
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["green tea", "coffee", "mine"]
+    assert texts(alice, "goals") == ["rest", "run"]
+    assert [message["content"] for message in alice.session_messages("s")] == ["hello", "hi"]
+    hand, block = [each for each in alice.history(limit=99) if each.key == f"likes/{key}"][:2]
+    assert block.after["text"] == "from the block"
+    assert (hand.is_conflict, hand.type) == (True, "hand")
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
 class Weighed(PreferenceItem):
     weight: int = 0
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ import threading
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends.layout import staged_name
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.engine import Source
 from tomldiary.errors import Conflict
@@ -174,6 +176,32 @@ def test_an_editor_that_has_the_file_open_and_not_begun_to_write_loses_nothing(a
     alice.upsert_preference("goals", "run")
     assert '"decaf"  # mine\n' in file.read_text()
     assert "rest" in file.read_text()
+
+
+def test_who_only_keeps_the_file_open_keeps_nobody_from_writing(alice, file):
+    before = file.read_text()
+    with Editor(file, os.O_WRONLY):
+        for number in range(3):
+            alice.upsert_preference("goals", f"goal {number}")
+            assert len(texts(alice, "goals")) == number + 1
+        assert file.read_text() == before
+    alice.upsert_preference("goals", "last")
+    assert len(re.findall(r'^text = "(?:goal|last)', file.read_text(), re.MULTILINE)) == 4
+
+
+def test_an_editor_goes_on_in_a_file_that_a_killed_agent_had_displaced(alice, file, tmp_path):
+    whole = edited(file)
+    name = staged_name("preferences", file.read_bytes(), 3, 0)
+    displaced = file.with_name(name)
+    displaced.write_text("")
+    with Editor(displaced) as editor:
+        again = Diary(tmp_path, agent="rules", durability="process").user("alice")
+        assert texts(again) == ["tea", "coffee", "water"]
+        editor.write(whole)
+        editor.close()
+    age(file)
+    assert texts(again) == ["tea", "decaf", "water", "juice"]
+    assert not list(file.parent.glob(".staged*"))
 
 
 @pytest.mark.parametrize("is_logged", [True, False])

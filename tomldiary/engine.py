@@ -17,12 +17,12 @@ from tomldiary.errors import (
 )
 from tomldiary.history import next_sequence, render_record
 from tomldiary.known_documents import KnownDocuments
+from tomldiary.late_saves import log_only, on_what_was_saved
 from tomldiary.logged_kinds import LoggedKinds
-from tomldiary.merge import rebased
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
 from tomldiary.timeline import Timeline
-from tomldiary.transaction import OPEN, Source, Transaction, base_of, current_task, fingerprint
+from tomldiary.transaction import OPEN, Source, Transaction, current_task, fingerprint
 from tomldiary.twins import OwnThread
 
 if TYPE_CHECKING:
@@ -294,22 +294,12 @@ class Engine(KnownDocuments):
             except Conflict:
                 if attempt == ATTEMPTS - 1:
                     raise
-                changed = {
-                    kind: self._rebase(transaction, kind, base, edit)
-                    for kind, (base, edit) in changed.items()
-                }
+                fresh, gives_way = on_what_was_saved(self, transaction, changed)
+                if gives_way and log_only(self, user, changed, source):
+                    return
+                changed = fresh
                 continue
             return
-
-    def _rebase(
-        self, transaction: Transaction, kind: str, base: Known | None, edit: Edit
-    ) -> tuple[Known | None, Edit]:
-        now = self.settled(transaction.user, kind, transaction.patience)
-        if now is None:
-            return None, edit
-        fresh = rebased(base_of(base), edit.peek(), now.document)
-        self.undo_edits(kind, fresh, now)
-        return now, fresh
 
     def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
         """Put entries back that a person changed since history's end, and must not."""

@@ -62,9 +62,10 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
     return Merged(_with_comments(base, ours, edit.done()), conflicts)
 
 
-def rebased(base: Document, ours: Document, theirs: Document) -> Edit:
-    """Return an edit of `theirs` that has our changes merged into it, see `merge`."""
-    merged = merge(base, ours, theirs).document
+def rebased(base: Document, ours: Document, theirs: Document) -> tuple[Edit, list[str]]:
+    """Return an edit of `theirs` that has our changes merged into it, and the conflicts, see `merge`."""
+    result = merge(base, ours, theirs)
+    merged = result.document
     fresh = theirs.edit()
     for path in {**merged.index, **theirs.index}:
         block = merged.index.get(path)
@@ -72,7 +73,7 @@ def rebased(base: Document, ours: Document, theirs: Document) -> Edit:
             fresh.delete(path)
         elif block is not theirs.index.get(path):
             fresh.restore(path, block.text, merged.own_values(path) or {})
-    return fresh
+    return fresh, result.conflicts
 
 
 def closest(versions: Sequence[Document], saved: Document) -> Document:

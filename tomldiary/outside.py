@@ -7,7 +7,7 @@ they changed is known exactly, and is merged with what was written meanwhile.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
@@ -99,10 +99,10 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         if problem is None and last.results[kind] == text_digest:
             return Known(stored.token, document, text_digest, is_logged=True, is_young=young)
         ours = _last_logged(timeline, kind, last.results[kind], cached)
-    is_saved_now = problem is None and is_being_saved(backend, user, kind)
     if ours is None or last is None:
         if problem is not None:
             raise problem
+        is_saved_now = is_being_saved(backend, user, kind)
         return Known(
             stored.token,
             document,
@@ -111,41 +111,44 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
             is_settling=is_saved_now,
             is_young=young or is_saved_now,
         )
-    last_digest = last.results[kind]
-    is_fresh = 0 <= _age(stored.token) < _SETTLING
-    lacks_entries = not ours.index.keys() <= document.index.keys()
-    if problem is None and (is_saved_now or (is_fresh and lacks_entries)):
-        return Known(
-            stored.token, ours, last_digest, is_logged=True, is_settling=True, is_young=True
-        )
-    if is_blank(stored.text):
-        problem = emptied(place)
+    good = Known(stored.token, ours, last.results[kind], is_logged=True, is_young=young)
     if problem is not None:
-        _logger.warning("%s", problem)
-        return Known(
-            stored.token, ours, last_digest, is_logged=True, problem=problem, is_young=young
-        )
+        return _unusable(good, problem)
+    is_fresh = 0 <= _age(stored.token) < _SETTLING
+    if is_fresh and not ours.index.keys() <= document.index.keys():
+        return replace(good, is_settling=True, is_young=True)
     base = _base(timeline, kind, document, ours, last)
     if base.text == document.text:
-        # Nothing was edited: the file only lags behind history.
-        return Known(stored.token, ours, last_digest, is_logged=True, is_young=young)
-    merged = merge(base, ours, document)
+        return good  # nothing was edited: the file only lags behind history
+    if is_being_saved(backend, user, kind):
+        return replace(good, is_settling=True, is_young=True)
+    if is_blank(stored.text):
+        return _unusable(good, emptied(place))
+    return _merged(good, base, document, text_digest)
+
+
+def _unusable(good: Known, problem: DocumentError) -> Known:
+    _logger.warning("%s", problem)
+    return replace(good, problem=problem)
+
+
+def _merged(good: Known, base: Document, saved: Document, saved_digest: str) -> Known:
+    """Return a save with what was written since its base, where `good` is what history ends at."""
+    ours = good.document
+    merged = merge(base, ours, saved)
     result = merged.document.sharing_blocks_of(ours)
     result_digest = digest(result.text)
-    if result_digest == last_digest:
+    if result_digest == good.digest:
         # The save is in history, merged; only the file was not replaced any more.
-        return Known(
-            stored.token, ours, last_digest, is_logged=True, is_merged=True, is_young=young
-        )
-    return Known(
-        stored.token,
-        result,
-        result_digest,
+        return replace(good, is_merged=True)
+    return replace(
+        good,
+        document=result,
+        digest=result_digest,
         is_logged=False,
         logged=ours,
-        is_merged=result_digest != text_digest,
+        is_merged=result_digest != saved_digest,
         conflicts=merged.conflicts,
-        is_young=young,
     )
 
 

@@ -24,8 +24,8 @@ __all__ = ["put_in_place"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-_TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-"""Why a file cannot be opened that was taken away just now, or made a link."""
+_TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
+"""Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 

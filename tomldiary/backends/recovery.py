@@ -20,6 +20,7 @@ from tomldiary.backends.base import digest
 from tomldiary.backends.exchange import put_in_place, swap
 from tomldiary.backends.files import read_file, sync_folder, write_new
 from tomldiary.backends.layout import is_as_staged, make_parent, target_of
+from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import read_records
 from tomldiary.backends.settling import window
 from tomldiary.errors import DocumentError, InvalidTOML
@@ -201,15 +202,15 @@ def sweep(
     found, target = read_file(folder / name), read_file(folder / target_of(name))
     if found is not None and target is not None and not is_as_staged(name, found[0], newest):
         # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
-        logged = _logged(folder)
-        is_theirs = _digest(found[0]) not in logged and not _is_torn_of_ours(
-            folder, target_of(name).removesuffix(".toml"), found[0]
+        logged, kind = _logged(folder), target_of(name).removesuffix(".toml")
+        is_theirs = is_being_saved(str(folder / name)) or (
+            _digest(found[0]) not in logged and not _is_torn_of_ours(folder, kind, found[0])
         )
         if is_theirs and _digest(target[0]) in logged:
             swap(str(folder / name), str(folder / target_of(name)))
             sync_folder((folder / target_of(name)).parent)
         elif is_theirs:
-            _join(folder, target_of(name).removesuffix(".toml"), found[0], newest, staged_as)
+            _join(folder, kind, found[0], newest, staged_as)
     (folder / name).unlink(missing_ok=True)
 
 
