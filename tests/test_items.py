@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -134,6 +135,33 @@ def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary,
         assert namespaces(store) == [NS]
     Diary(tmp_path / "m").user("alice").add_episode("in", "out", session_id="s")
     assert namespaces(store) == [("alice", "diary", "episodes"), NS]
+
+
+def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
+    other = ItemStore(Diary(tmp_path / "m", durability="process"))
+    put(store, NS, "a", {"n": 1})
+    while () not in store.catalog("alice")._pages:  # what is remembered of a listing
+        assert namespaces(store) == [NS]
+    second = ("alice", "second")
+    put(other, second, "a", {"n": 1})
+    put(store, second, "b", {"n": 2})
+    assert namespaces(store) == [NS, second]
+    assert found(store, ("alice",)) == ["b", "a", "a"]
+
+
+def test_what_a_transaction_took_back_is_not_listed_and_keeps_nothing_from_being(store, diary):
+    put(store, NS, "a", {"n": 1})
+    while () not in store.catalog("alice")._pages:
+        namespaces(store)
+    with contextlib.suppress(KeyError), diary.user("alice").transaction():
+        put(store, ("alice", "gone"), "k", {"n": 1})
+        put(store, ("alice", "empty"), "k", None)
+        assert namespaces(store) == [("alice", "gone"), NS]
+        raise KeyError
+    assert namespaces(store) == [NS]
+    assert found(store, ("alice",)) == ["a"]
+    put(store, ("alice", "gone"), "k", {"n": 1})
+    assert namespaces(store) == [("alice", "gone"), NS]
 
 
 def test_a_folder_is_never_taken_for_a_file(store):

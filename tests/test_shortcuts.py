@@ -307,6 +307,7 @@ def test_what_is_known_is_told_without_another_thread_and_never_what_was(tmp_pat
         again = await told()
         await asyncio.to_thread(elsewhere.upsert_preference, "likes", "jazz")
         after = await told()
+        await asyncio.to_thread(alice.upsert_preference, "goals", "rest")
         return first, again, after, await told()
 
     tea, jazz, persona = "likes: tea", "likes: jazz", "persona:\n  brief"
@@ -314,7 +315,7 @@ def test_what_is_known_is_told_without_another_thread_and_never_what_was(tmp_pat
         ([persona, tea], False),
         ([persona, tea], True),
         ([persona, jazz, tea], False),
-        ([persona, jazz, tea], True),
+        ([persona, "goals: rest", jazz, tea], True),  # what was written here needs no second look
     )
 
 

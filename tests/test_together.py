@@ -410,8 +410,10 @@ def test_a_failing_storage_fails_each_with_that_error_and_an_object_of_its_own(
 
 def test_a_lock_that_another_keeps_fails_all_and_writes_nothing(folder):
     diary = Diary(folder / "m", agent="rules", lock_timeout=0.05)
-    with Diary(folder / "m").engine.backend.lock("alice", 1), pytest.raises(LockTimeout):
-        together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
+    with Diary(folder / "m").engine.backend.lock("alice", 1):
+        met = together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
+    assert [type(each) for each in met] == [LockTimeout, LockTimeout]
+    assert met[0] is not met[1]
     assert records(diary) == []
 
 
@@ -458,6 +460,45 @@ def test_what_a_person_saved_before_is_stored_first_and_nothing_is_lost(folder):
     assert together(diary, work("items/b", "v", 5), work("items/a", "z", 6)) == [None, None]
     assert entries(diary, "items/a") == {"z": 6}
     assert verification.verify(diary.engine.backend, "alice") is None
+
+
+# Looking back at them in another process
+
+
+@pytest.mark.parametrize("bytes_of_a_segment", [300, 4_000_000])
+def test_another_process_finds_them_whole_wherever_they_begin(
+    folder, monkeypatch, bytes_of_a_segment
+):
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", bytes_of_a_segment)
+    diary = Diary(folder / "m", agent="rules")
+    for number in range(3):
+        each = [work("items/a", f"k{number}-{n}", n) for n in range(4)]
+        assert together(diary, *each) == [None] * 4
+        other = Diary(folder / "m", agent="rules")
+        assert len(entries(other, "items/a")) == 4 * (number + 1)
+        assert [each.seq for each in records(other)] == list(range(1, 4 * number + 5))
+        close(other)
+    diary.user("alice").prune_history(keep=2)
+    other = Diary(folder / "m", agent="rules")
+    assert other.engine.backend.last_record("alice") == diary.engine.backend.last_record("alice")
+    assert [each.seq for each in records(other)] == [10, 11, 12]
+    assert together(other, work("items/a", "x", 1), work("items/a", "y", 2)) == [None, None]
+    assert verification.verify(other.engine.backend, "alice") is None
+    assert not list((folder / "m/alice/history").glob("*damaged*"))
+
+
+def test_damage_to_one_of_the_last_takes_no_entry(folder):
+    diary = Diary(folder / "m", agent="rules")
+    assert together(diary, *[work("items/a", f"k{n}", n) for n in range(4)]) == [None] * 4
+    (path,) = (folder / "m/alice/history").glob("*.toml")
+    path.write_bytes(path.read_bytes().replace(b"[entries.k1]", b"[entries.k9]", 1))
+    other = Diary(folder / "m", agent="rules")
+    assert entries(other, "items/a") == {"k0": 0, "k1": 1, "k2": 2, "k3": 3}
+    assert together(other, work("items/a", "x", 1), work("items/a", "y", 2)) == [None, None]
+    assert entries(other, "items/a") == {"k0": 0, "k1": 1, "k2": 2, "k3": 3, "x": 1, "y": 2}
+    assert list((folder / "m/alice/history").glob("*damaged*"))
+    third = Diary(folder / "m", agent="rules")
+    assert entries(third, "items/a") == entries(other, "items/a")
 
 
 # After a crash
@@ -620,11 +661,7 @@ def failing(store, monkeypatch, faults_for):
     works = group()
     problems = []
     with faults_for(place).at_work(monkeypatch) as faults:
-        try:
-            together(diary, *works)
-        except Exception as error:  # noqa: BLE001 - of the lock; told to all of them
-            for each in works:
-                each.error = error
+        together(diary, *works)
     try:
         again = Diary(place, agent="rules")
         wanted = {"a": {"before": 0}, "new": {}}

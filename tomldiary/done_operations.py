@@ -71,10 +71,10 @@ class DoneOperations:
             known = self._users.get(user)
             if known is None or known.epoch != epoch:
                 known = _Operations(epoch=epoch)
-        self._backend.last_record(user)  # cuts off a torn end
+        last = next_sequence(self._backend.last_record(user)) - 1  # cuts off a torn end
         newest = 0
         fresh: dict[str, tuple[int, str]] = {}
-        for text in self._backend.records(user):
+        for text in self._backend.records(user) if last > known.seq else ():
             seq = next_sequence(text) - 1
             newest = max(newest, seq)
             if seq <= known.seq:

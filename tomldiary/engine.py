@@ -58,9 +58,8 @@ class Engine(KnownDocuments):
         self.lock_timeout = lock_timeout
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = NOTHING.edit()
-        edit.put(
-            ("_meta",), meta, at_head=True
-        )  # a table that is known to be ours is changed quicker
+        # Not parsed: a table that is known to be ours is changed quicker.
+        edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""

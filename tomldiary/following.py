@@ -74,6 +74,11 @@ class Following:
             self._take(self._places.get(key, len(self._keys)), key, entry)
             self._stamp = after
 
+    def pass_over(self, before: object, after: object) -> None:
+        """Take over version `after`, which differs from `before` in another category only."""
+        if self._stamp is before:
+            self._stamp = after
+
     def _take(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._keys):
             self._keys.append(key)

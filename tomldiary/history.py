@@ -86,7 +86,7 @@ class Record:
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which a person's change displaced ours."""
     group: int = 0
-    """Number of the first of the transactions that it was stored together with; 0: stored before them."""
+    """Number of the first of the transactions it was stored at once with; 0 if it was that one, or alone."""
 
 
 def render_record(record: Record) -> str:

@@ -304,14 +304,18 @@ class Preferences:
         return self.following(category, Catalog, lambda catalog: catalog.highest)
 
     def _put(self, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-        """Store an entry, and tell the catalog, which then has not to look for what changed."""
+        """Store an entry, and tell whoever follows the document, who then has not to look for what changed."""
         edit = self._edit
         before = edit.stamp
         edit.put(path, entry)
-        catalog = edit.memo.get((Catalog, path[-2]))
-        if catalog is not None and edit.stamp is not before:
-            with catalog.lock:
-                catalog.note(before, edit.stamp, path[-1], edit.table(path))
+        if edit.stamp is before:
+            return
+        for found in list(edit.memo.values()):
+            with found.lock:
+                if found.category == path[-2]:
+                    found.note(before, edit.stamp, path[-1], edit.table(path))
+                else:
+                    found.pass_over(before, edit.stamp)
 
     def next_number(self, category: str) -> int:
         """Return the number of the next id of our own pattern."""

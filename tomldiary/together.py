@@ -47,26 +47,28 @@ def write_together(engine: Engine, user: str, works: Sequence[Work]) -> None:
     """Apply changes in their order, each a transaction of its own that sees what those before it did.
 
     Each has its own fate, told in `Work.error`: one that raises is left out, alone. If the storage fails,
-    nothing of any of them was changed, or what the error says, and each gets that error.
+    nothing of any of them was changed, or what the error says, and each gets that error; so it is if
+    another writer keeps the lock.
 
     Args:
         engine: Where.
         user: Whose memory.
         works: The changes; none is made within an open transaction.
-
-    Raises:
-        LockTimeout: Another writer kept the lock. Nothing was changed.
     """
     left = list(works)
     if len(works) > 1 and engine.backend.is_atomic:
-        with engine.backend.lock(user, engine.lock_timeout):
-            while count := _stored(engine, user, left):
-                del left[:count]
+        try:
+            with engine.backend.lock(user, engine.lock_timeout):
+                while count := _stored(engine, user, left):
+                    del left[:count]
+        except Exception as error:  # noqa: BLE001 - whoever asked for one of them raises it
+            _fail(left, error)
+            return
     for work in left:
         work.error = None
         try:
             engine.write(user, work.change, work.source)
-        except Exception as error:  # noqa: BLE001 - whoever asked for it raises it
+        except Exception as error:  # noqa: BLE001 - see above
             work.error = error
 
 

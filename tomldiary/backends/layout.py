@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 import re
 import stat
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
+from tomldiary.remembered import let_go_on_forget
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -48,6 +50,8 @@ _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
 
 
+@let_go_on_forget
+@lru_cache(maxsize=4096)
 def checked_kind(kind: str) -> str:
     """Return the name of a document if it is one.
 

@@ -28,7 +28,12 @@ class HistoryTails:
 
     def keep(self, user: str, place: str, segment: str, token: FileToken, record: str) -> None:
         """Remember where a history ends that was just added to; `place` is its folder."""
-        self._tails[user] = _Tail(segment, token, folder_time(place), record)
+        known = self._tails.get(user)
+        # A segment that was there before has not changed the folder; what somebody else has put there shows.
+        changed = (
+            folder_time(place) if known is None or known.segment != segment else known.folder_time
+        )
+        self._tails[user] = _Tail(segment, token, changed, record)
 
     def drop(self, user: str) -> None:
         """Take nothing of a user's for granted any more."""

@@ -114,7 +114,8 @@ class Catalog:
                 return page
         size = len(prefix)
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
-        kinds = [part_name(base, number) for base, _ in below for number in self._numbers[base]]
+        numbers = self._numbers
+        kinds = [part_name(base, each) for base, _ in below for each in numbers.get(base, ())]
         tokens = self._tokens(kinds) if joined is None else None
         found = [
             self._unchanged(base, tokens) or self._snapshot(base, labels, is_listed=True)
@@ -141,7 +142,11 @@ class Catalog:
     def _unchanged(self, base: str, tokens: Mapping[str, Any] | None) -> Snapshot | None:
         """Return a namespace as it was when last looked at if its documents are still the same."""
         before = self._snapshots.get(base)
-        if before is None or tokens is None or len(before.parts) != len(self._numbers[base]):
+        if (
+            before is None
+            or tokens is None
+            or len(before.parts) != len(self._numbers.get(base, ()))
+        ):
             return None
         is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
         return before if is_same else None
@@ -180,9 +185,8 @@ class Catalog:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
         if len(numbers) == 1:
-            tx.edit(
-                part_name(base, numbers[0])
-            )  # it most likely takes the change: one look is enough
+            # It most likely takes the change: then one look at its file is enough.
+            tx.edit(part_name(base, numbers[0]))
         found = {kind: tx.document(kind) for kind in [part_name(base, each) for each in numbers]}
         number = numbers[-1] if numbers else 0
         while True:
@@ -244,6 +248,7 @@ class Catalog:
         insort(self._numbers.setdefault(base, []), number)
         self._namespaces[base] = namespace
         self._listing = ()
+        self._version += 1
 
     def _dropped(self, base: str, number: int) -> None:
         numbers = self._numbers.get(base, [])

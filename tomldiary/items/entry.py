@@ -93,13 +93,15 @@ class Clock:
 class Entry:
     """An item as stored. Immutable; `value` is shared, so what is handed out is a copy of it."""
 
-    __slots__ = ("_moments", "expires", "key", "table", "updated", "value")
+    __slots__ = ("_moments", "expires", "key", "order", "table", "updated", "value")
 
     def __init__(self, key: str, table: Mapping[str, Any]) -> None:
         self.key = key
         self.table = table
         self.updated = _updated(table)
         """Microseconds since 1970; 0 if a hand edit took it away."""
+        self.order = (-self.updated, key)
+        """Sorts the newest first, then by key."""
         self.expires = _micros(table["_expires"]) if "_expires" in table else None
         """When it expires, unless it was read since."""
         whole = decode_nulls(table) if NULL_FIELD in table else table
@@ -131,11 +133,6 @@ class Entry:
         if isinstance(found, list):
             return [str(each) for each in cast("list[Any]", found)]
         return False if found is False else None
-
-    @property
-    def order(self) -> tuple[int, str]:
-        """Sorts the newest first, then by key."""
-        return (-self.updated, self.key)
 
 
 def table_of(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.items.entry import Entry
+    from tomldiary.items.filters import Predicate
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Search
     from tomldiary.items.snapshot import Snapshot
@@ -68,32 +69,30 @@ class Finder:
     ) -> list[Item]:
         """Return one page of what an operation asks for."""
         fits = op.fits
-        found = (
-            (score, snapshot, entry)
-            for score, snapshot, entry in self._all(op.query, snapshots, vectors)
-            if (fits is None or fits(entry.value)) and view.is_shown(snapshot, entry)
-        )
-        page = list(islice(found, op.offset, op.offset + op.limit))
+        found = self._ranked(op.query, snapshots, vectors)
+        if found is None:
+            found = _newest_first(snapshots, fits)
+        elif fits is not None:
+            found = (each for each in found if fits(each[2].value))
+        shown = (each for each in found if view.is_shown(each[1], each[2]))
+        page = list(islice(shown, op.offset, op.offset + op.limit))
         if op.refresh:
             for _, snapshot, entry in page:
                 view.read(snapshot, entry)
         return [as_item(snapshot, entry, score) for score, snapshot, entry in page]
 
-    def _all(
+    def _ranked(
         self,
         query: str | None,
         snapshots: Sequence[Snapshot],
         vectors: Mapping[str, Sequence[float]],
-    ) -> Iterable[Found]:
-        if query and query.strip():
-            found = (
-                self._by_words(query, snapshots)
-                if self.embedding is None
-                else self._by_vectors(vectors[query], snapshots)
-            )
-            if found is not None:
-                return found
-        return _newest_first(snapshots)
+    ) -> Iterable[Found] | None:
+        """Return items, best first; None if there is nothing to rank them by."""
+        if not query or not query.strip():
+            return None
+        if self.embedding is None:
+            return self._by_words(query, snapshots)
+        return self._by_vectors(vectors[query], snapshots)
 
     def _by_words(self, query: str, snapshots: Sequence[Snapshot]) -> Iterable[Found] | None:
         several: list[Iterator[Found]] = []
@@ -196,16 +195,23 @@ def _best_first(several: list[Iterator[Found]]) -> Iterable[Found]:
     return merge(*several, key=lambda found: -(found[0] or 0.0))
 
 
-def _newest_first(snapshots: Sequence[Snapshot]) -> Iterable[Found]:
+def _newest_first(snapshots: Sequence[Snapshot], fits: Predicate | None) -> Iterable[Found]:
     """Yield items of several namespaces in one order that never changes: newest first, key, namespace."""
+    several = [_fitting(snapshot, fits) for snapshot in snapshots]
     if len(snapshots) == 1:
-        only = snapshots[0]
-        return ((None, only, entry) for entry in only.ordered)
-    several = [_decorated(snapshot) for snapshot in snapshots]
-    return ((None, found[1], found[2]) for found in merge(*several, key=itemgetter(0)))
+        return ((None, snapshots[0], entry) for entry in several[0])
+    decorated = map(_decorated, snapshots, several)
+    return ((None, found[1], found[2]) for found in merge(*decorated, key=itemgetter(0)))
+
+
+def _fitting(snapshot: Snapshot, fits: Predicate | None) -> Iterable[Entry]:
+    """Yield items, newest first; those that do not fit take no part in any sorting."""
+    if fits is None:
+        return snapshot.ordered
+    return (entry for entry in snapshot.ordered if fits(entry.value))
 
 
 def _decorated(
-    snapshot: Snapshot,
+    snapshot: Snapshot, entries: Iterable[Entry]
 ) -> Iterator[tuple[tuple[int, str, Namespace], Snapshot, Entry]]:
-    return (((*entry.order, snapshot.namespace), snapshot, entry) for entry in snapshot.ordered)
+    return (((*entry.order, snapshot.namespace), snapshot, entry) for entry in entries)

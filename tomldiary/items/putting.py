@@ -101,6 +101,7 @@ class ItemPuts:
             return None
         owners: set[str | None] = set()
         for labels in namespaces:
+            # A typed entry may be looked for in documents that only the folder tells of.
             owner = self._owners.known_owner(labels)
             owners.add(owner if owner is not None and not is_typed(labels) else None)
         return owners.pop() if len(owners) == 1 else None

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["ItemStore", "Prepared", "Result"]
 
 Result = Item | list[Item] | list[tuple[str, ...]] | None
-_CACHED_USERS = 1024
 
 
 class ItemStore(ItemPuts):

@@ -129,7 +129,7 @@ def render_operations(
     """
     tables = [to_table(each) for each in operations]
     body = (
-        f"numbers = {render_value(numbers)}\noperation = {render_value(operation)}\n"
+        f"numbers = {_numbers(numbers)}\noperation = {render_value(operation)}\n"
         f"operations = {render_value(tables)}\n"
     )
     return _record("operations", body)
@@ -137,7 +137,11 @@ def render_operations(
 
 def render_done(numbers: Sequence[int]) -> str:
     """Render that nothing is left to do for these turns."""
-    return _record("done", f"numbers = {render_value(numbers)}\n")
+    return _record("done", f"numbers = {_numbers(numbers)}\n")
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return f"[{', '.join(map(str, numbers))}]"
 
 
 def _record(kind: Kind, body: str) -> str:
