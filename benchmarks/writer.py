@@ -15,7 +15,7 @@ one user are in memory afterwards, with 8 workers.
 
 Every run has a process and a folder of its own; rounds alternate, every other one backwards, and medians are shown.
 `--path` chooses the disk. ext4 looks past the places of files that were removed in the last five minutes whenever it
-makes one, which costs a new user up to a millisecond: so folders stay until the end (about 1 GB for three rounds),
+makes one, which costs a new user up to a millisecond: so folders stay until the end (up to 1 GB for three rounds),
 and nothing on that disk should have removed many files just before. A folder in memory knows nothing of it.
 """
 

@@ -317,9 +317,9 @@ def looks(alice, choose):
 
 
 WRITES = [
-    ("preferences", lambda alice: alice.upsert_preference("likes", "probe", session_id="s9")),
-    ("preferences", lambda alice: alice.add_turn("I love probe.", "ok", "s9")),
-    ("conversations", lambda alice: alice.add_turn("I love probe.", "ok", "s9")),
+    ("preferences", lambda alice: alice.upsert_preference("likes", "probe", session_id="a probe")),
+    ("preferences", lambda alice: alice.add_turn("I love probe.", "ok", "a probe")),
+    ("conversations", lambda alice: alice.add_turn("I love probe.", "ok", "a probe")),
     ("preferences", lambda alice: alice.upsert_preference("likes", "probe", id="pref002")),
     ("preferences", lambda alice: alice.upsert_preference("goals", id="pref001")),
     ("preferences", lambda alice: alice.forget_preference("likes", "pref002")),
@@ -386,7 +386,7 @@ def test_a_turn_that_finds_a_list_where_its_category_should_be_says_so(tmp_path,
     if not is_logged:
         shutil.rmtree(tmp_path / "alice/history")
     alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
-    done = alice.add_turn("I love probe.", "ok", "s9")
+    done = alice.add_turn("I love probe.", "ok", "a probe")
     assert (done.applied, len(done.skipped)) == (0, 1)
     assert done.skipped[0].startswith("preferences.likes: expected a table")
     assert file.read_text() == before

@@ -578,24 +578,32 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
     assert '"green tea"  # mine\n' in file.read_text()
 
 
-@pytest.mark.parametrize("is_later", [False, True])
+@pytest.mark.parametrize("when", ["at once", "as the first goes back", "when it is back"])
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
-def test_two_saves_around_one_write_are_both_kept(alice, file, second, is_later, monkeypatch):
+def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, monkeypatch):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
-    real, calls = exchange.swap, []
+    real, seen = exchange.swap, []
 
     def between(temp, target):
-        calls.append(temp)
-        if len(calls) == 1:
+        if not seen:
             save_by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
-            done = real(temp, target)
-        if len(calls) == 1 + is_later:  # or only as the first one is about to go back
-            second(file, file.read_text().replace('"coffee"', '"decaf"  # second'))
-        return done if len(calls) == 1 else real(temp, target)
+            real(temp, target)
+            seen.append(file.read_text().replace('"coffee"', '"decaf"  # second'))  # not the first
+            if when == "at once":
+                second(file, seen[0])
+            return True
+        if len(seen) == 1 and when == "as the first goes back":
+            second(file, seen[0])
+        seen.append("it goes back")
+        return real(temp, target)
 
     monkeypatch.setattr(exchange, "swap", between)
     alice.upsert_preference("likes", "water")
+    monkeypatch.setattr(exchange, "swap", real)
+    if when == "when it is back":
+        assert "# first" in file.read_text()
+        second(file, seen[0])
     age(file)
     alice.upsert_preference("goals", "rest")
     age(file)

@@ -272,6 +272,25 @@ def test_a_turn_that_cannot_be_stored_is_refused_and_never_applied(tmp_path, mon
     assert diary.user("bob").conversations()["s"].turns == 1
 
 
+def test_whoever_waits_for_room_is_told_too_when_nothing_can_be_stored(tmp_path, monkeypatch):
+    def broken(_descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+
+    async def use():
+        writer = MemoryWriter(Diary(tmp_path, Table, agent="rules"), qsize=1)
+        async with asyncio.timeout(LONG):
+            turns = [writer.submit("alice", "s", f"{number}", "ok") for number in range(5)]
+            answers = await asyncio.gather(*turns, return_exceptions=True)
+        await writer.close()
+        return [type(answer) for answer in answers], writer.stats()
+
+    answers, stats = asyncio.run(use())
+    assert answers == [BackendError] * 5
+    assert (stats["submitted"], stats["failed"], stats["pending"]) == (5, 5, 0)
+
+
 def test_text_that_no_file_can_hold_is_refused_at_once(tmp_path):
     with MemoryWriter(Diary(tmp_path, Table, agent="rules")) as writer:
         with pytest.raises(InvalidValue, match="surrogate"):

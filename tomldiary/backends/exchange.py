@@ -11,11 +11,13 @@ from __future__ import annotations
 import errno
 import os
 import sys
+from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.files import file_token
+from tomldiary.backends.files import file_token, read_file, write_new
 from tomldiary.backends.saving import Held
+from tomldiary.errors import BackendError
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
@@ -35,7 +37,7 @@ def put_in_place(
     """Give `target` the file `temp`, and return its token; None if somebody's save was kept instead.
 
     Args:
-        temp: The new version; gone afterwards, or a save that `sweep` merges into the one behind it.
+        temp: The new version; gone afterwards, or a save that `sweep` merges into one behind it.
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
@@ -75,18 +77,36 @@ def _exchanged(
     if not is_exchanged:
         os.replace(temp, target)  # noqa: PTH105 - see above
         return _token_of(target, ours)
-    if _identity(file_token(temp)) == _identity(held.token) and not held.is_wanted():
+    is_old = _identity(file_token(temp)) == _identity(held.token)
+    if is_old and not held.is_wanted():
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
     # A save came in between, or whoever begins one waits for the old file: it goes back.
     if _identity(file_token(target)) == ours:
+        saved = None if is_old else _content(temp)
         swap(temp, target)
         if _identity(file_token(temp)) == ours:
             os.unlink(temp)  # noqa: PTH108 - see above
+            if saved is not None:
+                _keep(temp, saved)
             return None
         swap(temp, target)
     # And one more behind it, which stands; whoever has the lock next joins the two.
     return None
+
+
+def _content(path: str) -> bytes | None:
+    with suppress(BackendError):  # a link, for instance
+        found = read_file(path)
+        return found[0] if found is not None else None
+    return None
+
+
+def _keep(temp: str, saved: bytes) -> None:
+    """Keep a copy of a save: whoever has read ours meanwhile may put what lacks the save over it."""
+    with suppress(OSError):  # the save itself is in its place
+        write_new(f"{temp}.tmp", saved, sync=False)
+        os.replace(f"{temp}.tmp", temp)  # noqa: PTH105 - paths are strings here
 
 
 def _token_of(target: str, ours: tuple[int, int, int] | None) -> FileToken | None:

@@ -209,7 +209,7 @@ def sweep(
         if is_theirs and _digest(target[0]) in logged:
             swap(str(folder / name), str(folder / target_of(name)))
             sync_folder((folder / target_of(name)).parent)
-        elif is_theirs:
+        elif is_theirs and found[0] != target[0]:
             _join(folder, kind, found[0], newest, staged_as)
     (folder / name).unlink(missing_ok=True)
 

@@ -196,10 +196,12 @@ class Intake:
                 self._journal = None  # the next turn begins another one
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
             with self._state:
+                self._in_batch = 0
                 self._refuse(jobs, error)
                 return self._ends_batch()
         self._took.append(time.perf_counter() - begin)
         with self._state:
+            self._in_batch = 0
             self._deliver(jobs)
             return self._ends_batch()
 
@@ -208,7 +210,6 @@ class Intake:
 
         Who waited for this batch is woken by now: a caller that is alone finds nobody storing.
         """
-        self._in_batch = 0
         self._is_storing = bool(self._pending) or not self._has_adopted
         if not self._is_storing:
             self._state.notify_all()

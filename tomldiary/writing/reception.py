@@ -175,6 +175,7 @@ class Reception:
             job.receipt.settle(None, error)
             self.forget_operation(job)
         _wake(jobs, error)
+        self.make_room()
         self._state.notify_all()
 
     def make_room(self) -> None:
