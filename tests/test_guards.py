@@ -210,7 +210,7 @@ def write_once(descriptor, data):
     os.write(descriptor, data)
 
 
-def replaced(temp, target, expected):
+def replaced(temp, target, *_):
     os.replace(temp, target)  # noqa: PTH105 - as the guard does
     return files.file_token(target)
 

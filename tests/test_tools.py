@@ -87,7 +87,7 @@ def test_an_opposite_or_another_number_is_a_conflict_and_never_merged(ctx, store
     answer = upsert(ctx, "likes", text=said)
     assert answer.startswith("❌ Similar")
     assert f"⚠️ conflict: {why}, not a duplicate" in answer
-    assert list(ctx.deps.preferences.texts("likes").values()) == [stored]
+    assert [entry["text"] for _, entry in ctx.deps.preferences.entries("likes")] == [stored]
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_limits_show_room_warning_and_full(ctx):
 def test_an_invented_id_is_safe(ctx, odd):
     assert upsert(ctx, "likes", id=odd, text="walnut allergy").startswith("✅ Created likes/")
     assert upsert(ctx, "likes", text="zebra films").startswith("✅ Created likes/pref0")
-    assert len(ctx.deps.preferences.texts("likes")) == 2
+    assert ctx.deps.preferences.count("likes") == 2
 
 
 def test_an_id_is_never_used_twice(ctx):

@@ -120,10 +120,6 @@ class Preferences:
         main = self._tables.table((_ROOT, category)) or {}
         return [key for key, value in main.items() if not isinstance(value, Mapping)]
 
-    def texts(self, category: str) -> dict[str, str]:
-        """Return the texts of a category by id."""
-        return {key: entry_text(entry) for key, entry in self.entries(category)}
-
     def count(self, category: str) -> int:
         """Return how many entries a category holds."""
         return self.following(category, Catalog, lambda catalog: catalog.count)

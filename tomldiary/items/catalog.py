@@ -180,6 +180,8 @@ class Catalog:
     def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
         """Return the documents of a namespace as a transaction sees them, by name."""
         base = kind_of(self.user, namespace)
+        if self._listing is None:
+            self._open()
         with self._guard:
             if self._listing is None:
                 self._list()
