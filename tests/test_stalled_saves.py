@@ -13,6 +13,7 @@ import threading
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends import exchange
 from tomldiary.backends.layout import staged_name
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.engine import Source
@@ -202,6 +203,37 @@ def test_an_editor_goes_on_in_a_file_that_a_killed_agent_had_displaced(alice, fi
     age(file)
     assert texts(again) == ["tea", "decaf", "water", "juice"]
     assert not list(file.parent.glob(".staged*"))
+
+
+def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(
+    alice, file, monkeypatch
+):
+    first = file.read_text().replace('"tea"', '"green tea"  # first')
+    real, editors = exchange.swap, []
+
+    def between(temp, target):
+        if not editors:
+            file.with_name("beside").write_text(first)
+            file.with_name("beside").replace(file)
+            real(temp, target)
+            seen.append(edited(file))  # without the first save
+            editors.append(Editor(file, os.O_WRONLY))
+            return True
+        return real(temp, target)
+
+    seen = []
+    monkeypatch.setattr(exchange, "swap", between)
+    alice.upsert_preference("goals", "rest")
+    with editors[0] as editor:
+        editor.write(seen[0])
+        editor.close()
+    age(file)
+    alice.upsert_preference("goals", "run")
+    age(file)
+    alice.upsert_preference("goals", "end")
+    assert texts(alice) == ["green tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest", "run", "end"]
+    assert verify(alice.diary.engine.backend, "alice") is None
 
 
 @pytest.mark.parametrize("is_logged", [True, False])

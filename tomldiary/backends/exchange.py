@@ -82,17 +82,33 @@ def _exchanged(
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
     # A save came in between, or whoever begins one waits for the old file: it goes back.
-    if _identity(file_token(target)) == ours:
-        saved = None if is_old else _content(temp)
+    _take_back(temp, target, ours, None if is_old else _content(temp))
+    return None
+
+
+def _take_back(
+    temp: str, target: str, ours: tuple[int, int, int] | None, saved: bytes | None
+) -> None:
+    """Give `target` the file again that stands at `temp` now, unless somebody is saving over ours already.
+
+    Then both are kept, and whoever has the lock next joins them.
+    """
+    try:
+        held = Held(target)
+    except OSError:
+        return
+    try:
+        if held.has_writer or _identity(held.token) != ours:
+            return
         swap(temp, target)
-        if _identity(file_token(temp)) == ours:
-            os.unlink(temp)  # noqa: PTH108 - see above
+        if _identity(file_token(temp)) == ours and not held.is_wanted():
+            os.unlink(temp)  # noqa: PTH108 - paths are strings here
             if saved is not None:
                 _keep(temp, saved)
-            return None
-        swap(temp, target)
-    # And one more behind it, which stands; whoever has the lock next joins the two.
-    return None
+        else:
+            swap(temp, target)
+    finally:
+        held.let_go()
 
 
 def _content(path: str) -> bytes | None:
