@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -17,6 +18,7 @@ from dataclasses import replace
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import BackendError
 from tomldiary.operations import (
     ForgetPreference,
     SetFields,
@@ -517,6 +519,22 @@ def test_a_file_that_was_replaced_is_opened_anew(tmp_path):
     copy.replace(path)
     journal.append_turns(jobs_of("two"), first_epoch)
     assert path.read_bytes().count(b"[[turn]]") == 2
+    die(journal)
+
+
+def test_a_journal_whose_folder_was_removed_closes_nothing_that_is_not_its_own(tmp_path):
+    journal = Journal.create(tmp_path / "journal", sync=False)
+    journal.append_turns(jobs_of("one"), first_epoch)
+    shutil.rmtree(journal.folder)
+    others = []
+    for text in ("two", "three", "four"):
+        with pytest.raises(BackendError, match="was not taken in"):
+            journal.append_turns(jobs_of(text), first_epoch)
+        # Whoever opens a file gets the number that was freed last.
+        others.append(os.open(tmp_path, os.O_RDONLY))
+    for other in others:
+        os.fstat(other)
+        os.close(other)
     die(journal)
 
 

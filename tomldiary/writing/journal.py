@@ -292,11 +292,13 @@ class Journal:
             self._reopen()
 
     def _reopen(self) -> None:
+        place = str(self._path(self._segment))
+        # First: should it fail, the old one is still ours, and must not be closed a second time later.
+        descriptor = os.open(place, _FLAGS, 0o600)
         if self._descriptor >= 0:
             self._retired.append(self._descriptor)
         self._close_retired()
-        self._place = str(self._path(self._segment))
-        self._descriptor = os.open(self._place, _FLAGS, 0o600)
+        self._place, self._descriptor = place, descriptor
         found = os.fstat(self._descriptor)
         self._inode, self._size = found.st_ino, found.st_size
 
