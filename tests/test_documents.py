@@ -260,3 +260,15 @@ def test_a_table_is_deleted_with_the_lists_of_tables_below_it_wherever_they_stan
     done = edit.done()
     assert tomllib.loads(done.text) == done.data == {"p": {"b": {"z": 1}}}
     assert done.text.endswith("[p.b]\nz = 1\n\n# end\n")
+
+
+@pytest.mark.parametrize("literal", [f"0x{'f' * 4000}", f"0b1{'0' * 20_000}"])
+def test_an_integer_that_could_be_read_but_never_written_is_refused_where_it_stands(literal):
+    with pytest.raises(InvalidTOML, match=r"more than 4,000 digits.*quotes") as caught:
+        parse_toml(f"# first\n[a]\nlist = [1, {literal}]\n", path="f.toml")
+    assert (caught.value.line, caught.value.column) == (3, 12)
+
+
+def test_text_that_looks_like_a_long_integer_is_text():
+    text = f"0x{'f' * 4000}"
+    assert parse_toml(f'a = "{text}"\nb = 0x{"f" * 3000}\n')["a"] == text

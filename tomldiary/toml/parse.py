@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, cast
 
 from tomldiary.errors import InvalidTOML
 from tomldiary.toml.guards import check_text
@@ -11,6 +11,8 @@ from tomldiary.toml.guards import check_text
 __all__ = ["decode_utf8", "parse_toml"]
 
 _POSITION = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+_LONG = re.compile(r"0[xob][0-9A-Fa-f_]{3000}")
+_BITS = 13_280  # of 4,000 digits; at 4,300 Python refuses
 _WORDS = {
     "Expected '=' after a key in a key/value pair": 'expected "=" after a key',
     "Invalid statement": "expected a key, a table header or a comment",
@@ -37,13 +39,31 @@ def parse_toml(text: str, *, path: str = "") -> dict[str, Any]:
 
     check_text(text, path=path)
     try:
-        return tomllib.loads(text.removeprefix("\ufeff"))
+        data = tomllib.loads(text.removeprefix("\ufeff"))
     except tomllib.TOMLDecodeError as error:
         raise _explained(error, text, path) from None
     except RecursionError:
         raise InvalidTOML("lists or tables are nested too deep. Flatten them.", path=path) from None
     except ValueError as error:  # a number or date that is no number or date
         raise InvalidTOML(f"a value cannot be read ({error}). Correct it.", path=path) from None
+    long = _LONG.search(text)
+    if long is not None and _has_long_integer(data):
+        raise InvalidTOML(
+            "an integer has more than 4,000 digits. Put it in quotes.",
+            path=path,
+            line=text.count("\n", 0, long.start()) + 1,
+            column=long.start() - text.rfind("\n", 0, long.start()),
+        )
+    return data
+
+
+def _has_long_integer(value: Any) -> bool:
+    """Tell whether there is an integer that Python reads but cannot write in decimal digits."""
+    if isinstance(value, dict):
+        return any(map(_has_long_integer, cast("dict[str, Any]", value).values()))
+    if isinstance(value, list):
+        return any(map(_has_long_integer, cast("list[Any]", value)))
+    return type(value) is int and value.bit_length() > _BITS
 
 
 def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
