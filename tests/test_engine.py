@@ -572,7 +572,7 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        guards = (diary.engine, diary.engine.operations, diary.indexes, twins._loops)
+        guards = (diary.engine, diary.engine.operations._index, diary.indexes, twins._loops)
         with contextlib.ExitStack() as stack:
             for owner in guards:
                 stack.enter_context(owner._guard)
@@ -581,7 +581,7 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
 
     thread = threading.Thread(target=hold)
     thread.start()
-    held.wait()
+    assert held.wait(10)
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # a child that hangs is killed, and counted as failed

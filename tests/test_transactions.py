@@ -319,3 +319,18 @@ def test_who_gives_up_waiting_is_passed_over():
     assert not queue.acquire(timeout=0.01)
     queue.release()
     assert queue.acquire(timeout=0.01)
+
+
+def test_an_operation_of_a_user_who_was_removed_since_is_done_again(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "rum")
+    for _ in range(2):
+        with alice.transaction(operation_id="order 1"):
+            alice.upsert_preference("likes", "tea", id="tea")
+    assert alice.preferences("likes")["tea"].count == 1
+    diary.engine.backend.erase("alice")
+    alice.upsert_preference("goals", "rest")
+    with alice.transaction(operation_id="order 1"):
+        alice.upsert_preference("likes", "tea", id="tea")
+    assert list(alice.preferences("likes")) == ["tea"]

@@ -1,0 +1,82 @@
+"""What the histories of all users say, by key; each history is read once, then what is new in it."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from tomldiary.forks import renew_after_fork
+from tomldiary.history import is_snapshot, next_sequence
+from tomldiary.recent import Recent
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from tomldiary.backends.base import Backend
+
+__all__ = ["HistoryIndex"]
+
+V = TypeVar("V")
+_CACHED_USERS = 256
+
+
+@dataclass(slots=True)
+class _Known(Generic[V]):
+    """What a user's history says up to transaction `seq`, and perhaps some that was dropped since."""
+
+    seq: int = 0
+    epoch: int = 0
+    found: dict[str, V] = field(default_factory=dict[str, Any])
+
+
+class HistoryIndex(Generic[V]):
+    """An index over history records; of several values for a key the newest counts. Thread-safe.
+
+    Args:
+        backend: Whose histories.
+        read: Returns what a record's text says, given its number and its text.
+    """
+
+    def __init__(self, backend: Backend, read: Callable[[int, str], Mapping[str, V]]) -> None:
+        self._backend = backend
+        self._read = read
+        self._users: Recent[str, _Known[V]] = Recent(_CACHED_USERS)
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.Lock()
+
+    def drop(self, user: str) -> None:
+        """Read a user's history anew when it is asked for next."""
+        with self._guard:
+            self._users.pop(user, None)
+
+    def of(self, user: str) -> Mapping[str, V]:
+        """Return what a user's history says; the caller holds the user's lock.
+
+        Raises:
+            InvalidTOML: A record is damaged.
+        """
+        epoch = self._backend.epoch(user)
+        last = next_sequence(self._backend.last_record(user)) - 1  # cuts off a torn end
+        with self._guard:
+            known = self._users.get(user)
+        if known is None or known.epoch != epoch or last < known.seq:
+            known = _Known[V](epoch=epoch)  # or it is another history: the user was removed
+        fresh: dict[str, V] = {}
+        for text in self._backend.records(user) if last > known.seq else ():
+            seq = next_sequence(text) - 1
+            if seq <= known.seq:
+                break
+            for key, value in self._read(seq, text).items():
+                fresh.setdefault(key, value)
+            if is_snapshot(text):
+                break
+        known.found.update(fresh)  # the user's lock is held: nobody else is at it
+        known.seq = last
+        with self._guard:
+            self._users.keep(user, known)
+        return known.found
