@@ -18,13 +18,12 @@ from tomldiary.merge import closest, merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
-from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
     from tomldiary.history import Record
 
-__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "joined", "look"]
+__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
 _logger = get_logger(__name__)
 _YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
@@ -201,22 +200,6 @@ def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: 
     except DocumentError:
         # Too old to know: then nothing of either side is taken for deleted.
         return NOTHING
-
-
-def joined(timeline: Timeline, kind: str, older: bytes, newer: bytes) -> str | None:
-    """Return the newer of two saves that history does not know, with what the older one had changed.
-
-    Where both changed a table, the newer one's stands. None if one of them cannot be read, or history cannot.
-    """
-    try:
-        first, second = (Document.parse(decode_utf8(data)) for data in (older, newer))
-        last = timeline.last(kind)
-        if last is None:
-            return None
-        ours = Document.parse(timeline.text(kind))
-        return merge(_base(timeline, kind, first, ours, last), first, second).document.text
-    except DocumentError:
-        return None
 
 
 def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:

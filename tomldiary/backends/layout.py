@@ -31,6 +31,7 @@ __all__ = [
     "kinds_in",
     "make_parent",
     "staged_name",
+    "staged_order",
     "target_of",
 ]
 
@@ -46,7 +47,7 @@ _SUFFIX = ".toml"
 _MARK = 8  # digits of a fingerprint that a staged file's name shows
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
-_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.\d+-")
+_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
 
@@ -82,6 +83,12 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
     name = kind.replace("%", "%25").replace("/", "%2f")
     mark = (fingerprint or encoded_digest(data))[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
+
+
+def staged_order(name: str) -> tuple[int, int]:
+    """Return what sorts staged files in the order of the transactions they belong to."""
+    found = _STAGED.match(name)
+    return (int(found[1]), int(found[3])) if found is not None else (0, 0)
 
 
 def is_as_staged(name: str, data: bytes, newest: int) -> bool:
