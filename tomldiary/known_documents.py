@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict
+from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.forks import renew_after_fork
-from tomldiary.outside import NOTHING, look
+from tomldiary.outside import NOTHING, before_saves, look
 from tomldiary.recent import Recent
 from tomldiary.remembered import let_go
+from tomldiary.timeline import Timeline
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
@@ -108,6 +110,13 @@ class KnownDocuments:
                 )
             time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
         return known
+
+    def before_saves(self, user: str, kind: str, known: Known) -> Document | None:
+        """Return what a document was before people changed it since we last wrote; None if they did not."""
+        if known.is_saved:
+            with suppress(DocumentError):  # history is damaged, or does not reach back that far
+                return before_saves(Timeline(self.backend, user), kind)
+        return known.logged
 
     def _notice_forgetting(self, user: str) -> bool:
         """Let go of a user's texts where another process has forgotten something since; tell whether it has."""

@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
     from tomldiary.history import Record
 
-__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
+__all__ = [
+    "Known",
+    "before_saves",
+    "check_version",
+    "emptied",
+    "is_being_saved",
+    "is_blank",
+    "look",
+]
 
 _logger = get_logger(__name__)
 _YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
@@ -48,6 +56,8 @@ class Known:
     """Whether the document is that save with ours merged into it, and so not what the file holds."""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which that save displaced ours."""
+    is_saved: bool = False
+    """Whether history ends at a person's save, and nobody has looked through it since."""
     problem: DocumentError | None = None
     """Why the file cannot be used; the document is then the last good one."""
     is_settling: bool = False
@@ -83,7 +93,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         and last is not None
         and last.results[kind] == cached.digest
     ):
-        return Known(stored.token, cached.document, cached.digest, is_logged=True, is_young=young)
+        return Known(
+            stored.token,
+            cached.document,
+            cached.digest,
+            is_logged=True,
+            is_saved=last.type == "hand",
+            is_young=young,
+        )
     text_digest = digest(stored.text)
     try:
         document = Document.parse(stored.text, path=place)
@@ -96,7 +113,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     ours = None
     if last is not None and last.results[kind] != EMPTY:
         if problem is None and last.results[kind] == text_digest:
-            return Known(stored.token, document, text_digest, is_logged=True, is_young=young)
+            return Known(
+                stored.token,
+                document,
+                text_digest,
+                is_logged=True,
+                is_saved=last.type == "hand",
+                is_young=young,
+            )
         ours = _last_logged(timeline, kind, last.results[kind], cached)
     if ours is None or last is None:
         if problem is not None:
@@ -110,7 +134,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
             is_settling=is_saved_now,
             is_young=young or is_saved_now,
         )
-    good = Known(stored.token, ours, last.results[kind], is_logged=True, is_young=young)
+    good = Known(
+        stored.token,
+        ours,
+        last.results[kind],
+        is_logged=True,
+        is_saved=last.type == "hand",
+        is_young=young,
+    )
     if problem is not None:
         return _unusable(good, problem)
     is_fresh = 0 <= _age(stored.token) < _SETTLING
@@ -200,6 +231,18 @@ def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: 
     except DocumentError:
         # Too old to know: then nothing of either side is taken for deleted.
         return NOTHING
+
+
+def before_saves(timeline: Timeline, kind: str) -> Document:
+    """Return what a document was before the saves that history ends at.
+
+    Raises:
+        DocumentError: History cannot tell.
+    """
+    for record in timeline.records():
+        if kind in record.results and record.type != "hand":
+            return Document.parse(timeline.text(kind, record.seq))
+    return NOTHING
 
 
 def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
