@@ -486,6 +486,38 @@ def test_what_a_block_wrote_is_in_history_where_a_person_was_quicker(alice, file
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_writers_that_take_turns_lose_nothing_where_history_goes_on_without_the_file(
+    tmp_path, monkeypatch, is_broken
+):
+    file = tmp_path / "alice/preferences.toml"
+    one, other = (Diary(tmp_path, agent="rules", durability="process").user("alice") for _ in "ab")
+    one.upsert_preference("likes", "tea")
+    file.write_text(file.read_text().replace('"tea"', '"tea' if is_broken else '"green tea"'))
+    age(file)
+    assert len(texts(one)) == len(texts(other)) == 1
+    if (
+        not is_broken
+    ):  # the save comes to be in history, and what was to be written behind it does not
+        backend, commits = one.diary.engine.backend, []
+        real = backend.commit
+
+        def failing(user, commit):
+            commits.append(commit)
+            if len(commits) == 2:
+                raise BackendError("no space")
+            return real(user, commit)
+
+        monkeypatch.setattr(backend, "commit", failing)
+        with pytest.raises(BackendError):
+            one.upsert_preference("likes", "water")
+    written = ["rum", "gin", "wine", "beer"]
+    for number, each in enumerate(written):
+        (other, one)[number % 2].upsert_preference("likes", each)
+    assert texts(one) == ["tea" if is_broken else "green tea", *written]
+    assert verify(one.diary.engine.backend, "alice") is None
+
+
 class Weighed(PreferenceItem):
     weight: int = 0
 

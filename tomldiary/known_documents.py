@@ -76,8 +76,15 @@ class KnownDocuments:
         documents = self.cached(user, *kinds)
         return documents is not None and sum(len(each.text) for each in documents) <= _LITTLE
 
-    def load(self, user: str, kind: str) -> Known | None:
-        """Return a document with the version it was read at, or None if there is none."""
+    def load(self, user: str, kind: str, *, is_written: bool = False) -> Known | None:
+        """Return a document with the version it was read at, or None if there is none.
+
+        Args:
+            user: Whose.
+            kind: Which.
+            is_written: Whether it is to be changed, under the user's lock: nothing may be missed then that others
+                wrote to history alone.
+        """
         key = (user, kind)
         cached = self._cache.get(key)
         token = self.backend.token(user, kind)
@@ -85,7 +92,12 @@ class KnownDocuments:
             if self._cache.pop(key, None) is not None:
                 self._notice_forgetting(user)
             return None
-        if cached is not None and cached.token == token and not cached.is_young:
+        if (
+            cached is not None
+            and cached.token == token
+            and not cached.is_young
+            and (cached.is_plain or not is_written)
+        ):
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
@@ -103,7 +115,7 @@ class KnownDocuments:
             Conflict: Somebody kept saving it for `patience` seconds.
         """
         deadline = time.monotonic() + patience
-        while (known := self.load(user, kind)) is not None and known.is_settling:
+        while (known := self.load(user, kind, is_written=True)) is not None and known.is_settling:
             if time.monotonic() >= deadline:
                 raise Conflict(
                     f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."

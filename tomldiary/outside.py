@@ -65,6 +65,13 @@ class Known:
     is_young: bool = False
     """Whether the file may change again without showing a new version."""
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file holds what history ends at, which then does not go on without a new version of the file."""
+        return (
+            self.is_logged and self.logged is None and self.problem is None and not self.is_merged
+        )
+
 
 def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known | None) -> Known:
     """Return what a stored text means.

@@ -28,7 +28,7 @@ from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from tomldiary.backends.base import Commit
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["history_of", "take_in"]
 
 _ATTEMPTS = 20
+_IN_A_ROW = 20
 
 
 def history_of(folder: Path) -> Timeline:
@@ -63,40 +64,46 @@ class _Folder:
         return str(self._folder / f"{kind}.toml")
 
 
-def take_in(folder: Path, name: str, commit: Callable[[Commit], object]) -> None:
-    """Make a save part of history that an exchange left at a staged file's name; the caller holds the user's lock.
+def take_in(
+    folder: Path, names: Sequence[str], store: Callable[[Commit], tuple[object, Sequence[str]]]
+) -> None:
+    """Make saves part of history that exchanges left where ours were staged; the caller holds the user's lock.
 
-    The file is left where it is if somebody is still writing there, and there is a newer save.
+    One that is not finished and cannot go back, as there is a newer one, is left to whoever comes next, and so is one
+    behind twenty that each displaced the one before.
 
     Args:
         folder: The user's.
-        name: The staged file's.
-        commit: Stores a transaction.
+        names: The staged files' names, in the order in which they were staged.
+        store: Stores a transaction; the last it returns is what that has displaced.
 
     Raises:
-        OSError, BackendError: The save is still there, for the next one to find.
+        OSError, BackendError: They are still there.
     """
+    waiting = list(names)
+    for _ in range(len(waiting) + _IN_A_ROW):
+        if waiting:
+            _take_in(folder, waiting.pop(0), lambda commit: waiting.extend(store(commit)[1]))
+
+
+def _take_in(folder: Path, name: str, log: Callable[[Commit], None]) -> None:
     path, kind = str(folder / name), target_of(name).removesuffix(".toml")
     for _ in range(_ATTEMPTS):
         standing = _standing(folder, kind)
         try:
-            is_usable = not is_being_saved(path) and stat.S_ISREG(os.lstat(path).st_mode)
-            saved = _transaction(folder, kind, path, standing) if is_usable else None
-        except FileNotFoundError:
-            return
+            saved = _transaction(folder, kind, path, standing)
+            if saved is not None:
+                log(saved)
+        except Conflict:
+            continue  # saved once more
         except DocumentError:
-            is_usable, saved = False, None
-        if saved is not None:
-            try:
-                commit(saved)
-            except Conflict:
-                continue  # saved once more
-        elif not is_usable:
             if standing is not None:
                 take_back(path, str(folder / f"{kind}.toml"), identity(standing.token))
                 continue  # one who saved over ours meanwhile has put theirs here
             if is_being_saved(path):
                 return
+        except FileNotFoundError:
+            return
         os.unlink(path)  # noqa: PTH108 - paths are strings here
         return
 

@@ -85,8 +85,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 _logger = get_logger(__name__)
-_IN_A_ROW = 20
-"""How many saves in a row that each displaced the one before are merged at once; the next write goes on."""
 _Staged = dict[str, tuple[str, "FileToken"]]
 """By document, the path of its new version, and what was written there."""
 
@@ -218,7 +216,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
         """Store a transaction, and the saves that it has displaced behind it; the caller holds the user's lock."""
         tokens, displaced = self._stored(user, commit)
         if displaced:
-            self._take_in(user, displaced)
+            try:
+                take_in(self.folder(user), displaced, partial(self._stored, user))
+            except (OSError, DiaryError) as error:
+                _logger.warning("a person's save is merged by the next write only: %s", error)
         return tokens
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
@@ -283,21 +284,6 @@ class LocalBackend(UserFolders, AsyncVerbs):
             for temp, _ in staged.values()
             if os.path.lexists(temp)
         ]
-
-    def _take_in(self, user: str, displaced: list[str]) -> None:
-        """Store what people saved at the very instant of a transaction; what fails is left to the next one."""
-        waiting = list(displaced)
-        try:
-            for _ in range(_IN_A_ROW):
-                if not waiting:
-                    return
-                take_in(
-                    self.folder(user),
-                    waiting.pop(0),
-                    lambda commit: waiting.extend(self._stored(user, commit)[1]),
-                )
-        except (OSError, DiaryError) as error:
-            _logger.warning("a save is merged by the next write only: %s", error)
 
     def _temp_name(
         self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
@@ -414,8 +400,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         for name in staged:
             if name not in displaced:
                 (folder / name).unlink(missing_ok=True)
-        for name in displaced:
-            take_in(folder, name, partial(self._stored, user))
+        take_in(folder, displaced, partial(self._stored, user))
         self._recovered.add(user)
 
     def reopen(self, user: str) -> None:
