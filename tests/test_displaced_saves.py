@@ -14,6 +14,7 @@ from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
 from tomldiary.backends import exchange, local
+from tomldiary.backends.files import file_token
 from tomldiary.errors import BackendError
 from tomldiary.history import parse_record
 from tomldiary.verification import verify
@@ -296,6 +297,37 @@ def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(
     by_rename(file, second(file.read_text()))
     alice.upsert_preference("goals", "walk")
     alice.forget_preference("goals", "pref001")
+    check(alice, file)
+
+
+def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing_back(
+    tmp_path, file, monkeypatch
+):
+    alice = opened(tmp_path)
+    alice.upsert_preference("likes", "tea")
+    older = file.read_text().replace('"tea"', '"green tea"  # first')
+    alice.upsert_preference("likes", "coffee")
+    newer = second(file.read_text())
+    for number in range(3):  # more than in the older one
+        newer += f'\n[preferences.places.p{number}]\ntext = "place {number}"\n'
+    by_rename(file, older)
+    real = os.unlink
+
+    def failing(path):
+        if file_token(path)[0] < 10**12:  # the one that was displaced
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path)
+
+    with monkeypatch.context() as patch:
+
+        def save():
+            by_rename(file, newer)
+            os.utime(file, (1, 1))
+
+        around(patch, (save, None))
+        patch.setattr(os, "unlink", failing)
+        alice.upsert_preference("likes", "water")
+    assert list(file.parent.glob(".staged*"))
     check(alice, file)
 
 

@@ -227,17 +227,21 @@ def _last_logged(
 
 def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record) -> Document:
     """Return the version that a person's save grew from."""
-    seq = (saved.table(("_meta",)) or {}).get("seq")
-    current = (ours.table(("_meta",)) or {}).get("seq")
+    seq = _number_of(saved)
     if type(seq) is not int or not 0 < seq <= last.seq:
         return ours
-    if seq == current and last.type != "hand":
+    if seq == _number_of(ours) and last.type != "hand":
         return ours
     try:
-        return closest(_versions(timeline, kind, seq), saved)
+        return closest(_versions(timeline, kind, seq, ours.text), saved)
     except DocumentError:
         # Too old to know: then nothing of either side is taken for deleted.
         return NOTHING
+
+
+def _number_of(document: Document) -> object:
+    """Return the number of the transaction that a document says it was written by."""
+    return (document.table(("_meta",)) or {}).get("seq")
 
 
 def before_saves(timeline: Timeline, kind: str) -> Document:
@@ -252,8 +256,8 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
     return NOTHING
 
 
-def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
-    """Return the versions of a document that have the number `seq`, oldest first.
+def _versions(timeline: Timeline, kind: str, seq: int, now: str) -> list[Document]:
+    """Return the versions of a document that have the number `seq`, oldest first; `now` is the last of all.
 
     A save keeps the number of the version it grew from, and the editor may go on from there.
     """
@@ -266,12 +270,17 @@ def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
     if any(record.type == "hand" and record.results[kind] == EMPTY for record in later):
         # The file was removed since: whoever saves it again wants all that is in it.
         return [NOTHING]
-    texts = [timeline.text(kind, seq)]
+    text = timeline.texts([kind], seq, {kind: now})[kind]
+    versions = [Document.parse(text)]
     for record in reversed(later):
         if record.type != "hand":
             break
-        texts.append(redo("" if record.bases[kind] == EMPTY else texts[-1], record, kind))
-    return list(map(Document.parse, texts))
+        text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
+        version = Document.parse(text)
+        if _number_of(version) != seq:
+            break  # merged, and given a number of its own
+        versions.append(version)
+    return versions
 
 
 def _age(token: Token) -> float:
