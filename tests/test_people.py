@@ -446,6 +446,35 @@ def test_an_editor_that_goes_on_after_a_save_reverts_nothing_it_saved_before(ali
     assert not any(entry.is_conflict for entry in alice.history(limit=99))
 
 
+def test_an_editor_that_goes_on_from_a_save_that_was_merged_reverts_nothing(alice, file):
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    alice.upsert_preference("goals", "rest")  # what is saved now is merged
+    mine = '\n[preferences.goals.{0}]\ntext = "{0}"\n'
+    buffer = buffer.replace('"tea"', '"green tea"') + mine.format("one") + mine.format("two")
+    start = buffer.index("[preferences.likes.pref003]")
+    buffer = buffer[:start] + buffer[buffer.index("[preferences.goals.one]") :]
+    file.write_text(buffer)
+    age(file)
+    alice.upsert_preference("likes", "black tea", id="pref001")  # it has seen all of that
+    alice.forget_preference("goals", "one")
+    alice.upsert_preference("likes", "oat milk", id="pref003")
+    buffer = buffer.replace('"coffee"', '"decaf"').replace('"two"', '"two"  # later')
+    file.write_text(buffer)
+    age(file)
+    assert texts(alice) == ["black tea", "decaf", "oat milk"]
+    assert sorted(texts(alice, "goals")) == ["rest", "two"]
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["black tea", "decaf", "oat milk"]
+    assert '"two"  # later\n' in file.read_text()
+    assert not any(entry.is_conflict for entry in alice.history(limit=99))
+    # What it changes once more is meant, whatever the others have done.
+    file.write_text(buffer.replace('"green tea"', '"white tea"'))
+    age(file)
+    assert texts(alice) == ["white tea", "decaf", "oat milk"]
+
+
 def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)

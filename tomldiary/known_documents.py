@@ -7,9 +7,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from tomldiary.bases import before_saves
 from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.forks import renew_after_fork
-from tomldiary.outside import NOTHING, before_saves, look
+from tomldiary.outside import NOTHING, look
 from tomldiary.recent import Recent
 from tomldiary.remembered import let_go
 from tomldiary.timeline import Timeline

@@ -11,21 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
+from tomldiary.bases import NOTHING, base_of_save
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
-from tomldiary.history import redo
 from tomldiary.logging import get_logger
-from tomldiary.merge import closest, merge
+from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
-    from tomldiary.history import Record
 
 __all__ = [
     "Known",
-    "before_saves",
     "check_version",
     "emptied",
     "is_being_saved",
@@ -36,7 +34,6 @@ __all__ = [
 _logger = get_logger(__name__)
 _YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
 _SETTLING = 1.0  # seconds; a file this fresh that lost entries may be half saved
-NOTHING = Document.parse("")
 
 
 @dataclass(slots=True)
@@ -154,7 +151,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     is_fresh = 0 <= _age(stored.token) < _SETTLING
     if is_fresh and not ours.index.keys() <= document.index.keys():
         return replace(good, is_settling=True, is_young=True)
-    base = _base(timeline, kind, document, ours, last)
+    base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
         return good  # nothing was edited: the file only lags behind history
     if is_being_saved(backend, user, kind):
@@ -223,64 +220,6 @@ def _last_logged(
     except DocumentError as error:
         _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
         return None
-
-
-def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record) -> Document:
-    """Return the version that a person's save grew from."""
-    seq = _number_of(saved)
-    if type(seq) is not int or not 0 < seq <= last.seq:
-        return ours
-    if seq == _number_of(ours) and last.type != "hand":
-        return ours
-    try:
-        return closest(_versions(timeline, kind, seq, ours.text), saved)
-    except DocumentError:
-        # Too old to know: then nothing of either side is taken for deleted.
-        return NOTHING
-
-
-def _number_of(document: Document) -> object:
-    """Return the number of the transaction that a document says it was written by."""
-    return (document.table(("_meta",)) or {}).get("seq")
-
-
-def before_saves(timeline: Timeline, kind: str) -> Document:
-    """Return what a document was before the saves that history ends at.
-
-    Raises:
-        DocumentError: History cannot tell.
-    """
-    for record in timeline.records():
-        if kind in record.results and record.type != "hand":
-            return Document.parse(timeline.text(kind, record.seq))
-    return NOTHING
-
-
-def _versions(timeline: Timeline, kind: str, seq: int, now: str) -> list[Document]:
-    """Return the versions of a document that have the number `seq`, oldest first; `now` is the last of all.
-
-    A save keeps the number of the version it grew from, and the editor may go on from there.
-    """
-    later: list[Record] = []
-    for record in timeline.records():
-        if record.seq <= seq:
-            break
-        if kind in record.results:
-            later.append(record)
-    if any(record.type == "hand" and record.results[kind] == EMPTY for record in later):
-        # The file was removed since: whoever saves it again wants all that is in it.
-        return [NOTHING]
-    text = timeline.texts([kind], seq, {kind: now})[kind]
-    versions = [Document.parse(text)]
-    for record in reversed(later):
-        if record.type != "hand":
-            break
-        text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
-        version = Document.parse(text)
-        if _number_of(version) != seq:
-            break  # merged, and given a number of its own
-        versions.append(version)
-    return versions
 
 
 def _age(token: Token) -> float:
