@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from tomldiary import Constraint, Diary
 from tomldiary.backends import exchange, local
 from tomldiary.backends.files import file_token
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, Conflict
 from tomldiary.history import parse_record
 from tomldiary.verification import verify
 
@@ -328,6 +328,46 @@ def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing
         patch.setattr(os, "unlink", failing)
         alice.upsert_preference("likes", "water")
     assert list(file.parent.glob(".staged*"))
+    check(alice, file)
+
+
+def test_a_save_that_was_displaced_as_documents_go_to_the_disk_is_merged_by_the_next_write(
+    tmp_path, file, monkeypatch
+):
+    alice = Diary(tmp_path, agent="rules", durability="full").user("alice")
+    backend = alice.diary.engine.backend
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    with backend.lock("alice", 1.0), monkeypatch.context() as patch:
+        around(patch, (lambda: first(file), None))
+        # As after a sync that failed.
+        backend._synced.of("alice", str(file.parent)).doubtful.add("preferences")
+        with pytest.raises(Conflict):
+            backend.settle("alice")
+    by_rename(file, second(file.read_text()))
+    alice.upsert_preference("likes", "water")
+    check(alice, file)
+
+
+def test_a_save_that_is_displaced_as_a_crash_is_put_right_is_merged_too(
+    tmp_path, file, monkeypatch
+):
+    alice = opened(tmp_path)
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "swap", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            alice.upsert_preference("likes", "water")
+    alice = opened(tmp_path)
+    with monkeypatch.context() as patch:
+        around(patch, (lambda: first(file), None))
+        assert texts(alice) == ["green tea", "coffee", "water"]
+    by_rename(file, second(file.read_text()))
     check(alice, file)
 
 

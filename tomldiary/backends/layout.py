@@ -18,6 +18,7 @@ from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.remembered import let_go_on_forget
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 __all__ = [
@@ -30,8 +31,8 @@ __all__ = [
     "is_as_staged",
     "kinds_in",
     "make_parent",
+    "staged_in",
     "staged_name",
-    "staged_order",
     "target_of",
 ]
 
@@ -85,8 +86,12 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
 
 
-def staged_order(name: str) -> tuple[int, int]:
-    """Return what sorts staged files in the order of the transactions they belong to."""
+def staged_in(names: Iterable[str]) -> list[str]:
+    """Return the names of staged files among these, in the order of the transactions they belong to."""
+    return sorted((name for name in names if name.startswith(STAGED)), key=_order)
+
+
+def _order(name: str) -> tuple[int, int]:
     found = _STAGED.match(name)
     return (int(found[1]), int(found[3])) if found is not None else (0, 0)
 

@@ -37,13 +37,12 @@ from tomldiary.backends.files import (
 from tomldiary.backends.layout import (
     JOB_NAME,
     JOB_PREFIX,
-    STAGED,
     check_parent,
     checked_kind,
     kinds_in,
     make_parent,
+    staged_in,
     staged_name,
-    staged_order,
 )
 from tomldiary.backends.names import DurableNames, user_of
 from tomldiary.backends.pruning import drop_superseded, prune
@@ -383,7 +382,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        staged = sorted((name for name in names if name.startswith(STAGED)), key=staged_order)
+        staged = staged_in(names)
         if not staged and user in self._recovered:
             return
         text = self._tail(user)[1]
@@ -394,6 +393,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
                 records = window_records(folder) if was_cut else [record]
                 records = stored_together(folder, records)
                 roll_forward(folder, records, partial(self._temp_name, str(folder)))
+                staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         displaced = [name for name in staged if not is_left_over(folder, name, newest)]
