@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest
+from tomldiary.backends.base import has_digest
 from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.segments import damaged, segments
@@ -207,8 +207,11 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
     before = walked.newest
     if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
         before = None  # older records were dropped, but not all of their files are gone yet
-        known = {kind: digest(text) for kind, text in texts.items() if text}
-        if any(known.get(kind, wanted) != wanted for kind, wanted in record.results.items()):
+        known = {kind: text for kind, text in texts.items() if text}
+        if not all(
+            has_digest(known[kind], record.results[kind])
+            for kind in known.keys() & record.results.keys()
+        ):
             return Damage(place, record.seq, "the snapshot differs from what the records led to.")
     if before is not None and record.seq != before.seq + 1:
         return Damage(
@@ -220,13 +223,15 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
         # Nothing can be said about what was changed before the history that is kept begins.
         base = "" if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
-        if base is not None and not is_changed and digest(base) != record.bases[kind]:
+        if base is not None and not is_changed and not has_digest(base, record.bases[kind]):
             # Forgetting emptied the record of a document that could not be looked through.
             texts.pop(kind)
         elif base is not None:
             try:
                 texts[kind] = redo(base, record, kind)
-                leads_there = digest(base) == record.bases[kind] and digest(texts[kind]) == wanted
+                leads_there = has_digest(base, record.bases[kind]) and has_digest(
+                    texts[kind], wanted
+                )
             except DocumentError:
                 leads_there = False
             if not leads_there:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Span", "changed_spans", "edited_spans", "shifted_starts", "spliced"]
+__all__ = ["Span", "changed_spans", "edited_spans", "shifted_starts"]
 
 _text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
@@ -165,19 +165,3 @@ def _common_end(old: list[Block], new: list[Block]) -> int:
 
 def _joined(old: list[Block], new: list[Block]) -> Span:
     return Span(0, "".join(map(_text_of, old)), "".join(map(_text_of, new)))
-
-
-def spliced(base: Document, spans: list[Span]) -> bytes | None:
-    """Return the new version in UTF-8, made from the old one's; None if positions are not those of bytes."""
-    if not base.is_ascii:
-        return None
-    old = memoryview(base.encoded)
-    parts: list[bytes | memoryview] = []
-    end = 0
-    for at, before, after in spans:
-        if not after.isascii():
-            return None
-        parts += (old[end:at], after.encode())
-        end = at + len(before)
-    parts.append(old[end:])
-    return b"".join(parts)

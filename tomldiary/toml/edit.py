@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail
-from tomldiary.toml.compare import edited_spans, shifted_starts, spliced
+from tomldiary.toml.compare import edited_spans, shifted_starts
 from tomldiary.toml.document import Document, Overlay, find_table
-from tomldiary.toml.guards import check_size
+from tomldiary.toml.guards import check_length
 from tomldiary.toml.index import copy_of
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import parse_toml
@@ -164,12 +164,12 @@ class Edit(Overlay):
             self._last,
             self._parents,
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
-            encoded=spliced(self.base, self.spans),
+            pieces=self.base.pieces.changed(self.spans),
             memo=self.memo,
             stamp=self.stamp,
             starts=shifted_starts(*edited),
         )
-        check_size(document.encoded)
+        check_length(document.pieces.length)
         return document
 
     # Blocks
