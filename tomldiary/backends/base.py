@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tomldiary.identifiers import validate_identifier
-from tomldiary.toml.pieces import Pieces, fingerprints, has_fingerprint
+from tomldiary.toml.pieces import Pieces, fingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -51,7 +51,7 @@ def digests(text: str) -> set[str]:
 
 def has_digest(text: str, fingerprint: str) -> bool:
     """Tell whether a fingerprint is one of those of a text."""
-    return has_fingerprint(text.encode(), fingerprint)
+    return Pieces.of(text.encode()).has_fingerprint(fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tomldiary.toml.compare import Span
 
-__all__ = ["Pieces", "fingerprints", "has_fingerprint"]
+__all__ = ["Pieces", "fingerprints"]
 
 _LITTLE = 64 * 1024  # bytes that are hashed sooner than cut
 _LEAST = 4 * 1024  # bytes of a piece that is not the last one
@@ -81,11 +81,21 @@ class Pieces:
         digests = b"".join([each.digest for each in pieces])
         return f"{sha256(digests).hexdigest()[:_DIGITS]}-{len(pieces)}"
 
+    def has_fingerprint(self, fingerprint: str) -> bool:
+        """Tell whether this is the text's fingerprint, or was when no text was cut."""
+        if self.fingerprint == fingerprint:
+            return True
+        was_whole = len(fingerprint) == _DIGITS and len(self._pieces) > 1
+        return was_whole and _fingerprint_of_whole(self.data) == fingerprint
+
     def changed(self, spans: Sequence[Span]) -> Pieces:
-        """Return what `of` returns for the text with these changes, in their order.
+        """Return what `of` returns for the text with these changes.
 
         Args:
-            spans: Their positions are in characters of this text.
+            spans: In their order; the positions are in characters of this text.
+
+        Raises:
+            ValueError: What is to give way does not stand there.
         """
         old = self._pieces
         if not spans:
@@ -118,13 +128,6 @@ class Pieces:
 def fingerprints(data: bytes) -> set[str]:
     """Return all that a text's fingerprint may be: what is stored may be of a time when no text was cut."""
     return {Pieces.of(data).fingerprint, _fingerprint_of_whole(data)}
-
-
-def has_fingerprint(data: bytes, fingerprint: str) -> bool:
-    """Tell whether a fingerprint is one of those of a text."""
-    if len(fingerprint) == _DIGITS:
-        return _fingerprint_of_whole(data) == fingerprint
-    return Pieces.of(data).fingerprint == fingerprint
 
 
 def _fingerprint_of_whole(data: bytes) -> str:
@@ -174,11 +177,17 @@ def _spliced(pieces: list[Piece], spans: Sequence[Span], start: int) -> bytes:
         parts: list[bytes] = []
         end = 0
         for at, before, after in spans:
-            parts += (data[end : at - start], after.encode())
-            end = at - start + len(before)
+            begin, stop = at - start, at - start + len(before)
+            if begin < end or data[begin:stop] != before.encode():
+                raise ValueError(at)
+            parts += (data[end:begin], after.encode())
+            end = stop
         return b"".join((*parts, data[end:]))
     text, words, end = data.decode(), list[str](), 0
     for at, before, after in spans:
-        words += (text[end : at - start], after)
-        end = at - start + len(before)
+        begin, stop = at - start, at - start + len(before)
+        if begin < end or text[begin:stop] != before:
+            raise ValueError(at)
+        words += (text[end:begin], after)
+        end = stop
     return "".join((*words, text[end:])).encode()
