@@ -142,7 +142,8 @@ class Engine(KnownDocuments):
         joined = self._joined(user)
         if joined is not None:
             result = change(joined)
-            joined.contents.append(source.fingerprint())
+            if joined.has_operation:
+                joined.contents.append(source.fingerprint())
             return result
         with self.backend.lock(user, self.lock_timeout if patience is None else patience):
             if epoch is not None and self.backend.epoch(user) != epoch:
@@ -243,7 +244,7 @@ class Engine(KnownDocuments):
             yield joined
             return
         with self.backend.lock(user, self.lock_timeout):
-            transaction = self._begin(user, expected)
+            transaction = self._begin(user, source, expected)
             with transaction.opened():
                 yield transaction
             self._finish(user, transaction, source)
@@ -260,7 +261,7 @@ class Engine(KnownDocuments):
         lock, worker = ExitStack(), OwnThread()
         try:
             await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
-            transaction = await worker.run(lambda: self._begin(user, expected))
+            transaction = await worker.run(lambda: self._begin(user, source, expected))
             transaction.task = current_task()
             transaction.worker = worker
             with transaction.opened():
@@ -270,13 +271,15 @@ class Engine(KnownDocuments):
             # Not before what was under way when the task was cancelled.
             worker.close(lock.close)
 
-    def _begin(self, user: str, expected: int | None) -> Transaction:
+    def _begin(self, user: str, source: Source, expected: int | None) -> Transaction:
         last = next_sequence(self.backend.last_record(user)) - 1
         if expected is not None and expected != last:
             raise Conflict(
                 f"transaction {expected} was expected to be the last one, but {last} is. Read again."
             )
-        return Transaction(self, user)
+        transaction = Transaction(self, user)
+        transaction.has_operation = bool(source.operation)
+        return transaction
 
     def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
         source = replace(source, content=fingerprint(transaction.contents))

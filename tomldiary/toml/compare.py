@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
@@ -47,22 +47,31 @@ def edited_spans(
         aligned -= 1  # what touches the rest is one change with it
     spans: list[Span] = []
     at = number = 0
-    for place in sorted([place for place in rewritten if place < aligned]):
-        before, after = old[place].text, new[place].text
-        if spans and place == number:
-            last = spans[-1]
-            spans[-1] = Span(last.at, last.old + before, last.new + after)
-        else:
-            at = _position(base, place, number, at)
-            spans.append(Span(at, before, after))
-        at += len(before)
-        number = place + 1
+    for first, end in _runs(sorted([place for place in rewritten if place < aligned])):
+        at = _position(base, first, number, at)
+        span = _joined(old[first:end], new[first:end])
+        spans.append(Span(at, span.old, span.new))
+        at += len(span.old)
+        number = end
     if aligned < len(old) or aligned < len(new):
         at = _position(base, aligned, number, at)
         left, right = old[aligned:], new[aligned:]
         rest = [_joined(left, right)] if is_whole else changed_spans(left, right)
         spans += [Span(at + span.at, span.old, span.new) for span in rest]
     return [span for span in spans if span.old != span.new]
+
+
+def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first number and the one behind the last of each row of numbers that follow each other."""
+    first = end = -1
+    for place in places:
+        if place != end:
+            if first < end:
+                yield first, end
+            first = place
+        end = place + 1
+    if first < end:
+        yield first, end
 
 
 def _position(document: Document, wanted: int, number: int, at: int) -> int:

@@ -33,6 +33,8 @@ class Edit(Overlay):
         self._blocks = list(document.blocks)
         self._rewritten: set[int] = set()
         self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
+        self._recent = 0
+        """Where a block was looked for last; the next one is often looked for behind it."""
         self._index = copy_of(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
@@ -202,8 +204,7 @@ class Edit(Overlay):
             body += self.newline
         gap = self.newline if body.strip() else ""
         # Most new tables go to the end.
-        at = -1 if self._blocks[-1] is anchor else self._blocks.index(anchor)
-        at %= len(self._blocks)
+        at = len(self._blocks) - 1 if self._blocks[-1] is anchor else self._place(anchor)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
         if at + 1 < len(self._blocks) and not tail:
@@ -251,7 +252,7 @@ class Edit(Overlay):
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
         block = Block(path, text + self.newline, ours=(0, len(self.newline)))
-        self._put_in(self._blocks.index(first), block)
+        self._put_in(self._place(first), block)
         self._index[path] = block
         self._last.setdefault(path[:-1], block)
         self._change_with_subtables(block, old, new)
@@ -282,7 +283,7 @@ class Edit(Overlay):
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
         parse_toml(body)  # what is complete by itself ends where the lexer says it ends
-        at = self._blocks.index(block)
+        at = self._place(block)
         before = self._blocks[at - 1]
         kept, gap = split_tail(before.text)
         if gap.strip():
@@ -308,7 +309,7 @@ class Edit(Overlay):
         """Put `new` where `block` stands."""
         if new.text == block.text and new.path == block.path:
             return
-        number = self._blocks.index(block) if at is None else at
+        number = self._place(block) if at is None else at
         self._blocks[number] = new
         self._rewritten.add(number)
         if not block.path:
@@ -319,6 +320,13 @@ class Edit(Overlay):
         if self._index.get(block.path) is block:
             del self._index[block.path]
             self._index[new.path] = new
+
+    def _place(self, block: Block) -> int:
+        """Return the number of a block."""
+        following = self._recent + 1
+        is_next = following < len(self._blocks) and self._blocks[following] is block
+        self._recent = following if is_next else self._blocks.index(block)
+        return self._recent
 
     def _holder(self, path: Path) -> Block:
         """Return the nearest block at or above `path`; the head if there is none."""
