@@ -39,7 +39,8 @@ class Piece:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.characters = len(data) if data.isascii() else len(data.decode())
+        # What is not UTF-8, a save of somebody's, has a fingerprint as well.
+        self.characters = len(data if data.isascii() else data.decode(errors="replace"))
         self.digest = sha256(data).digest()
 
 
