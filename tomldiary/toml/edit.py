@@ -186,7 +186,8 @@ class Edit(Overlay):
         after: Path | None = None,
     ) -> None:
         self._check_way(path)
-        holder = self._holder(path[:-1])
+        parent = path[:-1]
+        holder = self._holder(parent)
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
         if inner is not None and rest[0] in inner:
@@ -196,23 +197,27 @@ class Edit(Overlay):
         ours = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
-        anchor = self._blocks[0] if at_head else self._index.get(after or ()) or self._anchor(path)
-        tail_length = anchor.ours[1] if anchor.ours is not None else len(split_tail(anchor.text)[1])
-        body = anchor.text[: len(anchor.text) - tail_length]
-        tail = anchor.text[len(body) :]
+        blocks = self._blocks
+        before = self._index.get(after) if after else None
+        anchor = blocks[0] if at_head else before or self._anchor(path)
+        if anchor.ours is not None:
+            length = len(anchor.text) - anchor.ours[1]
+            body, tail = anchor.text[:length], anchor.text[length:]
+        else:
+            body, tail = split_tail(anchor.text)
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
         # Most new tables go to the end.
-        at = len(self._blocks) - 1 if self._blocks[-1] is anchor else self._place(anchor)
+        at = len(blocks) - 1 if blocks[-1] is anchor else self._place(anchor)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
-        if at + 1 < len(self._blocks) and not tail:
+        if at + 1 < len(blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         self._put_in(at + 1, block)
-        self._index[path] = self._last[path[:-1]] = block
-        if len(path) > 1 and path[:-1] not in self._parents:
+        self._index[path] = self._last[parent] = block
+        if parent and parent not in self._parents:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:
@@ -314,11 +319,15 @@ class Edit(Overlay):
         self._rewritten.add(number)
         if not block.path:
             return
-        if self._last.get(block.path[:-1]) is block:
-            del self._last[block.path[:-1]]
+        moves = new.path != block.path
+        parent = block.path[:-1]
+        if self._last.get(parent) is block:
+            if moves:
+                del self._last[parent]
             self._last[new.path[:-1]] = new
-        if self._index.get(block.path) is block:
-            del self._index[block.path]
+        if self._index.get(block.path) is block:  # lists of tables are not in it
+            if moves:
+                del self._index[block.path]
             self._index[new.path] = new
 
     def _place(self, block: Block) -> int:
