@@ -1,14 +1,16 @@
 """A text in UTF-8, cut into pieces where it says so itself.
 
 Where the cuts are depends on what stands near them only (content-defined chunking), so a change makes one or two
-pieces anew; version after version shares the others, and what was worked out from them. A text's fingerprint
-is made of those of its pieces. It follows from the bytes alone:
+pieces anew; version after version shares the others and their digests. A text's fingerprint is made of
+these, and follows from its bytes alone:
 
-- A text of less than 64 KiB is one piece. A longer one is cut in front of a line that begins with `[` if that is at
-  least 4 KiB behind the last cut, and if the CRC-32 of what stands between the `[` of the line like it before
-  and the line break in front of this one is divisible by 32. (Where it is cut protects nothing.)
+- A text of less than 64 KiB is one piece. A longer one is cut in front of a line that begins with `[` if the last
+  cut is at least 2 KiB before it, and if the CRC-32 of what stands between the `[` of the last such line, or the
+  beginning of the text, and the line break in front of this one is divisible by 16.
 - The fingerprint of one piece is the first 128 bits of its SHA-256, in hex. That of N pieces is the same of
   the SHA-256 digests of all of them, one behind the other, and `-N`.
+
+To give two texts one fingerprint takes two pieces or two lists of digests of the same SHA-256, wherever the cuts are.
 """
 
 from __future__ import annotations
@@ -27,8 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Pieces", "fingerprints"]
 
 _LITTLE = 64 * 1024  # bytes that are hashed sooner than cut
-_LEAST = 4 * 1024  # bytes of a piece that is not the last one
-_ONE_IN = 32  # tables, and a piece ends
+_LEAST = 2 * 1024  # bytes of a piece that is not the last one
+_ONE_IN = 16  # tables, and a piece ends
 _DIGITS = 32
 
 
@@ -144,7 +146,8 @@ def _cut(data: bytes, *, is_end: bool = True) -> tuple[list[bytes], bytes]:
     ends = list(accumulate(map(len, tables)))
     whole: list[bytes] = []
     begin = 0
-    for number in [number for number, each in enumerate(tables[:-1]) if not crc32(each) % _ONE_IN]:
+    sums = enumerate(map(crc32, tables[:-1]))
+    for number in [number for number, checksum in sums if not checksum % _ONE_IN]:
         end = ends[number] + 2 * number
         if end - begin >= _LEAST:
             whole.append(data[begin:end])
