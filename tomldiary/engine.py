@@ -244,7 +244,8 @@ class Engine(KnownDocuments):
             yield joined
             return
         with self.backend.lock(user, self.lock_timeout):
-            transaction = self._begin(user, source, expected)
+            transaction = self._begin(user, expected)
+            transaction.has_operation = bool(source.operation)
             with transaction.opened():
                 yield transaction
             self._finish(user, transaction, source)
@@ -261,7 +262,8 @@ class Engine(KnownDocuments):
         lock, worker = ExitStack(), OwnThread()
         try:
             await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
-            transaction = await worker.run(lambda: self._begin(user, source, expected))
+            transaction = await worker.run(lambda: self._begin(user, expected))
+            transaction.has_operation = bool(source.operation)
             transaction.task = current_task()
             transaction.worker = worker
             with transaction.opened():
@@ -271,15 +273,13 @@ class Engine(KnownDocuments):
             # Not before what was under way when the task was cancelled.
             worker.close(lock.close)
 
-    def _begin(self, user: str, source: Source, expected: int | None) -> Transaction:
+    def _begin(self, user: str, expected: int | None) -> Transaction:
         last = next_sequence(self.backend.last_record(user)) - 1
         if expected is not None and expected != last:
             raise Conflict(
                 f"transaction {expected} was expected to be the last one, but {last} is. Read again."
             )
-        transaction = Transaction(self, user)
-        transaction.has_operation = bool(source.operation)
-        return transaction
+        return Transaction(self, user)
 
     def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
         source = replace(source, content=fingerprint(transaction.contents))
