@@ -9,6 +9,7 @@ from zlib import crc32
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends import local, recovery
 from tomldiary.backends.layout import is_as_staged, staged_name
 from tomldiary.checkup import check
 from tomldiary.errors import DocumentError
@@ -186,3 +187,30 @@ def test_a_staged_file_is_known_by_either_fingerprint(tmp_path, monkeypatch):
         assert is_as_staged(name, data, newest=3)
         for saved in (data + b"# saved\n", b"\xff", data + b"\xff", b""):
             assert not is_as_staged(name, saved, newest=3)
+
+
+@pytest.mark.parametrize("little", [200, 10**9])
+@pytest.mark.parametrize("of_then", [0, 2, 4])
+def test_after_a_restart_a_version_is_known_by_either_fingerprint(
+    tmp_path, monkeypatch, little, of_then
+):
+    file = tmp_path / "alice/preferences.toml"
+    versions = []
+    with monkeypatch.context() as then:
+        then.setattr(pieces, "_LITTLE", little)
+        alice = Diary(tmp_path, agent="rules").user("alice")
+        for number in range(5):
+            alice.upsert_preference("likes", f"thing {number}")
+            versions.append(file.read_bytes())
+    monkeypatch.setattr(pieces, "_LITTLE", 200)
+    monkeypatch.setattr(
+        recovery, "is_torn", lambda *_: False
+    )  # a version is none, and is told before
+    monkeypatch.setattr(local, "is_older_than_the_system", lambda _: True)
+    file.write_bytes(versions[of_then])
+    inode = file.stat().st_ino
+    again = Diary(tmp_path, agent="rules").user("alice")
+    assert len(again.preferences("likes")) == 5
+    assert file.read_bytes() == versions[4]
+    assert (file.stat().st_ino == inode) is (of_then == 4)
+    assert "hand" not in [each.type for each in again.history()]
