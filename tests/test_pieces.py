@@ -196,6 +196,8 @@ def test_after_a_restart_a_version_is_known_by_either_fingerprint(
 ):
     file = tmp_path / "alice/preferences.toml"
     versions = []
+    monkeypatch.setattr(pieces, "_LEAST", 40)
+    monkeypatch.setattr(pieces, "_ONE_IN", 1)
     with monkeypatch.context() as then:
         then.setattr(pieces, "_LITTLE", little)
         alice = Diary(tmp_path, agent="rules").user("alice")
