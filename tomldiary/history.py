@@ -264,7 +264,7 @@ def redo(text: str, record: Record, doc: str) -> str:
 
 
 def redone(text: Pieces, record: Record, doc: str) -> Pieces:
-    """Do what `redo` does, in a time that does not grow with the text.
+    """Do what `redo` does; what is not changed is not copied.
 
     Raises:
         DocumentError: `text` is not the one the record was based on.

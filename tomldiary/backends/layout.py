@@ -95,8 +95,7 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
     found = _STAGED.match(name)
     if found is None:
         return True
-    marks = {each[:_MARK] for each in fingerprints(data)}
-    return int(found[1]) > newest or found[2] in marks
+    return int(found[1]) > newest or found[2] in {each[:_MARK] for each in fingerprints(data)}
 
 
 def target_of(staged: str) -> str:
