@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import Commit, digest, encoded_digest
+from tomldiary.backends.base import Commit
 from tomldiary.errors import Conflict
 from tomldiary.history import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.models import FORMAT_VERSION
@@ -149,7 +149,7 @@ def _numbered(known: Known, seq: int) -> Known:
     meta = known.document.table(("_meta",)) or {}
     edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
     document = edit.done()
-    return replace(known, document=document, digest=digest(document.text))
+    return replace(known, document=document, digest=document.pieces.fingerprint)
 
 
 def prepare(
@@ -201,7 +201,7 @@ def prepare(
             reserve_ids(edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
-        record.results[kind] = encoded_digest(document.encoded)
+        record.results[kind] = document.pieces.fingerprint
         if base is None:
             old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
         else:
@@ -253,7 +253,7 @@ def _add_save(record: Record, kind: str, known: Known) -> None:
     """Add to a record what somebody saved since history's end, if anything."""
     if known.logged is not None:
         record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))
-        record.bases[kind], record.results[kind] = digest(known.logged.text), known.digest
+        record.bases[kind], record.results[kind] = known.logged.pieces.fingerprint, known.digest
         record.conflicts.extend(known.conflicts)
     elif not known.is_logged:
         # The whole text: history does not know what it was before.

@@ -15,7 +15,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest
+from tomldiary.backends.base import digests
 from tomldiary.backends.displaced import history_of
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import read_file, sync_folder, write_new
@@ -126,11 +126,11 @@ def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) 
         data: What stands in its file.
     """
     text = data.decode("utf-8", "replace")
-    now = digest(text)
+    now = digests(text)
     for number, record in enumerate(steps):
-        if now == record.results[kind]:
+        if record.results[kind] in now:
             return _redone(text, kind, steps[:number]) if number else None
-    if now == steps[-1].bases[kind]:
+    if steps[-1].bases[kind] in now:
         return _redone(text, kind, steps)
     versions = _versions(folder, kind, steps)
     return versions[-1] if is_torn(data, versions) else None
@@ -189,7 +189,9 @@ def is_left_over(folder: Path, name: str, newest: int) -> bool:
         return True
     # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
-    return _digest(found[0]) in _logged(folder) or _is_torn_of_ours(folder, kind, found[0])
+    return not _logged(folder).isdisjoint(_digests(found[0])) or _is_torn_of_ours(
+        folder, kind, found[0]
+    )
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:
@@ -207,8 +209,8 @@ def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:
     return bool(steps) and is_torn(data, _versions(folder, kind, steps))
 
 
-def _digest(data: bytes) -> str:
-    return digest(data.decode("utf-8", "replace"))
+def _digests(data: bytes) -> set[str]:
+    return digests(data.decode("utf-8", "replace"))
 
 
 def _logged(folder: Path) -> set[str]:
