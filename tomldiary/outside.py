@@ -146,7 +146,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         is_young=young,
     )
     if problem is not None:
-        return _unusable(good, problem)
+        return _unusable(good, problem, cached)
     is_fresh = 0 <= _age(stored.token) < _SETTLING
     if is_fresh and not ours.index.keys() <= document.index.keys():
         return replace(good, is_settling=True, is_young=True)
@@ -156,12 +156,13 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     if is_being_saved(backend, user, kind):
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
-        return _unusable(good, emptied(place))
+        return _unusable(good, emptied(place), cached)
     return _merged(good, base, document)
 
 
-def _unusable(good: Known, problem: DocumentError) -> Known:
-    _logger.warning("%s", problem)
+def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:
+    if cached is None or cached.problem is None or cached.token != good.token:
+        _logger.warning("%s", problem)  # once for each version of the file
     return replace(good, problem=problem)
 
 
