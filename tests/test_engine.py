@@ -30,6 +30,7 @@ from tomldiary.errors import (
     NewerVersion,
 )
 from tomldiary.history import parse_record, redo
+from tomldiary.locks import UserLocks
 from tomldiary.timeline import Timeline
 
 WRITER = """
@@ -105,7 +106,7 @@ def test_without_the_lock_processes_would_lose_updates(tmp_path, monkeypatch):
     def no_lock(*_):
         yield
 
-    monkeypatch.setattr(local_module.UserLocks, "hold", no_lock)
+    monkeypatch.setattr(UserLocks, "hold", no_lock)
     lost = 0
     backend = LocalBackend(tmp_path, durability="process")
     append = local_module.append_records

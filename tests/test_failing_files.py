@@ -17,8 +17,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary, verification
-from tomldiary.backends import LocalBackend, exchange, segments, settling
-from tomldiary.backends import local as local_module
+from tomldiary.backends import LocalBackend, exchange, opened_users, segments, settling
 from tomldiary.errors import CommittedUnpublished, DiaryError
 
 READS = ("open", "read", "stat", "lstat", "fstat", "scandir", "listdir", "Path.open")
@@ -249,7 +248,7 @@ def disk():
 def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1200)
     monkeypatch.setattr(settling, "WINDOW", 2)
-    monkeypatch.setattr(local_module, "is_older_than_the_system", lambda _: False)
+    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: False)
     store = disk / "store"
     user = prepare(name, store)
     first = Diary(shutil.copytree(store, disk / "look"), agent="rules")

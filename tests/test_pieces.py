@@ -9,7 +9,7 @@ from zlib import crc32
 import pytest
 
 from tomldiary import Diary
-from tomldiary.backends import local, recovery
+from tomldiary.backends import opened_users, recovery
 from tomldiary.backends.layout import is_as_staged, staged_name
 from tomldiary.checkup import check
 from tomldiary.errors import DocumentError
@@ -208,7 +208,7 @@ def test_after_a_restart_a_version_is_known_by_either_fingerprint(
     monkeypatch.setattr(
         recovery, "is_torn", lambda *_: False
     )  # a version is none, and is told before
-    monkeypatch.setattr(local, "is_older_than_the_system", lambda _: True)
+    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
     file.write_bytes(versions[of_then])
     inode = file.stat().st_ino
     again = Diary(tmp_path, agent="rules").user("alice")

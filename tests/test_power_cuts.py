@@ -21,6 +21,7 @@ from tomldiary.backends import (
     files,
     forget_job,
     names,
+    opened_users,
     pruning,
     recovery,
     segments,
@@ -182,7 +183,7 @@ class Examiner:
         self.patch = monkeypatch
         # The same records are read thousands of times.
         remembering = functools.cache(history.parse_record)
-        for module in (forget_job, local_module, recovery, segments, timeline, verification):
+        for module in (forget_job, opened_users, recovery, segments, timeline, verification):
             monkeypatch.setattr(module, "parse_record", remembering)
         backend = workload.diary.engine.backend
         self.folders = {f"{self.place}/{backend.folder(user).name}": user for user in USERS}
@@ -215,7 +216,7 @@ class Examiner:
         """Return what a new process reads, or what is wrong with what it finds."""
         folder = Path(tempfile.mkdtemp(dir=self.disk))
         materialise(tree, folder, 1e9)
-        self.patch.setattr(local_module, "is_older_than_the_system", lambda _: is_power_cut)
+        self.patch.setattr(opened_users, "is_older_than_the_system", lambda _: is_power_cut)
         root = folder / self.place
         diary = Diary(root, agent="rules")
         backend = diary.engine.backend
@@ -312,7 +313,7 @@ def crashes_again(workload, disk, monkeypatch, states, number):
         folder.mkdir()
         materialise(first.tree, folder, 1e9)
         monkeypatch.setattr(
-            local_module, "is_older_than_the_system", lambda _, state=first: state.is_power_cut
+            opened_users, "is_older_than_the_system", lambda _, state=first: state.is_power_cut
         )
         recorder = Recorder(folder)
         diary = Diary(folder / place, agent="rules")

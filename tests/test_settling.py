@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tomldiary import Diary
-from tomldiary.backends import LocalBackend, local, recovery, settling
+from tomldiary.backends import LocalBackend, opened_users, recovery, settling
 from tomldiary.errors import BackendError
 from tomldiary.history import parse_record
 
@@ -110,7 +110,7 @@ def restarted(tmp_path, monkeypatch):
     alice = opened(tmp_path).user("alice")
     for number in range(4):
         alice.upsert_preference("likes", f"thing {number}")
-    monkeypatch.setattr(local, "is_older_than_the_system", lambda _: True)
+    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
 
     def open_again():
         return opened(tmp_path).user("alice")
@@ -154,7 +154,7 @@ def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):
             shutil.copyfile(file, tmp_path / "old")
     whole = file.read_bytes()
     (tmp_path / "old").replace(file)
-    monkeypatch.setattr(local, "is_older_than_the_system", lambda _: True)
+    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
     opened(tmp_path).user("alice").preferences()
     assert file.read_bytes() == whole
 

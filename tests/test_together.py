@@ -19,7 +19,7 @@ from langgraph.store.base import GetOp, PutOp
 from power_cuts import Recorder, crash_states, materialise
 from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
-from tomldiary.backends import LocalBackend, segments, settling
+from tomldiary.backends import LocalBackend, opened_users, segments, settling
 from tomldiary.backends import local as local_module
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
@@ -625,14 +625,14 @@ def test_without_a_guard_a_power_cut_would_leave_less(folder, monkeypatch, guard
     if guard == "whole groups":
         monkeypatch.setattr(segments, "_breach", lambda *_: None)
     else:
-        monkeypatch.setattr(local_module, "stored_together", lambda _, records: records)
+        monkeypatch.setattr(opened_users, "stored_together", lambda _, records: records)
     assert examine(recorder, folder, monkeypatch)[1]
 
 
 def examined(state, folder, monkeypatch, wanted):
     place = Path(tempfile.mkdtemp(dir=folder))
     materialise(state.tree, place, 1e9)
-    monkeypatch.setattr(local_module, "is_older_than_the_system", lambda _: state.is_power_cut)
+    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: state.is_power_cut)
     diary = Diary(place / "m", agent="rules")
     try:
         found = seen(diary)
@@ -663,7 +663,7 @@ def test_a_failing_file_operation_leaves_what_each_was_told(folder, monkeypatch)
     diary = Diary(store, agent="rules")
     together(diary, work("items/a", "before", 0))
     close(diary)
-    monkeypatch.setattr(local_module, "is_older_than_the_system", lambda _: False)
+    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: False)
     dry = failing(store, monkeypatch, Faults)
     assert dry[0] == []
     problems, number, tried = [], 0, 0

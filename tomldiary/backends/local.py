@@ -12,9 +12,7 @@ puts the temporary files in their places. Only history is waited for; see `settl
 
 from __future__ import annotations
 
-import itertools
 import os
-import secrets
 import shutil
 import time
 from contextlib import suppress
@@ -25,7 +23,6 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
 from tomldiary.backends.displaced import take_in
-from tomldiary.backends.epochs import Epochs
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import (
     FileToken,
@@ -36,47 +33,33 @@ from tomldiary.backends.files import (
 )
 from tomldiary.backends.layout import (
     JOB_NAME,
-    JOB_PREFIX,
     check_parent,
     checked_kind,
     kinds_in,
     make_parent,
-    staged_in,
-    staged_name,
 )
-from tomldiary.backends.names import DurableNames, user_of
-from tomldiary.backends.pruning import drop_superseded, prune
-from tomldiary.backends.recovery import (
-    is_left_over,
-    is_older_than_the_system,
-    roll_forward,
-    stored_together,
-    window_records,
-)
+from tomldiary.backends.names import user_of
+from tomldiary.backends.opened_users import OpenedUsers
+from tomldiary.backends.pruning import prune
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import (
     append_records,
-    read_records,
 )
 from tomldiary.backends.settling import opens_window, room_of_window, settle
-from tomldiary.backends.tails import HistoryTails
-from tomldiary.backends.user_folders import SYSTEM, YOUNG, UserFolders
+from tomldiary.backends.user_folders import SYSTEM, YOUNG
 from tomldiary.errors import (
     BackendError,
     CommittedUnpublished,
     Conflict,
     DiaryError,
-    LockTimeout,
 )
-from tomldiary.history import next_sequence, parse_record
+from tomldiary.history import next_sequence
 from tomldiary.identifiers import encode_folder
-from tomldiary.locks import UserLocks
 from tomldiary.logging import get_logger
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
+    from collections.abc import Iterable, Mapping, Sequence
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -88,7 +71,7 @@ _Staged = dict[str, tuple[str, "FileToken"]]
 """By document, the path of its new version, and what was written there."""
 
 
-class LocalBackend(UserFolders, AsyncVerbs):
+class LocalBackend(OpenedUsers, AsyncVerbs):
     """Keeps everything below one folder, for any number of threads and processes at once.
 
     Args:
@@ -114,18 +97,10 @@ class LocalBackend(UserFolders, AsyncVerbs):
             raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
-        super().__init__(Path(chosen))
+        super().__init__(Path(chosen), sync=durability == "full")
         self.durability: Durability = durability
-        self._sync = durability == "full"
-        self._locks = UserLocks(self.base_path / SYSTEM / "locks")
-        self.epochs = Epochs(self.base_path / SYSTEM)
         self.journal_root = self.base_path / SYSTEM / "journal"
         """Where journals are, also those of writers with another durability."""
-        self._tails = HistoryTails()
-        self._recovered: set[str] = set()
-        self._synced = DurableNames(self.base_path, sync=self._sync)
-        # Process ids come again, in a container after each restart: a name that a crash left must not.
-        self._names = itertools.count(secrets.randbits(16))
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
@@ -207,10 +182,6 @@ class LocalBackend(UserFolders, AsyncVerbs):
 
     # Writing
 
-    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
-        """Exclude other writers, in this process and in others, after finishing what a crash left."""
-        return self._locks.hold(user, timeout, self._recover)
-
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction, and the saves that it has displaced behind it; the caller holds the user's lock."""
         tokens, displaced = self._stored(user, commit)
@@ -284,11 +255,6 @@ class LocalBackend(UserFolders, AsyncVerbs):
             if os.path.lexists(temp)
         ]
 
-    def _temp_name(
-        self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
-    ) -> str:
-        return f"{folder}/{staged_name(kind, data, seq, next(self._names), fingerprint)}"
-
     @staticmethod
     def _drop(staged: _Staged) -> None:
         for temp, _ in staged.values():
@@ -326,97 +292,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         """Return how many transactions the window of transaction `seq` has room for, from that one on."""
         return room_of_window(seq)
 
-    def last_record(self, user: str) -> str | None:
-        """Return the newest history record."""
-        try:
-            return self._tail(user)[1]
-        except OSError as error:
-            raise _unread(error, self.folder(user)) from error
-
-    def records(self, user: str) -> Iterator[str]:
-        """Yield the texts of all history records, newest first."""
-        self._open(user)
-        folder = self.folder(user)
-        try:
-            yield from read_records(folder / "history")
-        except OSError as error:
-            raise _unread(error, folder) from error
-
-    def _tail(self, user: str) -> tuple[str | None, str | None]:
-        return self._tails.of(user, f"{self.folder(user)}/history")
-
-    # After a crash
-
-    def _open(self, user: str) -> None:
-        """Let the first reader of a user finish what a crash left half done."""
-        if user in self._recovered:
-            return
-        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
-            return
-        try:
-            with self.lock(user, 5.0):
-                pass
-        except (BackendError, LockTimeout):
-            return  # a reader without the right or the time to repair reads what is there
-
-    def _recover(self, user: str) -> None:
-        """Publish what was committed and sweep what was only staged; the caller holds the lock."""
-        folder = self.folder(user)
-        try:
-            self._repair(user, folder)
-        except FileNotFoundError:
-            return  # there is no such user
-        except OSError as error:
-            raise BackendError(
-                f"{error.filename or folder}: what a crash has left cannot be put right ({error.strerror})."
-                " Check free space and permissions."
-            ) from error
-
-    def _repair(self, user: str, folder: Path) -> None:
-        names = os.listdir(folder)  # noqa: PTH208 - names, not paths
-        if any(name.startswith(JOB_PREFIX) for name in names):
-            from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
-
-            finish(self, user)
-            names = os.listdir(folder)  # noqa: PTH208 - see above
-        if not names and self.epoch(user):
-            folder.rmdir()  # all that a process left that was killed while it forgot the user
-            return
-        staged = staged_in(names)
-        if not staged and user in self._recovered:
-            return
-        text = self._tail(user)[1]
-        if text is not None:
-            record = parse_record(text)
-            was_cut = is_older_than_the_system(record)
-            if staged or was_cut:
-                records = window_records(folder) if was_cut else [record]
-                records = stored_together(folder, records)
-                roll_forward(folder, records, partial(self._temp_name, str(folder)))
-                staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
-        drop_superseded(folder / "history")
-        newest = next_sequence(text) - 1
-        displaced = [name for name in staged if not is_left_over(folder, name, newest)]
-        for name in staged:
-            if name not in displaced:
-                (folder / name).unlink(missing_ok=True)
-        take_in(folder, displaced, partial(self._stored, user))
-        self._recovered.add(user)
-
-    def reopen(self, user: str) -> None:
-        """Have whoever comes next look at the user's files as if for the first time."""
-        self._tails.drop(user)
-        self._folders.pop(user, None)
-        self._synced.drop(user)
-        self._recovered.discard(user)
-
-    # Forgetting
-
-    def epoch(self, user: str) -> int:
-        """Return how often something of the user was forgotten."""
-        self.folder(user)  # says so if this is no user id
-        self._tails.drop_changed(user)  # another process may have forgotten what is in it
-        return self.epochs.read(user)
+    # Taking away
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
         """Remove a selection from all files; the caller holds the user's lock."""
@@ -479,10 +355,4 @@ def _unwritten(error: OSError, folder: str) -> BackendError:
     return BackendError(
         f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
         " free space and permissions."
-    )
-
-
-def _unread(error: OSError, folder: Path) -> BackendError:
-    return BackendError(
-        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
     )

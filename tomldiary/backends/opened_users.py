@@ -1,0 +1,168 @@
+"""Who comes to a user first puts right what a crash has left; and where the user's history ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from tomldiary.backends.displaced import take_in
+from tomldiary.backends.epochs import Epochs
+from tomldiary.backends.layout import JOB_PREFIX, staged_in, staged_name
+from tomldiary.backends.names import DurableNames
+from tomldiary.backends.pruning import drop_superseded
+from tomldiary.backends.recovery import (
+    is_left_over,
+    is_older_than_the_system,
+    roll_forward,
+    stored_together,
+    window_records,
+)
+from tomldiary.backends.segments import read_records
+from tomldiary.backends.tails import HistoryTails
+from tomldiary.backends.user_folders import SYSTEM, UserFolders
+from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.history import next_sequence, parse_record
+from tomldiary.locks import UserLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tomldiary.backends.base import Commit
+    from tomldiary.backends.files import FileToken
+    from tomldiary.backends.local import LocalBackend
+
+__all__ = ["OpenedUsers"]
+
+
+class OpenedUsers(UserFolders):
+    """The part of `LocalBackend` that locks users, opens them, and reads their history.
+
+    Args:
+        base_path: The folder of all users.
+        sync: Whether what is written is put on the disk.
+    """
+
+    def __init__(self, base_path: Path, *, sync: bool) -> None:
+        super().__init__(base_path)
+        self._sync = sync
+        self._locks = UserLocks(base_path / SYSTEM / "locks")
+        self.epochs = Epochs(base_path / SYSTEM)
+        self._tails = HistoryTails()
+        self._recovered: set[str] = set()
+        self._synced = DurableNames(base_path, sync=sync)
+        # Process ids come again, in a container after each restart: a name that a crash left must not.
+        self._names = itertools.count(secrets.randbits(16))
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers, in this process and in others, after finishing what a crash left."""
+        return self._locks.hold(user, timeout, self._recover)
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record."""
+        try:
+            return self._tail(user)[1]
+        except OSError as error:
+            raise _unread(error, self.folder(user)) from error
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield the texts of all history records, newest first."""
+        self._open(user)
+        folder = self.folder(user)
+        try:
+            yield from read_records(folder / "history")
+        except OSError as error:
+            raise _unread(error, folder) from error
+
+    def _tail(self, user: str) -> tuple[str | None, str | None]:
+        return self._tails.of(user, f"{self.folder(user)}/history")
+
+    # After a crash
+
+    def _open(self, user: str) -> None:
+        """Let the first reader of a user finish what a crash left half done."""
+        if user in self._recovered:
+            return
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
+            return
+        try:
+            with self.lock(user, 5.0):
+                pass
+        except (BackendError, LockTimeout):
+            return  # a reader without the right or the time to repair reads what is there
+
+    def _recover(self, user: str) -> None:
+        """Publish what was committed and sweep what was only staged; the caller holds the lock."""
+        folder = self.folder(user)
+        try:
+            self._repair(user, folder)
+        except FileNotFoundError:
+            return  # there is no such user
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or folder}: what a crash has left cannot be put right ({error.strerror})."
+                " Check free space and permissions."
+            ) from error
+
+    def _repair(self, user: str, folder: Path) -> None:
+        names = os.listdir(folder)  # noqa: PTH208 - names, not paths
+        if any(name.startswith(JOB_PREFIX) for name in names):
+            from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
+
+            finish(cast("LocalBackend", self), user)
+            names = os.listdir(folder)  # noqa: PTH208 - see above
+        if not names and self.epoch(user):
+            folder.rmdir()  # all that a process left that was killed while it forgot the user
+            return
+        staged = staged_in(names)
+        if not staged and user in self._recovered:
+            return
+        text = self._tail(user)[1]
+        if text is not None:
+            record = parse_record(text)
+            was_cut = is_older_than_the_system(record)
+            if staged or was_cut:
+                records = window_records(folder) if was_cut else [record]
+                records = stored_together(folder, records)
+                roll_forward(folder, records, partial(self._temp_name, str(folder)))
+                staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
+        drop_superseded(folder / "history")
+        newest = next_sequence(text) - 1
+        displaced = [name for name in staged if not is_left_over(folder, name, newest)]
+        for name in staged:
+            if name not in displaced:
+                (folder / name).unlink(missing_ok=True)
+        take_in(folder, displaced, partial(self._stored, user))
+        self._recovered.add(user)
+
+    def reopen(self, user: str) -> None:
+        """Have whoever comes next look at the user's files as if for the first time."""
+        self._tails.drop(user)
+        self._folders.pop(user, None)
+        self._synced.drop(user)
+        self._recovered.discard(user)
+
+    def epoch(self, user: str) -> int:
+        """Return how often something of the user was forgotten."""
+        self.folder(user)  # says so if this is no user id
+        self._tails.drop_changed(user)  # another process may have forgotten what is in it
+        return self.epochs.read(user)
+
+    def _temp_name(
+        self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
+    ) -> str:
+        return f"{folder}/{staged_name(kind, data, seq, next(self._names), fingerprint)}"
+
+    def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
+        """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
+        raise NotImplementedError
+
+
+def _unread(error: OSError, folder: Path) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
+    )
