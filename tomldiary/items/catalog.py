@@ -171,6 +171,7 @@ class Catalog:
         for part in before.parts:
             entry = part.entry(key)
             if entry is not None:
+                # A hand edit may have made two of one key.
                 is_only = len(before.parts) == 1 or before.get(key) is entry
                 if is_only and part.is_at(self._backend.token(self.user, part.kind)):
                     return before, entry
@@ -186,20 +187,16 @@ class Catalog:
             if self._listing is None:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
-        if len(numbers) == 1:
-            # It most likely takes the change: then one look at its file is enough.
-            tx.edit(part_name(base, numbers[0]))
-        found = {kind: tx.document(kind) for kind in [part_name(base, each) for each in numbers]}
-        number = numbers[-1] if numbers else 0
         while True:
-            number += 1
-            kind = part_name(base, number)
-            document = tx.document(kind)
-            if not document.data:
+            # Somebody else may have added one behind the last that is known here.
+            number = numbers[-1] + 1 if numbers else 1
+            kinds = [part_name(base, each) for each in (*numbers, number)]
+            found = dict(zip(kinds, tx.documents(kinds), strict=True))
+            if not found[kinds[-1]].data:
                 return {kind: each for kind, each in found.items() if each.data}
             with self._guard:
                 self._add(base, number, namespace)
-            found[kind] = document
+            numbers.append(number)
 
     def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
         """Return a namespace; unless its documents were just listed, the next one is looked for."""

@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST", "apply_puts", "remove_items"]
 
+SMALL = 16 * 1024
 LARGEST = 256 * 1024
-"""Characters from which on a document takes no new item; the next one goes to another document."""
+"""Characters from which on a document takes no new item, at the least and at the most.
+
+A put writes the whole document anew, so small ones make it quick; a read looks at every one of them, so there
+are not too many.
+"""
+_SHARE = 16  # documents that a namespace of medium size is spread over
+_AT_ONCE = 4  # times as much goes to a document that is written anyway
 _TABLE = "items"
 
 
@@ -67,6 +74,7 @@ class _Target:
         }
         self._edits: dict[str, Edit] = {}
         self._sizes = {kind: document.size for kind, document in documents.items()}
+        self._limit = max(SMALL, min(LARGEST, sum(self._sizes.values()) // _SHARE))
         self._next = max([part_of(kind)[1] for kind in documents], default=0) + 1
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
@@ -105,10 +113,13 @@ class _Target:
         return grown and self._sizes[kind] > 1.25 * LARGEST and len(self._stored.get(kind, ())) > 1
 
     def _roomy(self) -> str:
-        """Return the document that takes a new item: the last one, else any with room, else a new one."""
+        """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
+        limit = self._limit
         for kind in reversed(self._sizes):
-            if self._sizes[kind] < LARGEST:
+            is_written = kind in self._edits
+            if self._sizes[kind] < (min(_AT_ONCE * limit, LARGEST) if is_written else limit):
                 return kind
+            limit = self._limit // 2
         kind = part_name(self._base, self._next)
         self._next += 1
         self._sizes[kind] = 0
