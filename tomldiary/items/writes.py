@@ -75,7 +75,7 @@ class _Target:
         self._edits: dict[str, Edit] = {}
         self._sizes = {kind: document.size for kind, document in documents.items()}
         self._limit = max(SMALL, min(LARGEST, sum(self._sizes.values()) // _SHARE))
-        self._next = max([part_of(kind)[1] for kind in documents], default=0) + 1
+        self._next = part_of(next(reversed(documents)))[1] + 1 if documents else 1
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""
