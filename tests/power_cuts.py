@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _CALLS = [
     "open", "close", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir",
-    "ftruncate", "truncate",
+    "ftruncate", "truncate", "lseek",
 ]  # fmt: skip
 TOP = 0  # the folder that was there before, whose names are on the disk
 
@@ -156,6 +156,12 @@ class Recorder:
             self._opened[descriptor] = (node, appends, at + length)
         return length
 
+    def _lseek(self, descriptor, offset, how):
+        at = self._real["lseek"](descriptor, offset, how)
+        if descriptor in self._opened:
+            self._opened[descriptor] = (*self._opened[descriptor][:2], at)
+        return at
+
     def _fsync(self, descriptor):
         self._real["fsync"](descriptor)
         if descriptor in self._opened:
@@ -229,10 +235,11 @@ class _File:
         if how == "kept" or last.data is None:
             return _written(self.durable, self.pending)
         before, size = _written(self.durable, self.pending[:-1]), len(last.data)
+        old = before[last.at : last.at + size].ljust(size, b"\0")
         if how == "zeros":  # the size is on the disk, the blocks are not
-            return _written(before, [Write(last.node, last.at, bytes(size))])
+            return _written(before, [Write(last.node, last.at, old)])
         if how == "holes":  # the blocks went to the disk out of order
-            holed = bytes(size // 2) + last.data[size // 2 :]
+            holed = old[: size // 2] + last.data[size // 2 :]
             return _written(before, [Write(last.node, last.at, holed)])
         cut = int(how)
         cut = max(0, size + cut) if cut < 0 else min(cut, size)

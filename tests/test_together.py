@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import functools
 import os
 import shutil
@@ -350,7 +351,8 @@ def test_the_end_of_a_loop_leaves_nobody_waiting():
         (worker,) = {each for each in asyncio.all_tasks() if "_work" in repr(each)}
         worker.cancel()
         free.set()
-        return await asyncio.gather(task, later, return_exceptions=True)
+        async with asyncio.timeout(10):
+            return await asyncio.gather(task, later, return_exceptions=True)
 
     met = asyncio.run(main())
     assert [type(each) for each in met] == [asyncio.CancelledError] * 2
@@ -406,6 +408,28 @@ def test_a_failing_storage_fails_each_with_that_error_and_an_object_of_its_own(
     assert entries(diary, "items/a") == {"x": 1}
     assert together(diary, *[work("items/a", f"k{n}", n) for n in range(2)]) == [None] * 2
     assert entries(diary, "items/a") == {"x": 1, "k0": 0, "k1": 1}
+
+
+def test_what_is_in_history_though_its_file_could_not_be_replaced_is_read_at_once(
+    folder, monkeypatch
+):
+    diary = Diary(folder / "m", agent="rules")
+    together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
+
+    def refused(*_args, **_options):
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(local_module, "put_in_place", refused)
+        met = together(diary, work("items/a", "z", 3), work("items/a", "y", 4))
+        assert [type(each) for each in met] == [CommittedUnpublished] * 2
+        patch.setattr(
+            LocalBackend, "_recover", lambda *_: (_ for _ in ()).throw(BackendError("no"))
+        )
+        assert entries(diary, "items/a") == {"x": 1, "y": 4, "z": 3}  # nor can it be put right now
+    assert entries(diary, "items/a") == {"x": 1, "y": 4, "z": 3}
+    assert tomllib.loads((folder / "m/alice/items/a.toml").read_text())["entries"]["y"]["n"] == 4
+    assert verification.verify(diary.engine.backend, "alice") is None
 
 
 def test_a_lock_that_another_keeps_fails_all_and_writes_nothing(folder):

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry",
+    "end_of",
     "operations_of",
     "render_dead",
     "render_done",
@@ -55,18 +56,27 @@ __all__ = [
 
 Kind = Literal["turn", "operations", "done"]
 _HEADER = re.compile(rb"^\[\[(turn|operations|done|dead)\]\]\n", re.MULTILINE)
+_WHOLE = re.compile(rb"\[\[[a-z]+\]\]\n(?:[a-z_]+ = [^\n\0]+\n)*")
 _CHECK = re.compile(r'check = "([0-9a-f]{8})"\n')
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One record: its kind, its exact text, and what it says; `data` is None if it is torn or altered."""
+    """One record: its kind, its exact text, and what it says.
+
+    `data` is None if it is torn or altered; its text goes up to the next record then.
+    """
 
     kind: str
     text: str
     data: dict[str, Any] | None
     at: int
     """Where it stands in the file, in bytes."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends, if it is whole."""
+        return self.at + len(self.text.encode())
 
 
 def render_turn(turn: Turn, operation: str, time: str) -> str:
@@ -75,18 +85,13 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     Raises:
         InvalidValue: A text that no file can store.
     """
-    said = plain_text(turn.user_msg), plain_text(turn.assistant_msg)
-    names = plain_text(turn.user_id), plain_text(turn.session_id), plain_text(operation)
-    if (
-        None not in said
-        and None not in names
-        and turn.status == "completed"
-        and not turn.context_now
-    ):
+    texts = (turn.user_id, turn.session_id, operation, turn.user_msg, turn.assistant_msg)
+    if turn.status == "completed" and not turn.context_now and _are_plain(texts):
         # Nothing to escape: nearly every turn, on the hot path of `submit`.
+        user, session, name, said, answer = texts
         return (
-            f'user = {names[0]}\nsession = {names[1]}\noperation = {names[2]}\ntime = "{time}"\n'
-            f"user_msg = {said[0]}\nassistant_msg = {said[1]}\n"
+            f'user = "{user}"\nsession = "{session}"\noperation = "{name}"\ntime = "{time}"\n'
+            f'user_msg = "{said}"\nassistant_msg = "{answer}"\n'
         )
     lines = [
         _user_line(turn.user_id),
@@ -101,6 +106,13 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
     lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
     return "\n".join(lines)
+
+
+def _are_plain(texts: tuple[str, ...]) -> bool:
+    try:
+        return plain_text("".join(texts)) is not None
+    except TypeError:  # something else than text, which the long way says more about
+        return False
 
 
 def _user_line(user: str) -> str:
@@ -149,6 +161,11 @@ def _record(kind: Kind, body: str) -> str:
     return f'[[{kind}]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
 
 
+def end_of(data: bytes) -> int:
+    """Return where the records of a file end; behind it are empty lines that wait for the next ones."""
+    return min(len(data), len(data.rstrip(b"\n")) + 1)
+
+
 def split_entries(data: bytes) -> list[Entry]:
     """Return the records of a file, oldest first."""
     import tomllib  # noqa: PLC0415 - only after a crash, and for forgetting
@@ -160,7 +177,9 @@ def split_entries(data: bytes) -> list[Entry]:
     entries: list[Entry] = []
     for found, end in zip(starts, ends, strict=True):
         kind = found.group(1).decode()
-        text = data[found.start() : end].decode("utf-8", "replace")
+        whole = data[found.start() : end]
+        # Behind it are empty lines that wait for the next record; a power cut may leave any part of that.
+        text = cast("re.Match[bytes]", _WHOLE.match(whole)).group().decode("utf-8", "replace")
         body = text[len(kind) + 5 :]
         check = _CHECK.match(body)
         values: dict[str, Any] | None = None
@@ -168,6 +187,8 @@ def split_entries(data: bytes) -> list[Entry]:
             rest = body[check.end() :]
             if f"{crc32(rest.encode()):08x}" == check.group(1):
                 values = tomllib.loads(rest)
+        if values is None:
+            text = whole.decode("utf-8", "replace")
         entries.append(Entry(kind, text, values, found.start()))
     return entries
 

@@ -6,8 +6,8 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.files import read_all, sync_folder, write_new
-from tomldiary.writing.entries import split_entries, turn_of
+from tomldiary.backends.files import read_all, sync_folder, write_all, write_new
+from tomldiary.writing.entries import end_of, split_entries, turn_of
 from tomldiary.writing.locked import lock_file
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ def _forget_in(path: Path, user: str, selection: Selection, epoch: int) -> int:
             fresh = "".join(entry.text for entry in kept).encode()
             temp = path.with_name(f".{path.name}.tmp")
             temp.unlink(missing_ok=True)  # of somebody who was killed; the lock keeps others away
-            if fresh == data:
+            if fresh == data[: end_of(data)]:
                 return 0
-            # Whoever has the file open sees that another one stands in its place, and opens that.
             write_new(str(temp), fresh, sync=True)
+            # Whoever has the file open sees that it is longer than he left it, and looks what is there now.
+            write_all(descriptor, b"\n")
             os.replace(temp, path)  # noqa: PTH105 - next to the descriptor's calls
             sync_folder(path.parent)
             return count

@@ -34,6 +34,7 @@ _QUICK = (
 )
 _REMEMBERED = 16  # syncs
 _BUSY = 64  # turns; for so many, a loop that had other tasks is taken to have some still
+_ALONE = 4  # turns; for so many, a task that was alone is taken to be alone still
 
 _logger = get_logger(__name__)
 
@@ -76,6 +77,7 @@ class Intake:
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self._busy = 0
+        self._alone: tuple[int, int] = 0, 0  # the loop, and turns to go
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
@@ -120,15 +122,21 @@ class Intake:
         return True
 
     def _is_alone(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Tell whether the calling task is the only one of its loop; who says so has looked just now."""
+        """Tell whether the calling task is the only one of its loop, as far as was seen just now.
+
+        A look goes through all tasks of the process, and a server has thousands: not for every turn.
+        """
         if self._busy:
             self._busy -= 1
             return False
-        if len(asyncio.all_tasks(loop)) > 1:
-            # A look goes through all tasks, and a server has thousands: not for every turn.
-            self._busy = _BUSY
-            return False
-        return True
+        seen, left = self._alone
+        if left and seen == id(loop):
+            self._alone = seen, left - 1
+            return True
+        is_alone = len(asyncio.all_tasks(loop)) == 1
+        self._busy = 0 if is_alone else _BUSY
+        self._alone = id(loop), _ALONE if is_alone else 0
+        return is_alone
 
     def store_here(self, job: Job) -> None:
         """Store one turn in this thread; in the journal's, if somebody forgets something in it just now."""

@@ -1,12 +1,9 @@
 """A writer's journal: turns are on disk before `submit` returns, and are found again after a crash.
 
-    .tomldiary/journal/
-      20261120-034512-9f0c2a71/     one folder for each writer
-        owner.lock                  locked by the writer for as long as it lives
-        000001.toml                 records, see `entries`; a file goes when all its turns are done
-
-Whoever appends to a file locks it for that moment, and opens it anew if somebody replaced it meanwhile:
-forgetting takes turns out of journals that are in use.
+.tomldiary/journal/
+  20261120-034512-9f0c2a71/     one folder for each writer
+    owner.lock                  locked by the writer for as long as it lives
+    000001.toml                 records, see `entries`; a file goes when all its turns are done
 """
 
 from __future__ import annotations
@@ -16,7 +13,7 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import read_file, sync_folder, write_all
+from tomldiary.backends.files import read_file, sync_folder
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.writing.entries import (
@@ -25,9 +22,9 @@ from tomldiary.writing.entries import (
     render_turn_record,
     split_entries,
 )
-from tomldiary.writing.locked import try_lock, unlock
 from tomldiary.writing.ownership import claim_dead, claim_new, give_up
 from tomldiary.writing.reading import read_journal, segment_files
+from tomldiary.writing.record_file import RecordFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -42,7 +39,6 @@ __all__ = ["SEGMENT_BYTES", "Journal"]
 SEGMENT_BYTES = 1024 * 1024
 _IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
 _DONE_AT_ONCE = 64  # finished turns that may wait for the next append
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 _FORGOTTEN = (
     "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
     " forgotten. Nothing was written."
@@ -63,16 +59,9 @@ class Journal:
     def __init__(self, folder: Path, owner: int, *, sync: bool) -> None:
         self.folder = folder
         self.is_synced = sync
-        self.problem: str | None = None
-        """Why nothing can be appended any more."""
         self._owner = owner
         self._mutex = threading.Lock()
-        self._descriptor = -1
-        self._retired: list[int] = []
-        self._syncing = 0
-        self._place = ""
-        self._inode = 0
-        self._size = 0
+        self._file = RecordFile(folder, is_synced=sync)
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
@@ -128,12 +117,21 @@ class Journal:
                 each.journal = self
         if self._open:
             self._segment = max(self._open)
-            self._reopen()
+            self._file.open(self._place)
 
     def _path(self, segment: int) -> Path:
         return self.folder / f"{segment:06d}.toml"
 
+    @property
+    def _place(self) -> str:
+        return str(self._path(self._segment))
+
     # Appending
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be appended any more."""
+        return self._file.problem
 
     @property
     def pending(self) -> int:
@@ -158,16 +156,16 @@ class Journal:
             if self.problem is not None:
                 raise BackendError(self.problem)
             try:
-                if self._size > SEGMENT_BYTES:
+                if self._file.end > SEGMENT_BYTES:
                     if not wait:
                         return False
                     self._new_segment()
-                if not self._lock(wait=wait):
+                if not self._file.lock(wait=wait):
                     return False
                 try:
                     self._append(self._render(jobs, epoch_of))
                 finally:
-                    unlock(self._descriptor)
+                    self._file.unlock()
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
             self._open[self._segment].update(job.number for job in jobs)
@@ -201,13 +199,13 @@ class Journal:
         text = render_operations([job.number for job in jobs], first.operation, operations)
         with self._mutex:
             try:
-                self._lock()
+                self._file.lock()
                 try:
                     if epoch_of(first.turn.user_id) != first.epoch:
                         raise Forgotten(_FORGOTTEN)
                     self._append(text)
                 finally:
-                    unlock(self._descriptor)
+                    self._file.unlock()
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
         if sync:
@@ -239,16 +237,15 @@ class Journal:
     def _clean(self) -> None:
         """Write what is done, and remove files that nothing is left to do in; the caller holds the mutex."""
         is_idle = not any(self._open.values())
-        self._lock()
+        self._file.lock()
         try:
-            if is_idle and self._size > _IDLE_BYTES:
-                os.ftruncate(self._descriptor, 0)
-                self._size = 0
+            if is_idle and self._file.end > _IDLE_BYTES:
+                self._file.clear()
                 self._unwritten.clear()
             elif self._unwritten:
                 self._append("")
         finally:
-            unlock(self._descriptor)
+            self._file.unlock()
         if is_idle:
             self._done[self._segment] = []
         for segment in [
@@ -264,43 +261,8 @@ class Journal:
         unwritten = len(self._unwritten)
         if unwritten:
             text += render_done(self._unwritten)
-        data = text.encode()
-        try:
-            write_all(self._descriptor, data)
-        except OSError:
-            try:
-                os.ftruncate(self._descriptor, self._size)
-            except OSError as error:
-                self.problem = f"{self.folder}: cannot be written or mended ({error.strerror})."
-            raise
-        self._size += len(data)
+        self._file.append(text.encode())
         del self._unwritten[:unwritten]
-
-    def _lock(self, *, wait: bool = True) -> bool:
-        """Lock the file that is at the segment's place now; the caller holds the mutex."""
-        while True:
-            if not try_lock(self._descriptor, wait=wait):
-                return False
-            try:
-                found = os.stat(self._place)  # noqa: PTH116 - the hot path of every submit
-            except FileNotFoundError:
-                found = None
-            if found is not None and found.st_ino == self._inode:
-                self._size = found.st_size
-                return True
-            unlock(self._descriptor)
-            self._reopen()
-
-    def _reopen(self) -> None:
-        place = str(self._path(self._segment))
-        # First: should it fail, the old one is still ours, and must not be closed a second time later.
-        descriptor = os.open(place, _FLAGS, 0o600)
-        if self._descriptor >= 0:
-            self._retired.append(self._descriptor)
-        self._close_retired()
-        self._place, self._descriptor = place, descriptor
-        found = os.fstat(self._descriptor)
-        self._inode, self._size = found.st_ino, found.st_size
 
     def _new_segment(self) -> None:
         """Begin the next file; it says again which turns of older files are done."""
@@ -308,14 +270,11 @@ class Journal:
         self._open.setdefault(self._segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
         self._done[self._segment] = []
-        self._reopen()
-        os.fchmod(self._descriptor, 0o600)
+        self._file.create(self._place)
         if self.is_synced:
             sync_folder(self.folder)
         if done:
-            text = render_done(done).encode()
-            write_all(self._descriptor, text)
-            self._size += len(text)
+            self._file.append(render_done(done).encode())
 
     def sync(self) -> None:
         """Make what was appended durable.
@@ -326,8 +285,7 @@ class Journal:
         if not self.is_synced:
             return
         with self._mutex:
-            descriptor = self._descriptor
-            self._syncing += 1
+            descriptor = self._file.hold()
         try:
             getattr(os, "fdatasync", os.fsync)(descriptor)
         except OSError as error:
@@ -336,13 +294,7 @@ class Journal:
             raise _cannot(self._path(self._segment), error) from error
         finally:
             with self._mutex:
-                self._syncing -= 1
-                self._close_retired()
-
-    def _close_retired(self) -> None:
-        """Close files that were replaced, unless one of them is being synced."""
-        while self._retired and not self._syncing:
-            os.close(self._retired.pop())
+                self._file.release()
 
     # Looking, ending
 
@@ -364,6 +316,7 @@ class Journal:
             with contextlib.suppress(OSError):
                 if left:
                     self._clean()
+                    self._file.trim()
                 else:
                     self._remove()
             self.drop()
@@ -376,12 +329,12 @@ class Journal:
 
     def drop(self) -> None:
         """Close the descriptors without a word: the process ends, or is a forked child and owns nothing."""
-        for descriptor in (*self._retired, self._descriptor, self._owner):
-            if descriptor >= 0:
-                with contextlib.suppress(OSError):
-                    os.close(descriptor)
-        self._retired, self._descriptor, self._owner = [], -1, -1
-        self.problem = f"{self.folder}: the journal is closed."
+        self._file.close()
+        if self._owner >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._owner)
+        self._owner = -1
+        self._file.problem = f"{self.folder}: the journal is closed."
 
 
 def _cannot(path: Path, error: OSError) -> BackendError:

@@ -79,8 +79,10 @@ def _entries(path: Path) -> list[Entry]:
         data = read_all(descriptor)
         entries = split_entries(data)
         if entries and entries[-1].data is None:
-            # Torn by the crash: it was never acknowledged.
-            os.ftruncate(descriptor, entries.pop().at)
+            entries.pop()  # torn by the crash: it was never acknowledged
+        end = entries[-1].end if entries else 0
+        if end < len(data):
+            os.ftruncate(descriptor, end)
         damaged = [entry.text for entry in entries if entry.data is None]
         if damaged:
             aside = path.with_suffix(".damaged")

@@ -1,0 +1,156 @@
+"""The file that a journal appends to: locked for each append, and laid out ahead of its records.
+
+Whoever appends locks the file for that moment, and opens it anew if somebody replaced it meanwhile: forgetting
+takes turns out of journals that are in use.
+
+A file that is synced ends in empty lines, which records are written over: a sync has only the record to write
+then, and no new length of the file, which takes a file system half as long again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.files import folder_time, read_all, write_all
+from tomldiary.writing.entries import end_of
+from tomldiary.writing.locked import try_lock, unlock
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["RecordFile"]
+
+_ROOM = b"\n" * (64 * 1024)  # laid out at once
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+
+
+class RecordFile:
+    """One open file at a time in a journal's folder. Not thread-safe: the journal has a mutex.
+
+    Args:
+        folder: The journal's folder.
+        is_synced: Whether what is appended is synced, so that room for it is worth its while.
+    """
+
+    def __init__(self, folder: Path, *, is_synced: bool) -> None:
+        self.end = 0
+        """Where the records end."""
+        self.problem: str | None = None
+        """Why nothing can be appended any more."""
+        self._folder = str(folder)
+        self._is_synced = is_synced
+        self._place = ""
+        self._descriptor = -1
+        self._inode = 0
+        self._length = 0
+        self._changed = 0  # the folder's time
+        self._retired: list[int] = []
+        self._syncing = 0
+
+    def open(self, place: str) -> None:
+        """Open or create another file, or the one that is at the same place now.
+
+        Raises:
+            OSError: It cannot be opened. The file of before stays open.
+        """
+        self._changed = folder_time(self._folder)  # first: what changes from now on is looked at
+        # Should this fail, the old one is still ours, and must not be closed a second time later.
+        descriptor = os.open(place, _FLAGS, 0o600)
+        if self._descriptor >= 0:
+            self._retired.append(self._descriptor)
+        self._close_retired()
+        self._place, self._descriptor = place, descriptor
+        found = os.fstat(descriptor)
+        self._inode, self._length = found.st_ino, found.st_size
+        self.end = end_of(read_all(descriptor)) if self._length else 0
+
+    def create(self, place: str) -> None:
+        """Open a new file that nobody else may read, whatever the umask."""
+        self.open(place)
+        os.fchmod(self._descriptor, 0o600)
+
+    def lock(self, *, wait: bool = True) -> bool:
+        """Lock the file that is at its place now; without `wait`, False if somebody else has it.
+
+        Whoever replaces the file makes the old one longer first, and the folder tells of one that was removed.
+        The file's own times are not looked at: once somebody saw them, a file system stores new ones with the
+        next write, and the sync takes half as long again.
+        """
+        while True:
+            if not try_lock(self._descriptor, wait=wait):
+                return False
+            length = os.lseek(self._descriptor, 0, os.SEEK_END)
+            changed = folder_time(self._folder)
+            if length == self._length and 0 < changed == self._changed:
+                return True
+            try:
+                found = os.stat(self._place).st_ino  # noqa: PTH116 - a string, for `os.open`
+            except FileNotFoundError:
+                found = 0
+            if found == self._inode:
+                self._length, self._changed = length, changed
+                self.end = min(self.end, length)  # nothing may stand behind a gap
+                return True
+            self.unlock()
+            self.open(self._place)
+
+    def unlock(self) -> None:
+        """Let others have the file."""
+        unlock(self._descriptor)
+
+    def append(self, data: bytes) -> None:
+        """Write behind the records of the locked file.
+
+        Raises:
+            OSError: The file is as it was; or it is not, and `problem` says so.
+        """
+        end = self.end + len(data)
+        if end > self._length and self._is_synced:
+            data += _ROOM
+        try:
+            os.lseek(self._descriptor, self.end, os.SEEK_SET)
+            write_all(self._descriptor, data)
+        except OSError:
+            try:
+                self.trim()
+            except OSError as error:
+                self.problem = f"{self._folder}: cannot be written or mended ({error.strerror})."
+            raise
+        self._length = max(self._length, self.end + len(data))
+        self.end = end
+
+    def trim(self) -> None:
+        """Cut off the empty lines behind the records."""
+        os.ftruncate(self._descriptor, self.end)
+
+    def clear(self) -> None:
+        """Remove all records of the locked file."""
+        os.ftruncate(self._descriptor, 0)
+        self.end = self._length = 0
+
+    # Syncs, without the journal's mutex
+
+    def hold(self) -> int:
+        """Return the descriptor, which stays open until `release`."""
+        self._syncing += 1
+        return self._descriptor
+
+    def release(self) -> None:
+        """Let go of a descriptor that was held."""
+        self._syncing -= 1
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        """Close files that were replaced, unless one of them is being synced."""
+        while self._retired and not self._syncing:
+            os.close(self._retired.pop())
+
+    def close(self) -> None:
+        """Close the descriptors without a word."""
+        for descriptor in (*self._retired, self._descriptor):
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        self._retired, self._descriptor = [], -1
