@@ -140,7 +140,7 @@ def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary,
 def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
     other = ItemStore(Diary(tmp_path / "m", durability="process"))
     put(store, NS, "a", {"n": 1})
-    while () not in store.catalog("alice")._pages:  # what is remembered of a listing
+    while () not in store.catalog("alice")._names:  # what is remembered of a listing
         assert namespaces(store) == [NS]
     second = ("alice", "second")
     put(other, second, "a", {"n": 1})
@@ -151,7 +151,7 @@ def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
 
 def test_what_a_transaction_took_back_is_not_listed_and_keeps_nothing_from_being(store, diary):
     put(store, NS, "a", {"n": 1})
-    while () not in store.catalog("alice")._pages:
+    while () not in store.catalog("alice")._names:
         namespaces(store)
     with contextlib.suppress(KeyError), diary.user("alice").transaction():
         put(store, ("alice", "gone"), "k", {"n": 1})

@@ -36,7 +36,7 @@ _logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class _Page:
-    """The namespaces below one prefix that hold something, in their order, and all documents looked at.
+    """The namespaces below one prefix that hold something, in their order, and the documents looked at.
 
     It holds no snapshot, so that a page nobody asks for again keeps no old version of a document.
     """
@@ -66,6 +66,8 @@ class Catalog:
         self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
         self._pages: dict[Namespace, _Page] = {}
+        self._names: dict[Namespace, _Page] = {}
+        """The same for names alone, of which the first document with an item tells that there is one."""
         self._replaces = bool(getattr(engine.backend, "replaces_files", False))
         self.renew()
         renew_after_fork(self)
@@ -102,7 +104,8 @@ class Catalog:
 
     def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
         self._list()
-        page = self._pages.get(prefix)
+        pages = self._names if names_only else self._pages
+        page = pages.get(prefix)
         started = time.monotonic()
         joined = self._joined()
         if page is not None and page.version == self._version:
@@ -115,13 +118,17 @@ class Catalog:
         size = len(prefix)
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         numbers = self._numbers
-        kinds = [part_name(base, each) for base, _ in below for each in numbers.get(base, ())]
+        looked_at = slice(1 if names_only else None)
+        kinds = [
+            part_name(base, each) for base, _ in below for each in numbers.get(base, ())[looked_at]
+        ]
         tokens = self._tokens(kinds) if joined is None else None
         found = [
-            self._unchanged(base, tokens) or self._snapshot(base, labels, is_listed=True)
+            self._unchanged(base, tokens, names_only=names_only)
+            or self._snapshot(base, labels, is_listed=True)
             for base, labels in below
         ]
-        parts = [part for each in found for part in each.parts]
+        parts = [part for each in found for part in each.parts[looked_at]]
         found = [each for each in found if not each.is_empty]
         made = _Page(
             self._version,
@@ -134,19 +141,22 @@ class Catalog:
         if joined is None and all(
             part.known is not None and not part.known.is_young for part in parts
         ):
-            if len(self._pages) >= _PAGES:
-                self._pages.clear()
-            self._pages[prefix] = made
+            if len(pages) >= _PAGES:
+                pages.clear()
+            pages[prefix] = made
         return made
 
-    def _unchanged(self, base: str, tokens: Mapping[str, Any] | None) -> Snapshot | None:
+    def _unchanged(
+        self, base: str, tokens: Mapping[str, Any] | None, *, names_only: bool
+    ) -> Snapshot | None:
         """Return a namespace as it was when last looked at if its documents are still the same."""
         before = self._snapshots.get(base)
-        if (
-            before is None
-            or tokens is None
-            or len(before.parts) != len(self._numbers.get(base, ()))
-        ):
+        if before is None or tokens is None:
+            return None
+        if names_only:
+            first = before.parts[0]
+            return before if first.is_at(tokens.get(first.kind)) and not first.is_empty else None
+        if len(before.parts) != len(self._numbers.get(base, ())):
             return None
         is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
         return before if is_same else None

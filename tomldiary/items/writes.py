@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST", "apply_puts", "remove_items"]
 
-SMALL = 16 * 1024
+SMALL = 32 * 1024
 LARGEST = 256 * 1024
 """Characters from which on a document takes no new item, at the least and at the most.
 
@@ -74,7 +74,8 @@ class _Target:
         }
         self._edits: dict[str, Edit] = {}
         self._sizes = {kind: document.size for kind, document in documents.items()}
-        self._limit = max(SMALL, min(LARGEST, sum(self._sizes.values()) // _SHARE))
+        self._limit = min(LARGEST, max(SMALL, sum(self._sizes.values()) // _SHARE))
+        self._most = min(LARGEST, _AT_ONCE * self._limit)
         self._next = part_of(next(reversed(documents)))[1] + 1 if documents else 1
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
@@ -110,14 +111,14 @@ class _Target:
     def _is_overfull(self, kind: str, before: int, key: str) -> bool:
         """Tell whether an item that has grown should leave a document that others are in too."""
         grown = self._tx.edit(kind).length((_TABLE, key)) > before
-        return grown and self._sizes[kind] > 1.25 * LARGEST and len(self._stored.get(kind, ())) > 1
+        is_large = self._sizes[kind] > 1.25 * self._most
+        return grown and is_large and len(self._stored.get(kind, ())) > 1
 
     def _roomy(self) -> str:
         """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
         limit = self._limit
         for kind in reversed(self._sizes):
-            is_written = kind in self._edits
-            if self._sizes[kind] < (min(_AT_ONCE * limit, LARGEST) if is_written else limit):
+            if self._sizes[kind] < (self._most if kind in self._edits else limit):
                 return kind
             limit = self._limit // 2
         kind = part_name(self._base, self._next)
