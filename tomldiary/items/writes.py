@@ -9,6 +9,7 @@ from tomldiary.items.naming import kind_of, part_name, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from tomldiary.items.catalog import Catalog
@@ -44,7 +45,7 @@ def apply_puts(
     for put in puts:
         by_namespace.setdefault(put.namespace, []).append(put)
     for namespace, mine in by_namespace.items():
-        target = _Target(tx, catalog, namespace)
+        target = _Target(tx, catalog, namespace, {put.key for put in mine})
         for put in mine:
             if put.value is None:
                 target.remove(put.key)
@@ -56,21 +57,28 @@ def remove_items(
     tx: Transaction, catalog: Catalog, namespace: Namespace, keys: Sequence[str]
 ) -> None:
     """Remove items, those of them that exist."""
-    target = _Target(tx, catalog, namespace)
+    target = _Target(tx, catalog, namespace, set(keys))
     for key in keys:
         target.remove(key)
 
 
 class _Target:
-    """The documents of one namespace within a transaction."""
+    """The documents of one namespace within a transaction that is about items of certain keys."""
 
-    def __init__(self, tx: Transaction, catalog: Catalog, namespace: Namespace) -> None:
+    def __init__(
+        self, tx: Transaction, catalog: Catalog, namespace: Namespace, keys: AbstractSet[str]
+    ) -> None:
         self._tx = tx
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
         documents = catalog.documents(tx, namespace)
         self._stored = {
             kind: document.table((_TABLE,)) or {} for kind, document in documents.items()
+        }
+        self._holding = {
+            kind: tables
+            for kind, tables in self._stored.items()
+            if not tables.keys().isdisjoint(keys)
         }
         self._edits: dict[str, Edit] = {}
         self._sizes = {kind: document.size for kind, document in documents.items()}
@@ -106,7 +114,7 @@ class _Target:
             self._tx.edit(kind).delete((_TABLE, key))
 
     def _holders(self, key: str) -> list[str]:
-        return [kind for kind, tables in self._stored.items() if key in tables]
+        return [kind for kind, tables in self._holding.items() if key in tables]
 
     def _is_overfull(self, kind: str, before: int, key: str) -> bool:
         """Tell whether an item that has grown should leave a document that others are in too."""

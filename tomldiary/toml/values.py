@@ -125,7 +125,10 @@ def render_key(key: str) -> str:
 
 def render_path(path: Sequence[str]) -> str:
     """Render a dotted path of keys, as in a table header."""
-    return ".".join(map(render_key, path))
+    # Most keys of entries come once: what they look like is quicker to tell than to remember.
+    return ".".join(
+        [key if key.isascii() and key.isidentifier() else render_key(key) for key in path]
+    )
 
 
 def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int = 0) -> str:
