@@ -239,6 +239,71 @@ def test_a_large_namespace_is_kept_in_several_files_and_a_put_touches_one(
     assert get(fresh, NS, "big").value == {"text": "z" * 8_000}
 
 
+def sizes(folder):
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def test_single_puts_fill_small_files_and_a_batch_fills_larger_ones(store, tmp_path):
+    folder = tmp_path / "m/alice/items"
+    for number in range(300):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert max(sizes(folder).values()) < writes.SMALL + 1_000
+    assert len(sizes(folder)) == 3
+    bulk = ("alice", "bulk")
+    store.run([Put(bulk, f"k{number}", {"text": "x" * 200}) for number in range(1_000)])
+    large = [size for name, size in sizes(folder).items() if name.startswith("bulk")]
+    assert len(large) == 3
+    assert 3 * writes.SMALL < max(large) < 5 * writes.SMALL
+    assert len(found(store, bulk)) == 1_000
+
+
+def test_a_namespace_in_one_large_file_stays_there_and_goes_on_in_another(
+    store, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as before:
+        before.setattr(writes, "SMALL", writes.LARGEST)
+        store.run([Put(NS, f"k{number}", {"text": "x" * 200}) for number in range(600)])
+    folder = tmp_path / "m/alice/items"
+    assert list(sizes(folder)) == ["memories.toml"]
+    old = sizes(folder)["memories.toml"]
+    put(store, NS, "new", {"n": 1})
+    assert sizes(folder)["memories.toml"] == old
+    put(store, NS, "k7", {"n": 7})
+    assert sizes(folder)["memories.toml"] < old
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    for each in (store, fresh):
+        assert get(each, NS, "new").value == {"n": 1}
+        assert get(each, NS, "k7").value == {"n": 7}
+        assert len(found(each, NS)) == 601
+        assert namespaces(each) == [NS]
+
+
+def test_a_file_that_lost_most_of_its_items_takes_new_ones(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(60):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    first = tmp_path / "m/alice/items/memories.toml"
+    known = list(tomllib.loads(first.read_text())["items"])
+    store.run([Put(NS, key, None) for key in known[1:]])
+    for number in range(100, 116):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert len(tomllib.loads(first.read_text())["items"]) > 3
+    assert len(found(store, NS)) == 60 - len(known) + 1 + 16
+
+
+def test_a_namespace_whose_first_file_has_nothing_left_is_listed(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(30):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert namespaces(store) == [NS]
+    first = tomllib.loads((tmp_path / "m/alice/items/memories.toml").read_text())["items"]
+    store.run([Put(NS, key, None) for key in first])
+    while () not in store.catalog("alice")._names:
+        assert namespaces(store) == [NS]
+    store.run([Put(NS, f"k{number}", None) for number in range(30)])
+    assert namespaces(store) == []
+
+
 def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monkeypatch):
     put(store, NS, "k", {"n": 1})
     path = tmp_path / "m/alice/items/memories.toml"

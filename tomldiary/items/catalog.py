@@ -62,6 +62,8 @@ class Catalog:
         self._namespaces: dict[str, Namespace] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._listing: Any = None
+        self._listed: list[str] | None = None
+        """The documents that were there at the last look, unless more is known since."""
         self._folders = [ROOT[:-1]]
         self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
@@ -257,11 +259,13 @@ class Catalog:
         insort(self._numbers.setdefault(base, []), number)
         self._namespaces[base] = namespace
         self._listing = ()
+        self._listed = None
         self._version += 1
 
     def _dropped(self, base: str, number: int) -> None:
         numbers = self._numbers.get(base, [])
         if number in numbers:
+            self._listed = None
             self._numbers[base] = [each for each in numbers if each != number]
             if not self._numbers[base]:
                 del self._numbers[base], self._namespaces[base]
@@ -273,6 +277,9 @@ class Catalog:
         if now is not None and now == self._listing and OPEN.get() is None:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
+        if kinds == self._listed and all(self._namespaces.values()):
+            self._listing = now if now is not None else ()  # documents were changed, none came
+            return
         numbers: dict[str, list[int]] = {}
         for base, number in map(part_of, kinds):
             insort(numbers.setdefault(base, []), number)
@@ -292,6 +299,7 @@ class Catalog:
         # There may be more of them now; what was added since is noticed at the next look.
         is_same = sorted(folders) == self._folders
         self._folders = sorted(folders)
+        self._listed = kinds
         self._listing = now if is_same and now is not None else ()
 
     def _kinds(self) -> list[str]:
