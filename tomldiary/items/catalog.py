@@ -130,7 +130,11 @@ class Catalog:
             or self._snapshot(base, labels, is_listed=True)
             for base, labels in below
         ]
-        parts = [part for each in found for part in each.parts[looked_at]]
+        parts = [
+            part
+            for each in found
+            for part in (each.parts[:1] if names_only and each.is_shown_by_first else each.parts)
+        ]
         found = [each for each in found if not each.is_empty]
         made = _Page(
             self._version,
@@ -157,7 +161,8 @@ class Catalog:
             return None
         if names_only:
             first = before.parts[0]
-            return before if first.is_at(tokens.get(first.kind)) and not first.is_empty else None
+            is_known = before.is_shown_by_first and first.is_at(tokens.get(first.kind))
+            return before if is_known else None
         if len(before.parts) != len(self._numbers.get(base, ())):
             return None
         is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)

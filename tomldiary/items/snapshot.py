@@ -108,6 +108,11 @@ class Snapshot:
         return not self._entries and all(part.is_empty for part in self.parts)
 
     @property
+    def is_shown_by_first(self) -> bool:
+        """Whether its first document alone tells that something is stored there."""
+        return bool(self.parts) and not self.parts[0].is_empty
+
+    @property
     def entries(self) -> Mapping[str, Entry]:
         """Its items by key; the newest, should a hand edit have made two of one key."""
         if self._entries is None:
