@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -119,6 +120,27 @@ def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_pat
     path.write_text("[_meta]\nseq = 1\n")
     while namespaces(store):  # at the latest once nobody can be half way through saving it
         pass
+
+
+def test_a_put_waits_for_an_editor_that_has_written_half_of_the_file(
+    store, diary, tmp_path, monkeypatch
+):
+    for number, key in enumerate("ab"):
+        put(store, NS, key, {"n": number})
+    path = tmp_path / "m/alice/items/memories.toml"
+    text = path.read_text().replace("n = 1", "n = 5")
+    begun, settled = threading.Event(), diary.engine.settled
+    monkeypatch.setattr(diary.engine, "settled", lambda *args: begun.set() or settled(*args))
+    with ThreadPoolExecutor(1) as pool, path.open("w") as editor:
+        half = text.index("[items.b]")
+        editor.write(text[:half])
+        editor.flush()
+        done = pool.submit(put, store, NS, "c", {"n": 3})
+        assert begun.wait(10)
+        editor.write(text[half:])
+        editor.close()
+        done.result(20)
+    assert {key: get(store, NS, key).value["n"] for key in "abc"} == {"a": 0, "b": 5, "c": 3}
 
 
 def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary, tmp_path):

@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tomldiary.errors import DocumentError, InvalidTOML
@@ -58,8 +58,9 @@ _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
-class Change(NamedTuple):
-    """In document `doc`, at character `at`, the text `old` gave way to `new`; both are whole blocks."""
+@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+class Change:
+    """In document `doc`, at character `at`, the text `old` gave way to `new`; both are whole blocks. Never changed."""
 
     doc: str
     at: int
@@ -67,7 +68,7 @@ class Change(NamedTuple):
     new: str
 
 
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True)  # not frozen: see above
 class Record:
     """One transaction as logged; not changed once it is rendered."""
 

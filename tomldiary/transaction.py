@@ -85,7 +85,7 @@ class Transaction:
         self._edits: dict[str, Edit] = {}
         self._bases: dict[str, Known | None] = {}
         self._seen: dict[str, Known | None] = {}
-        """Documents as just looked at by `documents`."""
+        """Documents as just looked at by `documents`: a commit compares their versions in any case."""
 
     @contextmanager
     def opened(self) -> Generator[None]:
@@ -116,12 +116,13 @@ class Transaction:
 
     def _settled(self, kind: str) -> Known | None:
         known = self._before.get(kind)
-        if known is None and kind in self._seen:
-            known = self._seen.pop(kind)
-            if known is None or not known.is_settling:
-                return known
-            known = None
-        return known or self.engine.settled(self.user, kind, self.patience)
+        if known is not None:
+            return known
+        if kind in self._seen:
+            seen = self._seen.pop(kind)
+            if seen is None or not seen.is_settling:
+                return seen
+        return self.engine.settled(self.user, kind, self.patience)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
