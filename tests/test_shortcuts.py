@@ -26,7 +26,7 @@ from tomldiary.locks import UserLocks
 from tomldiary.preferences import PreferenceRules, Preferences
 from tomldiary.similarity import normalise
 from tomldiary.timeline import Timeline
-from tomldiary.toml import compare, index
+from tomldiary.toml import compare, index, pieces
 from tomldiary.toml.document import Document
 
 TEXT = st.text(
@@ -76,6 +76,8 @@ def test_a_record_in_other_words_is_read_as_well():
 def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monkeypatch):
     monkeypatch.setattr(index, "_MANY", many)  # a document that is large to the quick ways
     monkeypatch.setattr(compare, "_STRIDE", many)
+    for name, value in {"_LITTLE": 100 * many, "_LEAST": 20, "_ONE_IN": 2}.items():
+        monkeypatch.setattr(pieces, name, value)
     choose = random.Random(7)
     document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
     for step in range(60):

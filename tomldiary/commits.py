@@ -9,7 +9,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import Commit, digest, encoded_digest
+from tomldiary.backends.base import Commit
 from tomldiary.errors import Conflict
 from tomldiary.history import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.models import FORMAT_VERSION
@@ -132,7 +132,7 @@ def _numbered(known: Known | None, seq: int) -> Known | None:
     meta = known.document.table(("_meta",)) or {}
     edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
     document = edit.done()
-    return replace(known, document=document, digest=digest(document.text))
+    return replace(known, document=document, digest=document.pieces.fingerprint)
 
 
 def prepare(
@@ -184,7 +184,7 @@ def prepare(
             reserve_ids(edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
-        record.results[kind] = encoded_digest(document.encoded)
+        record.results[kind] = document.pieces.fingerprint
         if base is None:
             old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
         else:
@@ -229,7 +229,7 @@ def _outside_changes(
             saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
         elif base.logged is not None:
             saved.changes.extend(block_changes(kind, base.logged.blocks, base.document.blocks))
-            saved.bases[kind], saved.results[kind] = digest(base.logged.text), base.digest
+            saved.bases[kind], saved.results[kind] = base.logged.pieces.fingerprint, base.digest
             saved.conflicts.extend(base.conflicts)
         elif not base.is_logged:
             # The whole text: history does not know what it was before.

@@ -142,7 +142,8 @@ class Engine(KnownDocuments):
         joined = self._joined(user)
         if joined is not None:
             result = change(joined)
-            joined.contents.append(source.fingerprint())
+            if joined.has_operation:
+                joined.contents.append(source.fingerprint())
             return result
         with self.backend.lock(user, self.lock_timeout if patience is None else patience):
             if epoch is not None and self.backend.epoch(user) != epoch:
@@ -244,6 +245,7 @@ class Engine(KnownDocuments):
             return
         with self.backend.lock(user, self.lock_timeout):
             transaction = self._begin(user, expected)
+            transaction.has_operation = bool(source.operation)
             with transaction.opened():
                 yield transaction
             self._finish(user, transaction, source)
@@ -261,6 +263,7 @@ class Engine(KnownDocuments):
         try:
             await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
             transaction = await worker.run(lambda: self._begin(user, expected))
+            transaction.has_operation = bool(source.operation)
             transaction.task = current_task()
             transaction.worker = worker
             with transaction.opened():

@@ -14,23 +14,23 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.backends.base import Stored, digest
 from tomldiary.erasure_tables import Tables
 from tomldiary.erasure_versions import joined
 from tomldiary.errors import Conflict, DocumentError
 from tomldiary.forgetting import ForgetReceipt
-from tomldiary.history import Change, Record, block_changes, redo
+from tomldiary.history import Change, Record, block_changes, redo, redone
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import look
 from tomldiary.replay import Replay
 from tomldiary.timeline import EMPTY
 from tomldiary.toml.document import Document
+from tomldiary.toml.pieces import Pieces
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from tomldiary.backends.base import Backend, Token
+    from tomldiary.backends.base import Backend, Stored, Token
     from tomldiary.forgetting import Selection
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
@@ -125,24 +125,25 @@ class _Part:
 def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
     at: str | None = None
     old: list[Block] = []
-    old_text = old_digest = ""
+    old_text, old_pieces = "", Pieces.of(b"")
     for number, before, after in replay.steps():
         record = replay.records[number]
         if at != before:
             old = document.blocks(before)
             old_text = joined(old)
-            old_digest = digest(old_text)
+            old_pieces = Pieces.of(old_text.encode())
         new = document.blocks(after)
         new_text = joined(new)
-        new_digest = digest(new_text)
         changes = [change for change in record.changes if change.doc == document.kind]
         if (old_text, new_text) != (before, after):
             changes = block_changes(document.kind, old, new)
             if redo(old_text, replace(record, changes=changes), document.kind) != new_text:
                 changes = [Change(document.kind, 0, old_text, new_text)]
-        base = EMPTY if record.bases[document.kind] == EMPTY else old_digest
-        yield _Part(number, changes, base, new_digest, document.is_touched(before, after))
-        at, old, old_text, old_digest = after, new, new_text, new_digest
+        new_pieces = redone(old_pieces, replace(record, changes=changes), document.kind)
+        base = EMPTY if record.bases[document.kind] == EMPTY else old_pieces.fingerprint
+        result = new_pieces.fingerprint
+        yield _Part(number, changes, base, result, document.is_touched(before, after))
+        at, old, old_text, old_pieces = after, new, new_text, new_pieces
 
 
 def _without(
@@ -234,7 +235,7 @@ def plan(
     for kind, found in known.items():
         if found.logged is not None:
             changes = block_changes(kind, found.logged.blocks, found.document.blocks)
-            saved.bases[kind] = digest(found.logged.text)
+            saved.bases[kind] = found.logged.pieces.fingerprint
             saved.conflicts.extend(found.conflicts)
         elif not found.is_logged:
             changes = [Change(kind, 0, "", found.document.text)]
@@ -299,8 +300,8 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
     edit.put(("_meta",), {**meta, "next_ids": following, "seq": forget.seq}, at_head=True)
     fresh = edit.done()
     forget.changes.extend(block_changes("preferences", document.blocks, fresh.blocks))
-    forget.bases["preferences"] = digest(document.text)
-    forget.results["preferences"] = digest(fresh.text)
+    forget.bases["preferences"] = document.pieces.fingerprint
+    forget.results["preferences"] = fresh.pieces.fingerprint
     erased.texts["preferences"] = fresh.text
 
 

@@ -24,11 +24,12 @@ from zlib import crc32
 
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.models import timestamp
-from tomldiary.toml.compare import changed_spans
+from tomldiary.toml.compare import Span, changed_spans
 from tomldiary.toml.values import render_key, render_text, render_value
 
 if TYPE_CHECKING:
     from tomldiary.toml.lexer import Block
+    from tomldiary.toml.pieces import Pieces
 
 __all__ = [
     "HEADER",
@@ -41,6 +42,7 @@ __all__ = [
     "operation_of",
     "parse_record",
     "redo",
+    "redone",
     "render_record",
     "result_kinds",
     "undo",
@@ -255,10 +257,25 @@ def redo(text: str, record: Record, doc: str) -> str:
             continue
         at = change.at + shift
         if text[at : at + len(change.old)] != change.old:
-            raise DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
+            raise _misfit(record, doc)
         text = text[:at] + change.new + text[at + len(change.old) :]
         shift += len(change.new) - len(change.old)
     return text
+
+
+def redone(text: Pieces, record: Record, doc: str) -> Pieces:
+    """Do what `redo` does; what is not changed is not copied.
+
+    Raises:
+        DocumentError: `text` is not the one the record was based on.
+    """
+    spans = [
+        Span(change.at, change.old, change.new) for change in record.changes if change.doc == doc
+    ]
+    try:
+        return text.changed(spans)
+    except ValueError:
+        raise _misfit(record, doc) from None
 
 
 def undo(text: str, record: Record, doc: str) -> str:
@@ -273,9 +290,13 @@ def undo(text: str, record: Record, doc: str) -> str:
         shift -= len(change.new) - len(change.old)
         at = change.at + shift
         if text[at : at + len(change.new)] != change.new:
-            raise DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
+            raise _misfit(record, doc)
         text = text[:at] + change.old + text[at + len(change.new) :]
     return text
+
+
+def _misfit(record: Record, doc: str) -> DocumentError:
+    return DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
 
 
 def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:

@@ -74,7 +74,7 @@ class KnownDocuments:
         if self.backend.durability == "full":
             return False
         documents = self.cached(user, *kinds)
-        return documents is not None and sum(len(each.text) for each in documents) <= _LITTLE
+        return documents is not None and sum(each.size for each in documents) <= _LITTLE
 
     def load(self, user: str, kind: str) -> Known | None:
         """Return a document with the version it was read at, or None if there is none."""

@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest
+from tomldiary.backends.base import digest, has_digest
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
 from tomldiary.history import redo
 from tomldiary.logging import get_logger
@@ -85,7 +85,6 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         and last.results[kind] == cached.digest
     ):
         return Known(stored.token, cached.document, cached.digest, is_logged=True, is_young=young)
-    text_digest = digest(stored.text)
     try:
         document = Document.parse(stored.text, path=place)
         check_version(document, place)
@@ -96,8 +95,8 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         document, problem = NOTHING, error
     ours = None
     if last is not None and last.results[kind] != EMPTY:
-        if problem is None and last.results[kind] == text_digest:
-            return Known(stored.token, document, text_digest, is_logged=True, is_young=young)
+        if problem is None and has_digest(stored.text, last.results[kind]):
+            return Known(stored.token, document, last.results[kind], is_logged=True, is_young=young)
         ours = _last_logged(timeline, kind, last.results[kind], cached)
     if ours is None or last is None:
         if problem is not None:
@@ -106,7 +105,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         return Known(
             stored.token,
             document,
-            text_digest,
+            digest(stored.text),
             is_logged=False,
             is_settling=is_saved_now,
             is_young=young or is_saved_now,
@@ -124,7 +123,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
         return _unusable(good, emptied(place))
-    return _merged(good, base, document, text_digest)
+    return _merged(good, base, document)
 
 
 def _unusable(good: Known, problem: DocumentError) -> Known:
@@ -132,22 +131,21 @@ def _unusable(good: Known, problem: DocumentError) -> Known:
     return replace(good, problem=problem)
 
 
-def _merged(good: Known, base: Document, saved: Document, saved_digest: str) -> Known:
+def _merged(good: Known, base: Document, saved: Document) -> Known:
     """Return a save with what was written since its base, where `good` is what history ends at."""
     ours = good.document
     merged = merge(base, ours, saved)
     result = merged.document.sharing_blocks_of(ours)
-    result_digest = digest(result.text)
-    if result_digest == good.digest:
+    if has_digest(result.text, good.digest):
         # The save is in history, merged; only the file was not replaced any more.
         return replace(good, is_merged=True)
     return replace(
         good,
         document=result,
-        digest=result_digest,
+        digest=result.pieces.fingerprint,
         is_logged=False,
         logged=ours,
-        is_merged=result_digest != saved_digest,
+        is_merged=result.text != saved.text,
         conflicts=merged.conflicts,
     )
 
@@ -179,7 +177,7 @@ def _last_logged(
     if cached is not None:
         if cached.is_logged and cached.digest == wanted:
             return cached.document
-        if cached.logged is not None and digest(cached.logged.text) == wanted:
+        if cached.logged is not None and has_digest(cached.logged.text, wanted):
             return cached.logged
     try:
         return Document.parse(timeline.text(kind))

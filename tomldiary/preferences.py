@@ -216,8 +216,8 @@ class Preferences:
                 raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
         if text is None:
             raise InvalidValue("a new preference needs text.", where=category)
-        same, count = self.following(
-            category, Catalog, lambda catalog: (catalog.same(text), catalog.count)
+        same, count, highest = self.following(
+            category, Catalog, lambda catalog: (catalog.same(text), catalog.count, catalog.highest)
         )
         if same is not None:
             path, entry = cast("tuple[Any, Any]", self.find(category, same))
@@ -225,7 +225,7 @@ class Preferences:
             return Outcome("merged", category, same, count)
         if count >= self.rules.limit:
             raise LimitReached(category, self.rules.limit)
-        chosen = self._new_id(category, key)
+        chosen = self._new_id(category, key, self._next_number(category, highest))
         entry = {
             "text": text,
             "contexts": contexts,
@@ -285,8 +285,7 @@ class Preferences:
         self._put(path, changed)
         return count
 
-    def _new_id(self, category: str, wanted: str | None) -> str:
-        following = self.next_number(category)
+    def _new_id(self, category: str, wanted: str | None, following: int) -> str:
         if wanted is not None:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
@@ -315,11 +314,14 @@ class Preferences:
 
     def next_number(self, category: str) -> int:
         """Return the number of the next id of our own pattern."""
+        return self._next_number(category, self._highest(category))
+
+    def _next_number(self, category: str, highest: int) -> int:
         marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
         marked: Any = (
             cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0
         )
-        return max(self._highest(category) + 1, marked if isinstance(marked, int) else 0)
+        return max(highest + 1, marked if isinstance(marked, int) else 0)
 
     def reserve(self, category: str, number: int) -> None:
         """Let the next id of our own pattern have at least this number."""
@@ -361,7 +363,7 @@ def entry_to_item(
     Raises:
         pydantic.ValidationError: A field of your own item type has a wrong value.
     """
-    known = {key: value for key, value in entry.items() if not key.startswith("_")}
+    known = {key: value for key, value in entry.items() if key[:1] != "_"}
     known["text"] = entry_text(entry)
     known["contexts"] = _text_list(entry.get("contexts"))
     known["_count"] = entry_count(entry)

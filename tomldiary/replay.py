@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest
+from tomldiary.backends.base import has_digest
 from tomldiary.errors import DocumentError
-from tomldiary.history import redo, undo
+from tomldiary.history import redo, redone, undo
 from tomldiary.timeline import EMPTY
+from tomldiary.toml.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,13 +47,13 @@ class Replay:
                     return None
                 text = newest
                 for number in reversed(chain):
-                    if digest(text) != self.records[number].results[kind]:
+                    if not has_digest(text, self.records[number].results[kind]):
                         return None
                     text = undo(text, self.records[number], kind)
-            after = text
+            after = Pieces.of(text.encode())
             for number in chain:
-                after = redo(after, self.records[number], kind)
-                if digest(after) != self.records[number].results[kind]:
+                after = redone(after, self.records[number], kind)
+                if not after.has_fingerprint(self.records[number].results[kind]):
                     return None
         except DocumentError:
             return None

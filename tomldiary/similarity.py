@@ -42,6 +42,7 @@ Scorer = Callable[[str, str], float]
 # emoji; other punctuation separates words.
 _DROPPED = re.compile(r"[\s!\"$%&'()*,/:;<=>?@\[\\\]^_`{|}~‐-―‘-‟…、。「」！？，：；（）]+")
 _EDGE_DOTS = re.compile(r"(?<!\S)\.+(?=\s|$)|(?<=\S)\.+(?=\s|$)")
+_APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _NEGATIONS = frozenset(
     [
@@ -125,10 +126,16 @@ _NUMBER_WORDS = frozenset(
 @lru_cache(maxsize=65536)
 def normalise(text: str) -> str:
     """Fold case, width and punctuation away; keep words, numbers, symbols and emoji."""
-    folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
-    folded = re.sub(r"(?<=\w)'(?=\w)", "", folded)
+    if text.isascii():
+        folded = text.lower()  # the same for ASCII, and quicker
+    else:
+        folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
+    if "'" in folded:
+        folded = _APOSTROPHE.sub("", folded)
     folded = _DROPPED.sub(" ", folded)
-    return " ".join(_EDGE_DOTS.sub("", folded).split()) or text.strip()
+    if "." in folded:
+        folded = _EDGE_DOTS.sub("", folded)
+    return " ".join(folded.split()) or text.strip()
 
 
 def same_text(left: str, right: str) -> bool:

@@ -78,7 +78,10 @@ class Transaction:
         """Where the blocking calls of the task run that owns the transaction."""
         self.patience: float = 3.0
         """Seconds that it waits for an editor to finish saving a document."""
+        self.has_operation = False
+        """Whether it may be a repetition, which what is asked for tells."""
         self.contents: list[str] = []
+        """What is asked for, if it has an operation."""
         self.seq: int | None = None
         """Its number, once it is committed."""
         self._before: Mapping[str, Known] = before or {}

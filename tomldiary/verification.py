@@ -9,15 +9,15 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest
 from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.segments import damaged, segments
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
-from tomldiary.history import SNAPSHOT, parse_record, redo
+from tomldiary.history import SNAPSHOT, parse_record, redone
 from tomldiary.timeline import EMPTY
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
+from tomldiary.toml.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +30,7 @@ __all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = b"\n]\n"
 """How a whole record ends; an append that was cut off does not end like this."""
+_NOTHING = Pieces.of(b"")
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
@@ -76,7 +77,7 @@ def walk(backend: Backend, user: str) -> Walked:
     # Documents are read first: a transaction is in history before its number is in a document.
     seen = _named_in_documents(backend, user)
     walked = Walked()
-    texts: dict[str, str] = {}
+    texts: dict[str, Pieces] = {}
     for place, data, is_end in _records(backend, user):
         record = _parsed(data)
         if record is None:
@@ -166,7 +167,7 @@ def _parsed(data: bytes) -> Record | None:
 
 def _damaged(
     walked: Walked,
-    texts: dict[str, str],
+    texts: dict[str, Pieces],
     place: str,
     data: bytes,
     seen: dict[str, int],
@@ -202,13 +203,15 @@ def _damaged(
     return Damage(place, seq, f"{name} is not as it was written (checksum).")
 
 
-def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -> Damage | None:
+def _follow(walked: Walked, texts: dict[str, Pieces], record: Record, place: str) -> Damage | None:
     """Redo one whole record."""
     before = walked.newest
     if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
         before = None  # older records were dropped, but not all of their files are gone yet
-        known = {kind: digest(text) for kind, text in texts.items() if text}
-        if any(known.get(kind, wanted) != wanted for kind, wanted in record.results.items()):
+        if any(
+            kind in texts and texts[kind].length and not texts[kind].has_fingerprint(wanted)
+            for kind, wanted in record.results.items()
+        ):
             return Damage(place, record.seq, "the snapshot differs from what the records led to.")
     if before is not None and record.seq != before.seq + 1:
         return Damage(
@@ -218,15 +221,16 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
         )
     for kind, wanted in record.results.items():
         # Nothing can be said about what was changed before the history that is kept begins.
-        base = "" if record.bases[kind] == EMPTY else texts.get(kind)
+        base = _NOTHING if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
-        if base is not None and not is_changed and digest(base) != record.bases[kind]:
+        if base is not None and not is_changed and not base.has_fingerprint(record.bases[kind]):
             # Forgetting emptied the record of a document that could not be looked through.
             texts.pop(kind)
         elif base is not None:
             try:
-                texts[kind] = redo(base, record, kind)
-                leads_there = digest(base) == record.bases[kind] and digest(texts[kind]) == wanted
+                texts[kind] = text = redone(base, record, kind)
+                begins_there = base.has_fingerprint(record.bases[kind])
+                leads_there = begins_there and text.has_fingerprint(wanted)
             except DocumentError:
                 leads_there = False
             if not leads_there:

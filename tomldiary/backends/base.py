@@ -6,11 +6,11 @@ ancestor, which third parties implement; the core reaches it through `six_verbs.
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tomldiary.identifiers import validate_identifier
+from tomldiary.toml.pieces import Pieces, fingerprints
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +26,8 @@ __all__ = [
     "Stored",
     "Token",
     "digest",
-    "encoded_digest",
+    "digests",
+    "has_digest",
     "validate_identifier",
 ]
 
@@ -39,13 +40,18 @@ Durability = Literal["full", "process", "none"]
 
 
 def digest(text: str) -> str:
-    """Fingerprint of a text: the first 128 bits of SHA-256 over its UTF-8, in hex."""
-    return encoded_digest(text.encode())
+    """Fingerprint of a text; see `toml.pieces`."""
+    return Pieces.of(text.encode()).fingerprint
 
 
-def encoded_digest(data: bytes) -> str:
-    """Fingerprint of a text that is encoded already."""
-    return hashlib.sha256(data).hexdigest()[:32]
+def digests(text: str) -> set[str]:
+    """Return all that a text's fingerprint may be: that of a long text was another one once."""
+    return fingerprints(text.encode())
+
+
+def has_digest(text: str, fingerprint: str) -> bool:
+    """Tell whether a fingerprint is one of those of a text."""
+    return Pieces.of(text.encode()).has_fingerprint(fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

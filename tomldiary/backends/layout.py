@@ -12,10 +12,10 @@ import stat
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import encoded_digest
 from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.remembered import let_go_on_forget
+from tomldiary.toml.pieces import Pieces, fingerprints
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +80,7 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
         fingerprint: The content's, if it is known.
     """
     name = kind.replace("%", "%25").replace("/", "%2f")
-    mark = (fingerprint or encoded_digest(data))[:_MARK]
+    mark = (fingerprint or Pieces.of(data).fingerprint)[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
 
 
@@ -95,7 +95,7 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
     found = _STAGED.match(name)
     if found is None:
         return True
-    return int(found[1]) > newest or encoded_digest(data)[:_MARK] == found[2]
+    return int(found[1]) > newest or found[2] in {each[:_MARK] for each in fingerprints(data)}
 
 
 def target_of(staged: str) -> str:

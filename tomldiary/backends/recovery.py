@@ -16,7 +16,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest
+from tomldiary.backends.base import digests
 from tomldiary.backends.exchange import put_in_place, swap
 from tomldiary.backends.files import read_file, sync_folder, write_new
 from tomldiary.backends.layout import is_as_staged, make_parent, target_of
@@ -127,11 +127,11 @@ def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) 
         data: What stands in its file.
     """
     text = data.decode("utf-8", "replace")
-    now = digest(text)
+    now = digests(text)
     for number, record in enumerate(steps):
-        if now == record.results[kind]:
+        if record.results[kind] in now:
             return _redone(text, kind, steps[:number]) if number else None
-    if now == steps[-1].bases[kind]:
+    if steps[-1].bases[kind] in now:
         return _redone(text, kind, steps)
     versions = _versions(folder, kind, steps)
     return versions[-1] if is_torn(data, versions) else None
@@ -204,9 +204,9 @@ def sweep(
         # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
         logged, kind = _logged(folder), target_of(name).removesuffix(".toml")
         is_theirs = is_being_saved(str(folder / name)) or (
-            _digest(found[0]) not in logged and not _is_torn_of_ours(folder, kind, found[0])
+            logged.isdisjoint(_digests(found[0])) and not _is_torn_of_ours(folder, kind, found[0])
         )
-        if is_theirs and _digest(target[0]) in logged:
+        if is_theirs and not logged.isdisjoint(_digests(target[0])):
             swap(str(folder / name), str(folder / target_of(name)))
             sync_folder((folder / target_of(name)).parent)
         elif is_theirs and found[0] != target[0]:
@@ -251,8 +251,8 @@ def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:
     return bool(steps) and is_torn(data, _versions(folder, kind, steps))
 
 
-def _digest(data: bytes) -> str:
-    return digest(data.decode("utf-8", "replace"))
+def _digests(data: bytes) -> set[str]:
+    return digests(data.decode("utf-8", "replace"))
 
 
 def _logged(folder: Path) -> set[str]:

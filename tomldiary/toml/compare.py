@@ -11,12 +11,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Span", "changed_spans", "edited_spans", "shifted_starts", "spliced"]
+__all__ = ["Span", "changed_spans", "edited_spans", "shifted_starts"]
 
 _text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
@@ -47,22 +47,31 @@ def edited_spans(
         aligned -= 1  # what touches the rest is one change with it
     spans: list[Span] = []
     at = number = 0
-    for place in sorted([place for place in rewritten if place < aligned]):
-        before, after = old[place].text, new[place].text
-        if spans and place == number:
-            last = spans[-1]
-            spans[-1] = Span(last.at, last.old + before, last.new + after)
-        else:
-            at = _position(base, place, number, at)
-            spans.append(Span(at, before, after))
-        at += len(before)
-        number = place + 1
+    for first, end in _runs(sorted([place for place in rewritten if place < aligned])):
+        at = _position(base, first, number, at)
+        span = _joined(old[first:end], new[first:end])
+        spans.append(Span(at, span.old, span.new))
+        at += len(span.old)
+        number = end
     if aligned < len(old) or aligned < len(new):
         at = _position(base, aligned, number, at)
         left, right = old[aligned:], new[aligned:]
         rest = [_joined(left, right)] if is_whole else changed_spans(left, right)
         spans += [Span(at + span.at, span.old, span.new) for span in rest]
     return [span for span in spans if span.old != span.new]
+
+
+def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
+    """Yield the first number and the one behind the last of each row of numbers that follow each other."""
+    first = end = -1
+    for place in places:
+        if place != end:
+            if first < end:
+                yield first, end
+            first = place
+        end = place + 1
+    if first < end:
+        yield first, end
 
 
 def _position(document: Document, wanted: int, number: int, at: int) -> int:
@@ -165,19 +174,3 @@ def _common_end(old: list[Block], new: list[Block]) -> int:
 
 def _joined(old: list[Block], new: list[Block]) -> Span:
     return Span(0, "".join(map(_text_of, old)), "".join(map(_text_of, new)))
-
-
-def spliced(base: Document, spans: list[Span]) -> bytes | None:
-    """Return the new version in UTF-8, made from the old one's; None if positions are not those of bytes."""
-    if not base.is_ascii:
-        return None
-    old = memoryview(base.encoded)
-    parts: list[bytes | memoryview] = []
-    end = 0
-    for at, before, after in spans:
-        if not after.isascii():
-            return None
-        parts += (old[end:at], after.encode())
-        end = at + len(before)
-    parts.append(old[end:])
-    return b"".join(parts)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.pieces import Pieces
 from tomldiary.toml.values import render_path, render_value, same_value
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_encoded", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data", "memo",
-        "stamp", "starts",
+        "_has_arrays", "_index", "_last", "_parents", "_pieces", "_text", "blocks", "data", "memo", "stamp",
+        "starts",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +48,7 @@ class Document:
         parents: set[Path] | None = None,
         *,
         has_arrays: bool | None = None,
-        encoded: bytes | None = None,
+        pieces: Pieces | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
         starts: list[int] | None = None,
@@ -59,7 +60,7 @@ class Document:
         self._last = last
         self._parents = parents
         self._has_arrays = has_arrays
-        self._encoded = encoded
+        self._pieces = pieces
         self.memo: dict[Any, Any] = {} if memo is None else memo
         """What others worked out from this version or one before it; they see to it that it fits."""
         self.stamp = stamp or object()
@@ -82,32 +83,30 @@ class Document:
     def text(self) -> str:
         """The document, byte for byte what its blocks hold."""
         if self._text is None:
-            if self._encoded is not None:
-                self._text = self._encoded.decode()
+            if self._pieces is not None:
+                self._text = self._pieces.data.decode()
             else:
                 self._text = "".join([block.text for block in self.blocks])
         return self._text
 
     @property
-    def is_ascii(self) -> bool:
-        """Whether positions in the text are positions in its UTF-8 as well."""
-        if self._text is None and self._encoded is not None:
-            return True  # only what is ASCII is encoded without the text
-        return self.text.isascii()
-
-    @property
     def size(self) -> int:
         """How many characters the text has."""
-        if self._text is None and self._encoded is not None:
-            return len(self._encoded)  # see `is_ascii`
+        if self._text is None and self._pieces is not None:
+            return self._pieces.characters
         return len(self.text)
+
+    @property
+    def pieces(self) -> Pieces:
+        """The text in UTF-8, in pieces that are shared between versions."""
+        if self._pieces is None:
+            self._pieces = Pieces.of(self.text.encode())
+        return self._pieces
 
     @property
     def encoded(self) -> bytes:
         """The text in UTF-8."""
-        if self._encoded is None:
-            self._encoded = self.text.encode()
-        return self._encoded
+        return self.pieces.data
 
     @property
     def index(self) -> Index:
@@ -295,5 +294,9 @@ def find_any(data: Any, path: Path) -> Any:
 
 def find_table(data: Table, path: Path) -> Table | None:
     """Return the table at `path`, or None."""
-    found: Any = find_any(data, path)
+    found: Any = data
+    for key in path:  # as `find_any`, which would be one more call for each of very many look-ups
+        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType]
+            return None
+        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType]

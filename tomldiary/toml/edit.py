@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.blockedit import edit_block, render_block, split_tail
-from tomldiary.toml.compare import edited_spans, shifted_starts, spliced
+from tomldiary.toml.compare import edited_spans, shifted_starts
 from tomldiary.toml.document import Document, Overlay, find_table
-from tomldiary.toml.guards import check_size
+from tomldiary.toml.guards import check_length
 from tomldiary.toml.index import copy_of
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import parse_toml
@@ -33,6 +33,8 @@ class Edit(Overlay):
         self._blocks = list(document.blocks)
         self._rewritten: set[int] = set()
         self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
+        self._recent = 0
+        """Where a block was looked for last; the next one is often looked for behind it."""
         self._index = copy_of(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
@@ -164,12 +166,12 @@ class Edit(Overlay):
             self._last,
             self._parents,
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
-            encoded=spliced(self.base, self.spans),
+            pieces=self.base.pieces.changed(self.spans),
             memo=self.memo,
             stamp=self.stamp,
             starts=shifted_starts(*edited),
         )
-        check_size(document.encoded)
+        check_length(document.pieces.length)
         return document
 
     # Blocks
@@ -184,7 +186,8 @@ class Edit(Overlay):
         after: Path | None = None,
     ) -> None:
         self._check_way(path)
-        holder = self._holder(path[:-1])
+        parent = path[:-1]
+        holder = self._holder(parent)
         rest = path[len(holder.path) :]
         inner = self._own_values(holder)
         if inner is not None and rest[0] in inner:
@@ -194,24 +197,27 @@ class Edit(Overlay):
         ours = text is None
         if text is None:
             text = render_block(path, data, newline=self.newline)
-        anchor = self._blocks[0] if at_head else self._index.get(after or ()) or self._anchor(path)
-        tail_length = anchor.ours[1] if anchor.ours is not None else len(split_tail(anchor.text)[1])
-        body = anchor.text[: len(anchor.text) - tail_length]
-        tail = anchor.text[len(body) :]
+        blocks = self._blocks
+        before = self._index.get(after) if after else None
+        anchor = blocks[0] if at_head else before or self._anchor(path)
+        if anchor.ours is not None:
+            length = len(anchor.text) - anchor.ours[1]
+            body, tail = anchor.text[:length], anchor.text[length:]
+        else:
+            body, tail = split_tail(anchor.text)
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""
         # Most new tables go to the end.
-        at = -1 if self._blocks[-1] is anchor else self._blocks.index(anchor)
-        at %= len(self._blocks)
+        at = len(blocks) - 1 if blocks[-1] is anchor else self._place(anchor)
         marks = (anchor.ours[0], len(gap)) if anchor.ours is not None else None
         self._swap(anchor, Block(anchor.path, body + gap, anchor.is_array, marks), at=at)
-        if at + 1 < len(self._blocks) and not tail:
+        if at + 1 < len(blocks) and not tail:
             tail = self.newline  # something follows directly: keep a distance
         block = Block(path, text + tail, ours=(0, len(tail)) if ours else None)
         self._put_in(at + 1, block)
-        self._index[path] = self._last[path[:-1]] = block
-        if len(path) > 1 and path[:-1] not in self._parents:
+        self._index[path] = self._last[parent] = block
+        if parent and parent not in self._parents:
             self._parents = self._parents | {path[:end] for end in range(1, len(path))}
 
     def _anchor(self, path: Path) -> Block:
@@ -251,7 +257,7 @@ class Edit(Overlay):
         own = {key: value for key, value in new.items() if key not in old}
         text = render_block(path, own, newline=self.newline)
         block = Block(path, text + self.newline, ours=(0, len(self.newline)))
-        self._put_in(self._blocks.index(first), block)
+        self._put_in(self._place(first), block)
         self._index[path] = block
         self._last.setdefault(path[:-1], block)
         self._change_with_subtables(block, old, new)
@@ -282,7 +288,7 @@ class Edit(Overlay):
     def _remove(self, block: Block) -> None:
         body, tail = split_tail(block.text)
         parse_toml(body)  # what is complete by itself ends where the lexer says it ends
-        at = self._blocks.index(block)
+        at = self._place(block)
         before = self._blocks[at - 1]
         kept, gap = split_tail(before.text)
         if gap.strip():
@@ -308,17 +314,28 @@ class Edit(Overlay):
         """Put `new` where `block` stands."""
         if new.text == block.text and new.path == block.path:
             return
-        number = self._blocks.index(block) if at is None else at
+        number = self._place(block) if at is None else at
         self._blocks[number] = new
         self._rewritten.add(number)
         if not block.path:
             return
-        if self._last.get(block.path[:-1]) is block:
-            del self._last[block.path[:-1]]
+        moves = new.path != block.path
+        parent = block.path[:-1]
+        if self._last.get(parent) is block:
+            if moves:
+                del self._last[parent]
             self._last[new.path[:-1]] = new
-        if self._index.get(block.path) is block:
-            del self._index[block.path]
+        if self._index.get(block.path) is block:  # lists of tables are not in it
+            if moves:
+                del self._index[block.path]
             self._index[new.path] = new
+
+    def _place(self, block: Block) -> int:
+        """Return the number of a block."""
+        following = self._recent + 1
+        is_next = following < len(self._blocks) and self._blocks[following] is block
+        self._recent = following if is_next else self._blocks.index(block)
+        return self._recent
 
     def _holder(self, path: Path) -> Block:
         """Return the nearest block at or above `path`; the head if there is none."""

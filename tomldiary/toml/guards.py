@@ -10,7 +10,7 @@ import re
 
 from tomldiary.errors import UnsafeDocument
 
-__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_KEY_PARTS", "check_size", "check_text"]
+__all__ = ["MAX_BYTES", "MAX_DEPTH", "MAX_KEY_PARTS", "check_length", "check_size", "check_text"]
 
 MAX_BYTES = 16 * 1024 * 1024
 """Largest document that is read or written, in bytes of UTF-8."""
@@ -32,16 +32,24 @@ _SKELETON = re.compile(
 )
 
 
-def check_size(text: str | bytes, *, path: str = "") -> None:
-    """Let `text` pass only if it has at most `MAX_BYTES` bytes, in UTF-8 if it is not encoded yet.
+def check_size(text: str, *, path: str = "") -> None:
+    """Let `text` pass only if it has at most `MAX_BYTES` bytes in UTF-8.
 
     Raises:
         UnsafeDocument: It is larger.
     """
     # A character is at most four bytes, so most texts need no encoding to be measured.
-    if isinstance(text, str) and len(text) * 4 > MAX_BYTES:
-        text = text.encode("utf-8", "surrogatepass")
-    if len(text) > MAX_BYTES:
+    if len(text) * 4 > MAX_BYTES:
+        check_length(len(text.encode("utf-8", "surrogatepass")), path=path)
+
+
+def check_length(length: int, *, path: str = "") -> None:
+    """Let a document pass only if it has at most `MAX_BYTES` bytes.
+
+    Raises:
+        UnsafeDocument: It is larger.
+    """
+    if length > MAX_BYTES:
         raise UnsafeDocument(
             f"the document is larger than {MAX_BYTES // 1024} KiB. Split it or remove what is not needed.",
             path=path,

@@ -31,8 +31,18 @@ class BlockIndex(Mapping[tuple[str, ...], "Block"]):
     def copy(self) -> BlockIndex:
         """Return one that can be changed without changing this one."""
         if len(self._changed) * _SHARE > len(self._settled):
-            return BlockIndex(dict(self.items()))
+            return BlockIndex(self._settled_now())
         return BlockIndex(self._settled, dict(self._changed))
+
+    def _settled_now(self) -> dict[tuple[str, ...], Block]:
+        """Return all blocks, in the order of `__iter__`."""
+        found = dict(self._settled)
+        for path, block in self._changed.items():
+            if block is not None:
+                found[path] = block
+            else:
+                found.pop(path, None)
+        return found
 
     def get(self, path: tuple[str, ...], default: Block | None = None) -> Block | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return the block at `path`, or `default`."""
