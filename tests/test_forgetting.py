@@ -692,7 +692,7 @@ def test_caches_and_the_index_let_go_of_it(diary):
     alice.forget(session_id="gone-1")
     assert not [key for key in diary.engine._cache if key[0] == "alice"]
     assert "alice" not in diary.indexes._indexes
-    assert "alice" not in diary.engine.operations._users
+    assert "alice" not in diary.engine.operations._index._users
     assert alice.recall("jazz") == []
     assert "jazz" not in alice.render()
 
