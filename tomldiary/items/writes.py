@@ -119,8 +119,7 @@ class _Target:
     def _is_overfull(self, kind: str, before: int, key: str) -> bool:
         """Tell whether an item that has grown should leave a document that others are in too."""
         grown = self._tx.edit(kind).length((_TABLE, key)) > before
-        is_large = self._sizes[kind] > 1.25 * self._most
-        return grown and is_large and len(self._stored.get(kind, ())) > 1
+        return grown and self._sizes[kind] > 1.25 * LARGEST and len(self._stored.get(kind, ())) > 1
 
     def _roomy(self) -> str:
         """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
