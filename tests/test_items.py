@@ -365,6 +365,16 @@ def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monk
     assert get(store, NS, "k") is None
 
 
+def test_of_two_copies_made_by_hand_the_newer_one_counts(store, tmp_path):
+    put(store, NS, "k", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    copy = tmp_path / "m/alice/items/memories~2.toml"
+    copy.write_text(path.read_text().replace("seq = 1\n", "").replace("n = 1", "n = 2"))
+    path.write_text(path.read_text().replace('_updated = "2', '_updated = "3'))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert store.run([Search(NS)])[0][0].value == {"n": 1}
+
+
 # Names
 
 

@@ -178,7 +178,8 @@ class Catalog:
 
         A writer asks for this guard while it holds that lock; nobody may wait for them the other way round.
         """
-        self._backend.token(self.user, "preferences")
+        if self._tokens(()) is None:  # of no document: that is enough, where there is such a thing
+            self._backend.token(self.user, "preferences")
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""

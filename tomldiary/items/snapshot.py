@@ -118,12 +118,12 @@ class Snapshot:
         if self._entries is None:
             if len(self.parts) == 1:
                 return self.parts[0].entries
+            several = [part.entries for part in self.parts]
             found: dict[str, Entry] = {}
-            for part in self.parts:
-                for key, entry in part.entries.items():
-                    other = found.get(key)
-                    if other is None or entry.updated >= other.updated:
-                        found[key] = entry
+            for entries in several:
+                found.update(entries)
+            if len(found) < sum(map(len, several)):
+                found = _newest_of_each(several)
             self._entries = found
         return self._entries
 
@@ -139,3 +139,14 @@ class Snapshot:
         if self._entries is None and len(self.parts) == 1:
             return self.parts[0].entry(key)
         return self.entries.get(key)
+
+
+def _newest_of_each(several: list[dict[str, Entry]]) -> dict[str, Entry]:
+    """Return entries by key, of two with one key the newer one."""
+    found: dict[str, Entry] = {}
+    for entries in several:
+        for key, entry in entries.items():
+            other = found.get(key)
+            if other is None or entry.updated >= other.updated:
+                found[key] = entry
+    return found
