@@ -20,9 +20,6 @@ ENTRIES = 120
 """The agent forgets one of its entries for each new one, once it has so many."""
 BUFFERS = 6
 PATIENCE = 60.0  # seconds: whoever waits for the other that long gives up
-GLANCE = 0.02
-"""Seconds between seeing that the agent has written and reading what a buffer is made of: what stands in the file
-for the microseconds between an exchange and its way back is gone by then."""
 
 
 def opened(root):
@@ -85,7 +82,6 @@ def editor(root, book, ready, saves, seed):
     last = None
     for number in range(saves):
         wait_for(file, lambda now, last=last: now != last)
-        time.sleep(GLANCE)
         text = file.read_text()
         is_old = number % 3 == 2
         if is_old:

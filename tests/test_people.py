@@ -446,6 +446,35 @@ def test_an_editor_that_goes_on_after_a_save_reverts_nothing_it_saved_before(ali
     assert not any(entry.is_conflict for entry in alice.history(limit=99))
 
 
+def test_an_editor_that_goes_on_from_a_save_that_was_merged_reverts_nothing(alice, file):
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text)
+    buffer = file.read_text()
+    alice.upsert_preference("goals", "rest")  # what is saved now is merged
+    mine = '\n[preferences.goals.{0}]\ntext = "{0}"\n'
+    buffer = buffer.replace('"tea"', '"green tea"') + mine.format("one") + mine.format("two")
+    start = buffer.index("[preferences.likes.pref003]")
+    buffer = buffer[:start] + buffer[buffer.index("[preferences.goals.one]") :]
+    file.write_text(buffer)
+    age(file)
+    alice.upsert_preference("likes", "black tea", id="pref001")  # it has seen all of that
+    alice.forget_preference("goals", "one")
+    alice.upsert_preference("likes", "oat milk", id="pref003")
+    buffer = buffer.replace('"coffee"', '"decaf"').replace('"two"', '"two"  # later')
+    file.write_text(buffer)
+    age(file)
+    assert texts(alice) == ["black tea", "decaf", "oat milk"]
+    assert sorted(texts(alice, "goals")) == ["rest", "two"]
+    alice.upsert_preference("goals", "run")
+    assert texts(alice) == ["black tea", "decaf", "oat milk"]
+    assert '"two"  # later\n' in file.read_text()
+    assert not any(entry.is_conflict for entry in alice.history(limit=99))
+    # What it changes once more is meant, whatever the others have done.
+    file.write_text(buffer.replace('"green tea"', '"white tea"'))
+    age(file)
+    assert texts(alice) == ["white tea", "decaf", "oat milk"]
+
+
 def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
@@ -484,6 +513,38 @@ def test_what_a_block_wrote_is_in_history_where_a_person_was_quicker(alice, file
     assert block.after["text"] == "from the block"
     assert (hand.is_conflict, hand.type) == (True, "hand")
     assert verify(alice.diary.engine.backend, "alice") is None
+
+
+@pytest.mark.parametrize("is_broken", [True, False])
+def test_writers_that_take_turns_lose_nothing_where_history_goes_on_without_the_file(
+    tmp_path, monkeypatch, is_broken
+):
+    file = tmp_path / "alice/preferences.toml"
+    one, other = (Diary(tmp_path, agent="rules", durability="process").user("alice") for _ in "ab")
+    one.upsert_preference("likes", "tea")
+    file.write_text(file.read_text().replace('"tea"', '"tea' if is_broken else '"green tea"'))
+    age(file)
+    assert len(texts(one)) == len(texts(other)) == 1
+    if (
+        not is_broken
+    ):  # the save comes to be in history, and what was to be written behind it does not
+        backend, commits = one.diary.engine.backend, []
+        real = backend.commit
+
+        def failing(user, commit):
+            commits.append(commit)
+            if len(commits) == 2:
+                raise BackendError("no space")
+            return real(user, commit)
+
+        monkeypatch.setattr(backend, "commit", failing)
+        with pytest.raises(BackendError):
+            one.upsert_preference("likes", "water")
+    written = ["rum", "gin", "wine", "beer"]
+    for number, each in enumerate(written):
+        (other, one)[number % 2].upsert_preference("likes", each)
+    assert texts(one) == ["tea" if is_broken else "green tea", *written]
+    assert verify(one.diary.engine.backend, "alice") is None
 
 
 class Weighed(PreferenceItem):

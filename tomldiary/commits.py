@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.edit import Edit
     from tomldiary.transaction import Source
 
-__all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_saves"]
+__all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_displaced", "prepare_saves"]
 
 _GLANCE = 0.05  # seconds between two looks for a file that is gone
 
@@ -106,7 +106,9 @@ def prepare_saves(
     if last is None and not any(known):
         return None  # the first thing that is known of this user
     seq = next_sequence(last)
-    changed = {kind: (_numbered(base, seq), edit) for kind, (base, edit) in changed.items()}
+    changed = {
+        kind: (base and _numbered(base, seq), edit) for kind, (base, edit) in changed.items()
+    }
     record = _outside_changes(backend, user, changed, seq, logged, patience)
     if record is None:
         return None
@@ -124,9 +126,29 @@ def prepare_saves(
     return Saves(commit, saves, changed)
 
 
-def _numbered(known: Known | None, seq: int) -> Known | None:
+def prepare_displaced(backend: Backend, kind: str, known: Known, *, is_published: bool) -> Commit:
+    """Return the transaction of a save that does not stand in its document's place any more.
+
+    Args:
+        backend: For history.
+        kind: The document.
+        known: The save with ours merged into it, and the version that stands there.
+        is_published: Whether the merged text takes the place of that, and not only history has it.
+    """
+    seq = next_sequence(backend.last_record(""))
+    edit = known.document.edit()
+    if kind == "preferences" and known.logged is not None:
+        reserve_ids(edit, known.logged)
+    known = _numbered(replace(known, document=edit.done(), is_merged=True), seq)
+    record = Record(seq, "hand", [], {}, {}, actor="hand")
+    _add_save(record, kind, known)
+    contents = {kind: known.document.encoded} if is_published else {}
+    return Commit(contents, {kind: known.token}, [render_record(record)], replaces_save=True)
+
+
+def _numbered(known: Known, seq: int) -> Known:
     """Give a merged text a number of its own: an editor may open it before the next one is there."""
-    if known is None or not known.is_merged:
+    if not known.is_merged:
         return known
     edit = known.document.edit()
     meta = known.document.table(("_meta",)) or {}
@@ -227,15 +249,21 @@ def _outside_changes(
             text = Timeline(backend, user).text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
             saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
-        elif base.logged is not None:
-            saved.changes.extend(block_changes(kind, base.logged.blocks, base.document.blocks))
-            saved.bases[kind], saved.results[kind] = base.logged.pieces.fingerprint, base.digest
-            saved.conflicts.extend(base.conflicts)
-        elif not base.is_logged:
-            # The whole text: history does not know what it was before.
-            saved.changes.append(Change(kind, 0, "", base.document.text))
-            saved.bases[kind], saved.results[kind] = EMPTY, base.digest
+        else:
+            _add_save(saved, kind, base)
     return saved if saved.results else None
+
+
+def _add_save(record: Record, kind: str, known: Known) -> None:
+    """Add to a record what somebody saved since history's end, if anything."""
+    if known.logged is not None:
+        record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))
+        record.bases[kind], record.results[kind] = known.logged.pieces.fingerprint, known.digest
+        record.conflicts.extend(known.conflicts)
+    elif not known.is_logged:
+        # The whole text: history does not know what it was before.
+        record.changes.append(Change(kind, 0, "", known.document.text))
+        record.bases[kind], record.results[kind] = EMPTY, known.digest
 
 
 def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) -> None:

@@ -199,7 +199,7 @@ class Engine(KnownDocuments):
         transaction = Transaction(self, user)
         for kind in self.guards:
             known = self.settled(user, kind)
-            if known is not None and known.logged is not None:
+            if known is not None and self.before_saves(user, kind, known) is not None:
                 transaction.edit(kind)
         changed = transaction.changed()
         if changed:
@@ -304,11 +304,12 @@ class Engine(KnownDocuments):
                 continue
             return
 
-    def undo_edits(self, kind: str, edit: Edit, base: Known | None) -> None:
-        """Put entries back that a person changed since history's end, and must not."""
+    def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
+        """Put entries back that a person changed since we last wrote, and must not."""
         guard = self.guards.get(kind)
-        if guard is not None and base is not None and base.logged is not None:
-            guard(edit, base.logged)
+        before = self.before_saves(user, kind, base) if guard is not None and base else None
+        if guard is not None and before is not None:
+            guard(edit, before)
 
     def done_with(self, user: str, operation: str) -> str | None:
         """Return the fingerprint of what was done under an operation id; None if nothing was."""
@@ -343,7 +344,8 @@ class Engine(KnownDocuments):
                         f"{self.backend.place(user, kind)} was saved once more just now."
                     )
                 self._remember(
-                    (user, kind), replace(known, is_logged=True, logged=None, conflicts=[])
+                    (user, kind),
+                    replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
                 )
         prepared = prepare(
             self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None

@@ -241,10 +241,11 @@ def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema])
     """Return a user's facts as they are now; what a person did to immutable ones does not count."""
     document = engine.document(user, _ROOT)
     known = engine.load(user, _ROOT)
-    if known is None or known.logged is None:
+    before = engine.before_saves(user, _ROOT, known) if known is not None else None
+    if before is None:
         return document
     edit = document.edit()
-    undo_edits(edit, known.logged, schemas)
+    undo_edits(edit, before, schemas)
     return edit.done()
 
 

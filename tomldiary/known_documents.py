@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict
+from tomldiary.bases import before_saves
+from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.forks import renew_after_fork
 from tomldiary.outside import NOTHING, look
 from tomldiary.recent import Recent
 from tomldiary.remembered import let_go
+from tomldiary.timeline import Timeline
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
@@ -76,8 +79,15 @@ class KnownDocuments:
         documents = self.cached(user, *kinds)
         return documents is not None and sum(each.size for each in documents) <= _LITTLE
 
-    def load(self, user: str, kind: str) -> Known | None:
-        """Return a document with the version it was read at, or None if there is none."""
+    def load(self, user: str, kind: str, *, is_written: bool = False) -> Known | None:
+        """Return a document with the version it was read at, or None if there is none.
+
+        Args:
+            user: Whose.
+            kind: Which.
+            is_written: Whether it is to be changed, under the user's lock: nothing may be missed then that others
+                wrote to history alone.
+        """
         key = (user, kind)
         cached = self._cache.get(key)
         token = self.backend.token(user, kind)
@@ -85,7 +95,12 @@ class KnownDocuments:
             if self._cache.pop(key, None) is not None:
                 self._notice_forgetting(user)
             return None
-        if cached is not None and cached.token == token and not cached.is_young:
+        if (
+            cached is not None
+            and cached.token == token
+            and not cached.is_young
+            and (cached.is_plain or not is_written)
+        ):
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
@@ -117,13 +132,20 @@ class KnownDocuments:
             Conflict: Somebody kept saving it for `patience` seconds.
         """
         deadline = time.monotonic() + patience
-        while (known := self.load(user, kind)) is not None and known.is_settling:
+        while (known := self.load(user, kind, is_written=True)) is not None and known.is_settling:
             if time.monotonic() >= deadline:
                 raise Conflict(
                     f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
                 )
             time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
         return known
+
+    def before_saves(self, user: str, kind: str, known: Known) -> Document | None:
+        """Return what a document was before people changed it since we last wrote; None if they did not."""
+        if known.is_saved:
+            with suppress(DocumentError):  # history is damaged, or does not reach back that far
+                return before_saves(Timeline(self.backend, user), kind)
+        return known.logged
 
     def _notice_forgetting(self, user: str) -> bool:
         """Let go of a user's texts where another process has forgotten something since; tell whether it has."""

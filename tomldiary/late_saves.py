@@ -30,7 +30,7 @@ def on_what_was_saved(
             fresh[kind] = None, edit
             continue
         merged, conflicts = rebased(base_of(base), edit.peek(), now.document)
-        engine.undo_edits(kind, merged, now)
+        engine.undo_edits(transaction.user, kind, merged, now)
         fresh[kind] = now, merged
         gives_way = gives_way or bool(conflicts)
     return fresh, gives_way

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
     from tomldiary.toml.edit import Edit
 
-__all__ = ["Merged", "closest", "merge", "rebased"]
+__all__ = ["Merged", "changed_tables", "closest", "merge", "rebased"]
 
 _META = "_meta"
 _BLANK = re.compile(r"\n[ \t\r]*\n")
@@ -40,7 +40,7 @@ def merge(base: Document, ours: Document, theirs: Document) -> Merged:
     """Merge `ours` into `theirs`, both grown from `base`."""
     edit = theirs.edit()
     conflicts: list[str] = []
-    for path in _changed(base, ours):
+    for path in changed_tables(base, ours):
         old, new, now = base.own_values(path), ours.own_values(path), theirs.own_values(path)
         if same_value(now, new):
             continue
@@ -81,7 +81,9 @@ def closest(versions: Sequence[Document], saved: Document) -> Document:
 
     def distance(version: Document) -> tuple[int, int]:
         known = {block.text for block in version.blocks}
-        return len(_changed(version, saved)), sum(block.text not in known for block in saved.blocks)
+        return len(changed_tables(version, saved)), sum(
+            block.text not in known for block in saved.blocks
+        )
 
     return versions[0] if len(versions) == 1 else min(reversed(versions), key=distance)
 
@@ -148,7 +150,7 @@ def _take(
         edit.put(path, {**(theirs.table(path) or {}), **new})
 
 
-def _changed(base: Document, ours: Document) -> list[Path]:
+def changed_tables(base: Document, ours: Document) -> list[Path]:
     """Return the tables that differ, in the order of the documents."""
     paths = dict.fromkeys([*base.index, *ours.index])
     shared = ours.sharing_blocks_of(base).index

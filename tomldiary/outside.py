@@ -11,25 +11,29 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest, has_digest
+from tomldiary.bases import NOTHING, base_of_save
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
-from tomldiary.history import redo
 from tomldiary.logging import get_logger
-from tomldiary.merge import closest, merge
+from tomldiary.merge import merge
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
-from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
-    from tomldiary.history import Record
 
-__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "joined", "look"]
+__all__ = [
+    "Known",
+    "check_version",
+    "emptied",
+    "is_being_saved",
+    "is_blank",
+    "look",
+]
 
 _logger = get_logger(__name__)
 _YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
 _SETTLING = 1.0  # seconds; a file this fresh that lost entries may be half saved
-NOTHING = Document.parse("")
 
 
 @dataclass(slots=True)
@@ -49,12 +53,21 @@ class Known:
     """Whether the document is that save with ours merged into it, and so not what the file holds."""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which that save displaced ours."""
+    is_saved: bool = False
+    """Whether history ends at a person's save, and nobody has looked through it since."""
     problem: DocumentError | None = None
     """Why the file cannot be used; the document is then the last good one."""
     is_settling: bool = False
     """Whether the file looks half saved; the document is then the last good one."""
     is_young: bool = False
     """Whether the file may change again without showing a new version."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file holds what history ends at, which then does not go on without a new version of the file."""
+        return (
+            self.is_logged and self.logged is None and self.problem is None and not self.is_merged
+        )
 
 
 def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known | None) -> Known:
@@ -84,7 +97,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         and last is not None
         and last.results[kind] == cached.digest
     ):
-        return Known(stored.token, cached.document, cached.digest, is_logged=True, is_young=young)
+        return Known(
+            stored.token,
+            cached.document,
+            cached.digest,
+            is_logged=True,
+            is_saved=last.type == "hand",
+            is_young=young,
+        )
     try:
         document = Document.parse(stored.text, path=place)
         check_version(document, place)
@@ -96,7 +116,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     ours = None
     if last is not None and last.results[kind] != EMPTY:
         if problem is None and has_digest(stored.text, last.results[kind]):
-            return Known(stored.token, document, last.results[kind], is_logged=True, is_young=young)
+            return Known(
+                stored.token,
+                document,
+                last.results[kind],
+                is_logged=True,
+                is_saved=last.type == "hand",
+                is_young=young,
+            )
         ours = _last_logged(timeline, kind, last.results[kind], cached)
     if ours is None or last is None:
         if problem is not None:
@@ -110,24 +137,32 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
             is_settling=is_saved_now,
             is_young=young or is_saved_now,
         )
-    good = Known(stored.token, ours, last.results[kind], is_logged=True, is_young=young)
+    good = Known(
+        stored.token,
+        ours,
+        last.results[kind],
+        is_logged=True,
+        is_saved=last.type == "hand",
+        is_young=young,
+    )
     if problem is not None:
-        return _unusable(good, problem)
+        return _unusable(good, problem, cached)
     is_fresh = 0 <= _age(stored.token) < _SETTLING
     if is_fresh and not ours.index.keys() <= document.index.keys():
         return replace(good, is_settling=True, is_young=True)
-    base = _base(timeline, kind, document, ours, last)
+    base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
         return good  # nothing was edited: the file only lags behind history
     if is_being_saved(backend, user, kind):
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
-        return _unusable(good, emptied(place))
+        return _unusable(good, emptied(place), cached)
     return _merged(good, base, document)
 
 
-def _unusable(good: Known, problem: DocumentError) -> Known:
-    _logger.warning("%s", problem)
+def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:
+    if cached is None or cached.problem is None or cached.token != good.token:
+        _logger.warning("%s", problem)  # once for each version of the file
     return replace(good, problem=problem)
 
 
@@ -184,59 +219,6 @@ def _last_logged(
     except DocumentError as error:
         _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
         return None
-
-
-def _base(timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record) -> Document:
-    """Return the version that a person's save grew from."""
-    seq = (saved.table(("_meta",)) or {}).get("seq")
-    current = (ours.table(("_meta",)) or {}).get("seq")
-    if type(seq) is not int or not 0 < seq <= last.seq:
-        return ours
-    if seq == current and last.type != "hand":
-        return ours
-    try:
-        return closest(_versions(timeline, kind, seq), saved)
-    except DocumentError:
-        # Too old to know: then nothing of either side is taken for deleted.
-        return NOTHING
-
-
-def joined(timeline: Timeline, kind: str, older: bytes, newer: bytes) -> str | None:
-    """Return the newer of two saves that history does not know, with what the older one had changed.
-
-    Where both changed a table, the newer one's stands. None if one of them cannot be read, or history cannot.
-    """
-    try:
-        first, second = (Document.parse(decode_utf8(data)) for data in (older, newer))
-        last = timeline.last(kind)
-        if last is None:
-            return None
-        ours = Document.parse(timeline.text(kind))
-        return merge(_base(timeline, kind, first, ours, last), first, second).document.text
-    except DocumentError:
-        return None
-
-
-def _versions(timeline: Timeline, kind: str, seq: int) -> list[Document]:
-    """Return the versions of a document that have the number `seq`, oldest first.
-
-    A save keeps the number of the version it grew from, and the editor may go on from there.
-    """
-    later: list[Record] = []
-    for record in timeline.records():
-        if record.seq <= seq:
-            break
-        if kind in record.results:
-            later.append(record)
-    if any(record.type == "hand" and record.results[kind] == EMPTY for record in later):
-        # The file was removed since: whoever saves it again wants all that is in it.
-        return [NOTHING]
-    texts = [timeline.text(kind, seq)]
-    for record in reversed(later):
-        if record.type != "hand":
-            break
-        texts.append(redo("" if record.bases[kind] == EMPTY else texts[-1], record, kind))
-    return list(map(Document.parse, texts))
 
 
 def _age(token: Token) -> float:

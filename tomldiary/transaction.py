@@ -107,7 +107,7 @@ class Transaction:
         if edit is None:
             base = self._bases[kind] = self._settled(kind)
             edit = Edit(base.document if base is not None else self.engine.template)
-            self.engine.undo_edits(kind, edit, base)
+            self.engine.undo_edits(self.user, kind, edit, base)
             self._edits[kind] = edit
         return edit
 

@@ -2,8 +2,8 @@
 
 A plain rename destroys whatever stands in its way. Where the system can exchange two names at once
 (Linux, `renameat2`), what was displaced can be looked at: if it is not the version the write was based
-on, somebody saved in between, and their file goes back. It is also quicker than a rename on ext4,
-which writes a renamed file to the disk at once.
+on, somebody saved in between, and their save is kept (see `displaced`). It is also quicker than a rename
+on ext4, which writes a renamed file to the disk at once.
 """
 
 from __future__ import annotations
@@ -11,18 +11,16 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.files import file_token, read_file, write_new
+from tomldiary.backends.files import file_token
 from tomldiary.backends.saving import Held
-from tomldiary.errors import BackendError
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
 
-__all__ = ["put_in_place"]
+__all__ = ["identity", "put_in_place", "swap", "take_back"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -34,10 +32,10 @@ _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 def put_in_place(
     temp: str, target: str, expected: FileToken | None, written: FileToken | None = None
 ) -> FileToken | None:
-    """Give `target` the file `temp`, and return its token; None if somebody's save was kept instead.
+    """Give `target` the file `temp`, and return its token; None if somebody's save came in between.
 
     Args:
-        temp: The new version; gone afterwards, or a save that `sweep` merges into one behind it.
+        temp: The new version; gone afterwards, or a save that it has displaced: see `displaced.take_in`.
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
@@ -45,7 +43,7 @@ def put_in_place(
     Raises:
         OSError: Nothing was put in place.
     """
-    ours = _identity(written or file_token(temp))
+    ours = identity(written or file_token(temp))
     if expected is None or _renameat2() is None:
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
@@ -56,7 +54,7 @@ def put_in_place(
             raise
         held = None
     try:
-        if held is None or held.has_writer or _identity(held.token) != _identity(expected):
+        if held is None or held.has_writer or identity(held.token) != identity(expected):
             os.unlink(temp)  # noqa: PTH108 - see above
             return None
         return _exchanged(temp, target, ours, held)
@@ -77,58 +75,38 @@ def _exchanged(
     if not is_exchanged:
         os.replace(temp, target)  # noqa: PTH105 - see above
         return _token_of(target, ours)
-    is_old = _identity(file_token(temp)) == _identity(held.token)
-    if is_old and not held.is_wanted():
+    if identity(file_token(temp)) != identity(held.token):
+        return None  # a save came in between
+    if not held.is_wanted():
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
-    # A save came in between, or whoever begins one waits for the old file: it goes back.
-    _take_back(temp, target, ours, None if is_old else _content(temp))
+    # Whoever begins a save waits for the old file, and must not be left with one that has no name.
+    take_back(temp, target, ours)
     return None
 
 
-def _take_back(
-    temp: str, target: str, ours: tuple[int, int, int] | None, saved: bytes | None
-) -> None:
-    """Give `target` the file again that stands at `temp` now, unless somebody is saving over ours already.
+def take_back(temp: str, target: str, ours: tuple[int, int, int] | None) -> None:
+    """Give `target` the file again that stands at `temp`; ours is removed, what was saved over it stays at `temp`.
 
-    Then both are kept, and whoever has the lock next joins them.
+    Raises:
+        OSError: Nothing was changed.
     """
     try:
-        held = Held(target)
-    except OSError:
-        return
-    try:
-        if held.has_writer or _identity(held.token) != ours:
-            return
         swap(temp, target)
-        if _identity(file_token(temp)) == ours and not held.is_wanted():
+        held = Held(temp)  # under this name nobody else finds it any more
+    except FileNotFoundError:
+        return  # taken away just now, see above
+    try:
+        if identity(held.token) == ours and not held.has_writer and not held.is_wanted():
             os.unlink(temp)  # noqa: PTH108 - paths are strings here
-            if saved is not None:
-                _keep(temp, saved)
-        else:
-            swap(temp, target)
     finally:
         held.let_go()
-
-
-def _content(path: str) -> bytes | None:
-    with suppress(BackendError):  # a link, for instance
-        found = read_file(path)
-        return found[0] if found is not None else None
-    return None
-
-
-def _keep(temp: str, saved: bytes) -> None:
-    """Keep a copy of a save: whoever has read ours meanwhile may put what lacks the save over it."""
-    with suppress(OSError):  # the save itself is in its place
-        write_new(f"{temp}.tmp", saved, sync=False)
-        os.replace(f"{temp}.tmp", temp)  # noqa: PTH105 - paths are strings here
 
 
 def _token_of(target: str, ours: tuple[int, int, int] | None) -> FileToken | None:
     """Return the token of our file; None if somebody has saved right behind us, whose token it is."""
     token = file_token(target)
-    return token if _identity(token) == ours else None
+    return token if identity(token) == ours else None
 
 
 def swap(one: str, two: str) -> bool:
@@ -166,6 +144,6 @@ def _renameat2() -> Any:
     return call
 
 
-def _identity(token: FileToken | None) -> tuple[int, int, int] | None:
+def identity(token: FileToken | None) -> tuple[int, int, int] | None:
     """Return what of a token a rename does not change: all but the change time."""
     return None if token is None else (token[0], token[2], token[3])

@@ -18,6 +18,7 @@ from tomldiary.remembered import let_go_on_forget
 from tomldiary.toml.pieces import Pieces, fingerprints
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 __all__ = [
@@ -30,6 +31,7 @@ __all__ = [
     "is_as_staged",
     "kinds_in",
     "make_parent",
+    "staged_in",
     "staged_name",
     "target_of",
 ]
@@ -46,7 +48,7 @@ _SUFFIX = ".toml"
 _MARK = 8  # digits of a fingerprint that a staged file's name shows
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
-_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.\d+-")
+_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
 
@@ -82,6 +84,16 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
     name = kind.replace("%", "%25").replace("/", "%2f")
     mark = (fingerprint or Pieces.of(data).fingerprint)[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
+
+
+def staged_in(names: Iterable[str]) -> list[str]:
+    """Return the names of staged files among these, in the order of the transactions they belong to."""
+    return sorted((name for name in names if name.startswith(STAGED)), key=_order)
+
+
+def _order(name: str) -> tuple[int, int]:
+    found = _STAGED.match(name)
+    return (int(found[1]), int(found[3])) if found is not None else (0, 0)
 
 
 def is_as_staged(name: str, data: bytes, newest: int) -> bool:

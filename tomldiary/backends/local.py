@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
+from tomldiary.backends.displaced import take_in
 from tomldiary.backends.epochs import Epochs
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import (
@@ -36,20 +37,20 @@ from tomldiary.backends.files import (
 from tomldiary.backends.layout import (
     JOB_NAME,
     JOB_PREFIX,
-    STAGED,
     check_parent,
     checked_kind,
     kinds_in,
     make_parent,
+    staged_in,
     staged_name,
 )
 from tomldiary.backends.names import DurableNames, user_of
 from tomldiary.backends.pruning import drop_superseded, prune
 from tomldiary.backends.recovery import (
+    is_left_over,
     is_older_than_the_system,
     roll_forward,
     stored_together,
-    sweep,
     window_records,
 )
 from tomldiary.backends.saving import is_being_saved
@@ -211,7 +212,17 @@ class LocalBackend(UserFolders, AsyncVerbs):
         return self._locks.hold(user, timeout, self._recover)
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
-        """Store a transaction; the caller holds the user's lock."""
+        """Store a transaction, and the saves that it has displaced behind it; the caller holds the user's lock."""
+        tokens, displaced = self._stored(user, commit)
+        if displaced:
+            try:
+                take_in(self.folder(user), displaced, partial(self._stored, user))
+            except (OSError, DiaryError) as error:
+                _logger.warning("a person's save is merged by the next write only: %s", error)
+        return tokens
+
+    def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
+        """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
         folder = str(self.folder(user))
         seq = next_sequence(commit.records[-1]) - 1
         staged: _Staged = {}
@@ -265,7 +276,13 @@ class LocalBackend(UserFolders, AsyncVerbs):
         }
         tokens = self._publish(user, folder, staged, commit.expected, new)
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
-        return tokens
+        if len(tokens) == len(staged):
+            return tokens, []
+        return tokens, [
+            os.path.basename(temp)  # noqa: PTH119 - paths are strings here
+            for temp, _ in staged.values()
+            if os.path.lexists(temp)
+        ]
 
     def _temp_name(
         self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
@@ -365,7 +382,7 @@ class LocalBackend(UserFolders, AsyncVerbs):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        staged = [name for name in names if name.startswith(STAGED)]
+        staged = staged_in(names)
         if not staged and user in self._recovered:
             return
         text = self._tail(user)[1]
@@ -376,10 +393,14 @@ class LocalBackend(UserFolders, AsyncVerbs):
                 records = window_records(folder) if was_cut else [record]
                 records = stored_together(folder, records)
                 roll_forward(folder, records, partial(self._temp_name, str(folder)))
+                staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
+        displaced = [name for name in staged if not is_left_over(folder, name, newest)]
         for name in staged:
-            sweep(folder, name, newest, partial(self._temp_name, str(folder)))
+            if name not in displaced:
+                (folder / name).unlink(missing_ok=True)
+        take_in(folder, displaced, partial(self._stored, user))
         self._recovered.add(user)
 
     def reopen(self, user: str) -> None:

@@ -4,8 +4,7 @@ A commit is in history before its documents are in their places, and a power cut
 document of the last window (see `settling`). So a document is one of four things: as history says, an older
 version or a torn one (brought forward), or a person's (left for the next look). And a staged file is one of
 four: a document that is in history, the version it took the place of, a document that never came to be in
-history (all three are removed, torn or not), or a save of somebody's that an exchange has displaced (put back,
-and merged by the next look, or, if they have saved once more since, merged into that).
+history (all three are removed, torn or not), or a save of somebody's that an exchange has displaced (see `displaced`).
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digests
-from tomldiary.backends.exchange import put_in_place, swap
+from tomldiary.backends.displaced import history_of
+from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import read_file, sync_folder, write_new
 from tomldiary.backends.layout import is_as_staged, make_parent, target_of
 from tomldiary.backends.saving import is_being_saved
@@ -26,24 +26,23 @@ from tomldiary.backends.settling import window
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, parse_record, redo
 from tomldiary.logging import get_logger
-from tomldiary.timeline import EMPTY, Timeline
+from tomldiary.timeline import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
     from pathlib import Path
 
     from tomldiary.history import Record
 
 __all__ = [
+    "is_left_over",
     "is_older_than_the_system",
     "roll_forward",
     "stored_together",
-    "sweep",
     "window_records",
 ]
 
 _logger = get_logger(__name__)
-_ATTEMPTS = 3  # somebody who saves all the time is not waited for
 _WRITTEN = re.compile(rb"[^\0]+")
 
 
@@ -143,27 +142,13 @@ def _redone(text: str, kind: str, steps: list[Record]) -> str:
     return text
 
 
-class _History:
-    """A history as `Timeline` reads it, below the lock that opening the user takes."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def records(self, _user: str) -> Iterator[str]:
-        return read_records(self._folder / "history")
-
-
-def _timeline(folder: Path) -> Timeline:
-    return Timeline(_History(folder), "")  # pyright: ignore[reportArgumentType] - all it asks for
-
-
 def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
     """Return what a document was before these records, newest first, and after each; none if nobody knows."""
     try:
         first = steps[-1]
         text = ""
         if first.bases[kind] != EMPTY:
-            text = _timeline(folder).text(kind, first.seq - 1)
+            text = history_of(folder).text(kind, first.seq - 1)
         found = [text]
         for record in reversed(steps):
             text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
@@ -185,55 +170,28 @@ def _is_part(data: bytes, whole: bytes) -> bool:
     )
 
 
-def sweep(
-    folder: Path, name: str, newest: int, staged_as: Callable[[str, bytes, int], str]
-) -> None:
-    """Remove a staged file, unless it is a person's save that an exchange put there.
+def is_left_over(folder: Path, name: str, newest: int) -> bool:
+    """Tell whether a staged file is to be removed, and no save that an exchange put there.
 
     Args:
         folder: The user's.
         name: The staged file's.
-        newest: Number of the last transaction in history.
-        staged_as: Returns a new path to stage a document at, by kind, content and transaction.
+        newest: Number of the last transaction in history, before anything was put right.
 
     Raises:
-        OSError, BackendError: The file may still be there.
+        BackendError: It cannot be read.
     """
-    found, target = read_file(folder / name), read_file(folder / target_of(name))
-    if found is not None and target is not None and not is_as_staged(name, found[0], newest):
-        # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
-        logged, kind = _logged(folder), target_of(name).removesuffix(".toml")
-        is_theirs = is_being_saved(str(folder / name)) or (
-            logged.isdisjoint(_digests(found[0])) and not _is_torn_of_ours(folder, kind, found[0])
-        )
-        if is_theirs and not logged.isdisjoint(_digests(target[0])):
-            swap(str(folder / name), str(folder / target_of(name)))
-            sync_folder((folder / target_of(name)).parent)
-        elif is_theirs and found[0] != target[0]:
-            _join(folder, kind, found[0], newest, staged_as)
-    (folder / name).unlink(missing_ok=True)
-
-
-def _join(
-    folder: Path,
-    kind: str,
-    older: bytes,
-    newest: int,
-    staged_as: Callable[[str, bytes, int], str],
-) -> None:
-    """Merge a save into the one behind it, which was made before history knew of either."""
-    from tomldiary.outside import joined  # noqa: PLC0415 - hardly ever needed, and it needs us
-
-    target = folder / f"{kind}.toml"
-    for _ in range(_ATTEMPTS):
-        newer = read_file(target)
-        text = newer and joined(_timeline(folder), kind, older, newer[0])
-        if not newer or not text:
-            return  # one of the two cannot be read: the newer one stands, as it would have without us
-        temp = _stage(kind, text.encode("utf-8"), newest, staged_as)
-        if put_in_place(temp, str(target), newer[1]) is not None:
-            sync_folder(target.parent)
-            return
+    path = folder / name
+    if is_being_saved(str(path)) or not path.is_file() or path.is_symlink():
+        return False
+    found = read_file(path)
+    if found is None or is_as_staged(name, found[0], newest):
+        return True
+    # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
+    kind = target_of(name).removesuffix(".toml")
+    return not _logged(folder).isdisjoint(_digests(found[0])) or _is_torn_of_ours(
+        folder, kind, found[0]
+    )
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import read_file, write_new
 from tomldiary.backends.segments import read_records
-from tomldiary.errors import InvalidTOML
+from tomldiary.errors import Conflict, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, result_kinds
 
 if TYPE_CHECKING:
@@ -103,4 +103,5 @@ def _write_again(path: Path, staged_as: Callable[[str, bytes], str], kind: str) 
         raise FileNotFoundError(path)
     temp = staged_as(kind, found[0])
     write_new(temp, found[0], sync=True)
-    put_in_place(temp, str(path), found[1])
+    if put_in_place(temp, str(path), found[1]) is None and os.path.exists(temp):  # noqa: PTH110 - see above
+        raise Conflict(f"{path} was saved by somebody just now.")
