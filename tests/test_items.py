@@ -9,6 +9,7 @@ import os
 import random
 import threading
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 
 import pytest
@@ -121,6 +122,27 @@ def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_pat
         pass
 
 
+def test_a_put_waits_for_an_editor_that_has_written_half_of_the_file(
+    store, diary, tmp_path, monkeypatch
+):
+    for number, key in enumerate("ab"):
+        put(store, NS, key, {"n": number})
+    path = tmp_path / "m/alice/items/memories.toml"
+    text = path.read_text().replace("n = 1", "n = 5")
+    begun, settled = threading.Event(), diary.engine.settled
+    monkeypatch.setattr(diary.engine, "settled", lambda *args: begun.set() or settled(*args))
+    with ThreadPoolExecutor(1) as pool, path.open("w") as editor:
+        half = text.index("[items.b]")
+        editor.write(text[:half])
+        editor.flush()
+        done = pool.submit(put, store, NS, "c", {"n": 3})
+        assert begun.wait(10)
+        editor.write(text[half:])
+        editor.close()
+        done.result(20)
+    assert {key: get(store, NS, key).value["n"] for key in "abc"} == {"a": 0, "b": 5, "c": 3}
+
+
 def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary, tmp_path):
     put(store, NS, "a", {"n": 1})
     folder = tmp_path / "m/alice"
@@ -140,7 +162,7 @@ def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary,
 def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
     other = ItemStore(Diary(tmp_path / "m", durability="process"))
     put(store, NS, "a", {"n": 1})
-    while () not in store.catalog("alice")._pages:  # what is remembered of a listing
+    while () not in store.catalog("alice")._names:  # what is remembered of a listing
         assert namespaces(store) == [NS]
     second = ("alice", "second")
     put(other, second, "a", {"n": 1})
@@ -151,7 +173,7 @@ def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
 
 def test_what_a_transaction_took_back_is_not_listed_and_keeps_nothing_from_being(store, diary):
     put(store, NS, "a", {"n": 1})
-    while () not in store.catalog("alice")._pages:
+    while () not in store.catalog("alice")._names:
         namespaces(store)
     with contextlib.suppress(KeyError), diary.user("alice").transaction():
         put(store, ("alice", "gone"), "k", {"n": 1})
@@ -208,6 +230,32 @@ def test_a_transaction_and_its_reads_include_items(store, diary):
     assert alice.last_transaction() == 1
 
 
+def test_a_namespace_that_a_transaction_took_back_is_forgotten_by_the_next_listing(store, diary):
+    put(store, NS, "a", {"n": 1})
+    catalog = store.catalog("alice")
+    while not (catalog._listing and catalog._listed):  # until the folder's time is trusted
+        assert namespaces(store) == [NS]
+    with contextlib.suppress(KeyError), diary.user("alice").transaction():
+        put(store, ("alice", "gone"), "k", {"n": 1})
+        put(store, ("alice", "gone"), "l", {"n": 1})
+        raise KeyError
+    assert namespaces(store) == [NS]
+    assert list(catalog._numbers) == ["items/memories"]
+
+
+def test_a_file_that_was_away_for_a_moment_is_listed_again(store, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    catalog = store.catalog("alice")
+    while not (catalog._listing and catalog._listed):
+        assert namespaces(store) == [NS]
+    path = tmp_path / "m/alice/items/memories.toml"
+    path.rename(tmp_path / "aside")
+    assert get(store, NS, "a") is None
+    (tmp_path / "aside").rename(path)
+    assert namespaces(store) == [NS]
+    assert found(store, ("alice",)) == ["a"]
+
+
 # Parts
 
 
@@ -239,6 +287,72 @@ def test_a_large_namespace_is_kept_in_several_files_and_a_put_touches_one(
     assert get(fresh, NS, "big").value == {"text": "z" * 8_000}
 
 
+def sizes(folder):
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def test_single_puts_fill_small_files_and_a_batch_fills_larger_ones(store, tmp_path):
+    folder = tmp_path / "m/alice/items"
+    for number in range(300):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert max(sizes(folder).values()) < writes.SMALL + 1_000
+    assert len(sizes(folder)) == 3
+    bulk = ("alice", "bulk")
+    store.run([Put(bulk, f"k{number}", {"text": "x" * 200}) for number in range(1_000)])
+    large = [size for name, size in sizes(folder).items() if name.startswith("bulk")]
+    assert len(large) == 3
+    assert 3 * writes.SMALL < max(large) < 5 * writes.SMALL
+    assert len(found(store, bulk)) == 1_000
+
+
+def test_a_namespace_in_one_large_file_stays_there_and_goes_on_in_another(
+    store, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as before:
+        before.setattr(writes, "SMALL", writes.LARGEST)
+        store.run([Put(NS, f"k{number}", {"text": "x" * 200}) for number in range(600)])
+    folder = tmp_path / "m/alice/items"
+    assert list(sizes(folder)) == ["memories.toml"]
+    old = sizes(folder)["memories.toml"]
+    put(store, NS, "new", {"n": 1})
+    assert sizes(folder)["memories.toml"] == old
+    put(store, NS, "k7", {"n": 7})
+    assert sizes(folder)["memories.toml"] < old
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    for each in (store, fresh):
+        assert get(each, NS, "new").value == {"n": 1}
+        assert get(each, NS, "k7").value == {"n": 7}
+        assert len(found(each, NS)) == 601
+        assert namespaces(each) == [NS]
+
+
+def test_a_file_that_lost_most_of_its_items_takes_new_ones(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(60):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    first = tmp_path / "m/alice/items/memories.toml"
+    known = list(tomllib.loads(first.read_text())["items"])
+    store.run([Put(NS, key, None) for key in known[1:]])
+    for number in range(100, 116):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert len(tomllib.loads(first.read_text())["items"]) > 3
+    assert len(found(store, NS)) == 60 - len(known) + 1 + 16
+
+
+def test_a_namespace_whose_first_file_has_nothing_left_is_listed(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(30):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert namespaces(store) == [NS]
+    first = tomllib.loads((tmp_path / "m/alice/items/memories.toml").read_text())["items"]
+    store.run([Put(NS, key, None) for key in first])
+    store.catalog("alice")._names.clear()
+    while () not in store.catalog("alice")._names:  # what is remembered of a listing
+        assert namespaces(store) == [NS]
+    store.run([Put(NS, f"k{number}", None) for number in range(30)])
+    assert namespaces(store) == []
+
+
 def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monkeypatch):
     put(store, NS, "k", {"n": 1})
     path = tmp_path / "m/alice/items/memories.toml"
@@ -249,6 +363,16 @@ def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monk
     assert get(store, NS, "k").value == {"n": 3}
     put(store, NS, "k", None)
     assert get(store, NS, "k") is None
+
+
+def test_of_two_copies_made_by_hand_the_newer_one_counts(store, tmp_path):
+    put(store, NS, "k", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    copy = tmp_path / "m/alice/items/memories~2.toml"
+    copy.write_text(path.read_text().replace("seq = 1\n", "").replace("n = 1", "n = 2"))
+    path.write_text(path.read_text().replace('_updated = "2', '_updated = "3'))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert store.run([Search(NS)])[0][0].value == {"n": 1}
 
 
 # Names

@@ -53,3 +53,29 @@ def test_new_documents_do_not_have_history_looked_through(diary, monkeypatch):
         put(diary, f"items/k{number}")
     assert looked == []
     assert types(diary) == ["put"] * 6
+
+
+def test_what_this_process_writes_is_known_without_reading_it_back(diary, tmp_path, monkeypatch):
+    put(diary, "items/a")
+    put(diary, "items/b")
+    read = []
+    backend = diary.engine.backend
+    records = backend.records
+    monkeypatch.setattr(backend, "records", lambda user: read.append(user) or records(user))
+    for number in range(5):
+        put(diary, f"items/k{number}")
+    assert read == []
+    (tmp_path / "m/alice/items/k1.toml").unlink()
+    put(diary, "items/k1", 2)
+    assert types(diary)[-2:] == ["hand", "put"]
+
+
+def test_what_another_process_wrote_in_between_is_read(diary, tmp_path):
+    put(diary, "items/a")
+    put(diary, "items/b")
+    other = Diary(tmp_path / "m", agent="rules", durability="process")
+    put(other, "items/theirs")
+    put(diary, "items/a", 2)  # behind theirs, and not all that is new
+    (tmp_path / "m/alice/items/theirs.toml").unlink()
+    put(diary, "items/theirs", 2)
+    assert types(diary)[-2:] == ["hand", "put"]

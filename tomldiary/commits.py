@@ -46,6 +46,11 @@ class Prepared:
     broken: dict[str, Known]
     """Documents whose files do not parse: they are never overwritten, and catch up once they do."""
 
+    @property
+    def seqs(self) -> range:
+        """The numbers of its transactions; `seq` is the last one's."""
+        return range(self.seq - len(self.commit.records) + 1, self.seq + 1)
+
     def known(self, tokens: Mapping[str, Token]) -> Iterator[tuple[str, Known | None]]:
         """Yield what is known of each document now that it is stored; None where a save came in between."""
         for kind, document in self.documents.items():

@@ -54,6 +54,13 @@ class HistoryIndex(Generic[V]):
         with self._guard:
             self._users.pop(user, None)
 
+    def note(self, user: str, seqs: range, found: Mapping[str, V]) -> None:
+        """Take over what transactions say that were just stored; the caller holds the user's lock."""
+        known = self._users.get(user)
+        if known is not None and known.seq == seqs.start - 1:
+            known.found.update(found)
+            known.seq = seqs.stop - 1
+
     def of(self, user: str) -> Mapping[str, V]:
         """Return what a user's history says; the caller holds the user's lock.
 

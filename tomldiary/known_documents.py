@@ -17,6 +17,8 @@ from tomldiary.timeline import Timeline
 from tomldiary.transaction import OPEN
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from tomldiary.backends.base import Backend
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
@@ -108,6 +110,20 @@ class KnownDocuments:
         fresh = look(self.backend, user, kind, stored, cached)
         self._remember(key, fresh)
         return fresh
+
+    def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
+        """Return documents like `load`, in one look at all of them where the backend has such a thing."""
+        look = getattr(self.backend, "tokens", None)
+        if look is None:
+            return [self.load(user, kind) for kind in kinds]
+        found: list[Known | None] = []
+        for kind, token in zip(kinds, look(user, kinds), strict=True):
+            cached = self._cache.get((user, kind))
+            if token is None if cached is None else (cached.token == token and not cached.is_young):
+                found.append(cached)
+            else:
+                found.append(self.load(user, kind))
+        return found
 
     def settled(self, user: str, kind: str, patience: float = _PATIENCE) -> Known | None:
         """Return a document like `load`, once nobody's editor is half way through saving it.

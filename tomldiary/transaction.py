@@ -21,7 +21,7 @@ from tomldiary.outside import NOTHING
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Generator, Mapping, Sequence
 
     from tomldiary.engine import Engine
     from tomldiary.outside import Known
@@ -87,6 +87,8 @@ class Transaction:
         self._before: Mapping[str, Known] = before or {}
         self._edits: dict[str, Edit] = {}
         self._bases: dict[str, Known | None] = {}
+        self._seen: dict[str, Known | None] = {}
+        """Documents as just looked at by `documents`: a commit compares their versions in any case."""
 
     @contextmanager
     def opened(self) -> Generator[None]:
@@ -117,7 +119,13 @@ class Transaction:
 
     def _settled(self, kind: str) -> Known | None:
         known = self._before.get(kind)
-        return known or self.engine.settled(self.user, kind, self.patience)
+        if known is not None:
+            return known
+        if kind in self._seen:
+            seen = self._seen.pop(kind)
+            if seen is None or not seen.is_settling:
+                return seen
+        return self.engine.settled(self.user, kind, self.patience)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
@@ -125,6 +133,15 @@ class Transaction:
         if edit is None:
             return base_of(self._before.get(kind) or self.engine.load(self.user, kind))
         return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
+
+    def documents(self, kinds: Sequence[str]) -> list[Document]:
+        """Return documents like `document`, some of which are going to be changed at once."""
+        others = [kind for kind in kinds if kind not in self._edits and kind not in self._before]
+        self._seen = dict(zip(others, self.engine.load_all(self.user, others), strict=True))
+        return [
+            base_of(self._seen[kind]) if kind in self._seen else self.document(kind)
+            for kind in kinds
+        ]
 
     def kinds(self) -> list[str]:
         """Return the documents that were asked for to be changed."""

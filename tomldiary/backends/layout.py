@@ -153,12 +153,12 @@ def make_parent(folder: str, kind: str, *, sync: bool) -> None:
     Raises:
         BackendError: One of them is a link.
     """
-    check_parent(folder, kind)
-    make_folder(f"{folder}/{kind}".rpartition("/")[0], sync=sync)
+    if not check_parent(folder, kind):
+        make_folder(f"{folder}/{kind}".rpartition("/")[0], sync=sync)
 
 
-def check_parent(folder: str, kind: str) -> None:
-    """See that none of the folders a document is in leads elsewhere.
+def check_parent(folder: str, kind: str) -> bool:
+    """See that none of the folders a document is in leads elsewhere; False if one is missing.
 
     Raises:
         BackendError: One of them is a link.
@@ -169,6 +169,7 @@ def check_parent(folder: str, kind: str) -> None:
         try:
             mode = os.lstat(place).st_mode
         except FileNotFoundError:
-            return
+            return False
         if stat.S_ISLNK(mode):
             raise BackendError(f"{place}: is a link. Nothing was changed. Put a folder there.")
+    return True

@@ -36,7 +36,7 @@ _logger = get_logger(__name__)
 
 @dataclass(slots=True)
 class _Page:
-    """The namespaces below one prefix that hold something, in their order, and all documents looked at.
+    """The namespaces below one prefix that hold something, in their order, and the documents looked at.
 
     It holds no snapshot, so that a page nobody asks for again keeps no old version of a document.
     """
@@ -62,10 +62,14 @@ class Catalog:
         self._namespaces: dict[str, Namespace] = {}
         self._snapshots: dict[str, Snapshot] = {}
         self._listing: Any = None
+        self._listed: list[str] | None = None
+        """The documents that were there at the last look, unless more is known since."""
         self._folders = [ROOT[:-1]]
         self._sorted: list[tuple[Namespace, str]] = []
         self._version = 0
         self._pages: dict[Namespace, _Page] = {}
+        self._names: dict[Namespace, _Page] = {}
+        """The same for names alone, of which the first document with an item tells that there is one."""
         self._replaces = bool(getattr(engine.backend, "replaces_files", False))
         self.renew()
         renew_after_fork(self)
@@ -102,7 +106,8 @@ class Catalog:
 
     def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
         self._list()
-        page = self._pages.get(prefix)
+        pages = self._names if names_only else self._pages
+        page = pages.get(prefix)
         started = time.monotonic()
         joined = self._joined()
         if page is not None and page.version == self._version:
@@ -115,13 +120,21 @@ class Catalog:
         size = len(prefix)
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
         numbers = self._numbers
-        kinds = [part_name(base, each) for base, _ in below for each in numbers.get(base, ())]
+        looked_at = slice(1 if names_only else None)
+        kinds = [
+            part_name(base, each) for base, _ in below for each in numbers.get(base, ())[looked_at]
+        ]
         tokens = self._tokens(kinds) if joined is None else None
         found = [
-            self._unchanged(base, tokens) or self._snapshot(base, labels, is_listed=True)
+            self._unchanged(base, tokens, names_only=names_only)
+            or self._snapshot(base, labels, is_listed=True)
             for base, labels in below
         ]
-        parts = [part for each in found for part in each.parts]
+        parts = [
+            part
+            for each in found
+            for part in (each.parts[:1] if names_only and each.is_shown_by_first else each.parts)
+        ]
         found = [each for each in found if not each.is_empty]
         made = _Page(
             self._version,
@@ -134,19 +147,23 @@ class Catalog:
         if joined is None and all(
             part.known is not None and not part.known.is_young for part in parts
         ):
-            if len(self._pages) >= _PAGES:
-                self._pages.clear()
-            self._pages[prefix] = made
+            if len(pages) >= _PAGES:
+                pages.clear()
+            pages[prefix] = made
         return made
 
-    def _unchanged(self, base: str, tokens: Mapping[str, Any] | None) -> Snapshot | None:
+    def _unchanged(
+        self, base: str, tokens: Mapping[str, Any] | None, *, names_only: bool
+    ) -> Snapshot | None:
         """Return a namespace as it was when last looked at if its documents are still the same."""
         before = self._snapshots.get(base)
-        if (
-            before is None
-            or tokens is None
-            or len(before.parts) != len(self._numbers.get(base, ()))
-        ):
+        if before is None or tokens is None:
+            return None
+        if names_only:
+            first = before.parts[0]
+            is_known = before.is_shown_by_first and first.is_at(tokens.get(first.kind))
+            return before if is_known else None
+        if len(before.parts) != len(self._numbers.get(base, ())):
             return None
         is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
         return before if is_same else None
@@ -161,7 +178,8 @@ class Catalog:
 
         A writer asks for this guard while it holds that lock; nobody may wait for them the other way round.
         """
-        self._backend.token(self.user, "preferences")
+        if self._tokens(()) is None:  # of no document: that is enough, where there is such a thing
+            self._backend.token(self.user, "preferences")
 
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""
@@ -171,6 +189,7 @@ class Catalog:
         for part in before.parts:
             entry = part.entry(key)
             if entry is not None:
+                # A hand edit may have made two of one key.
                 is_only = len(before.parts) == 1 or before.get(key) is entry
                 if is_only and part.is_at(self._backend.token(self.user, part.kind)):
                     return before, entry
@@ -186,20 +205,16 @@ class Catalog:
             if self._listing is None:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
-        if len(numbers) == 1:
-            # It most likely takes the change: then one look at its file is enough.
-            tx.edit(part_name(base, numbers[0]))
-        found = {kind: tx.document(kind) for kind in [part_name(base, each) for each in numbers]}
-        number = numbers[-1] if numbers else 0
         while True:
-            number += 1
-            kind = part_name(base, number)
-            document = tx.document(kind)
-            if not document.data:
+            # Somebody else may have added one behind the last that is known here.
+            number = numbers[-1] + 1 if numbers else 1
+            kinds = [part_name(base, each) for each in (*numbers, number)]
+            found = dict(zip(kinds, tx.documents(kinds), strict=True))
+            if not found[kinds[-1]].data:
                 return {kind: each for kind, each in found.items() if each.data}
             with self._guard:
                 self._add(base, number, namespace)
-            found[kind] = document
+            numbers.append(number)
 
     def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
         """Return a namespace; unless its documents were just listed, the next one is looked for."""
@@ -250,11 +265,13 @@ class Catalog:
         insort(self._numbers.setdefault(base, []), number)
         self._namespaces[base] = namespace
         self._listing = ()
+        self._listed = None
         self._version += 1
 
     def _dropped(self, base: str, number: int) -> None:
         numbers = self._numbers.get(base, [])
         if number in numbers:
+            self._listed = None
             self._numbers[base] = [each for each in numbers if each != number]
             if not self._numbers[base]:
                 del self._numbers[base], self._namespaces[base]
@@ -266,6 +283,9 @@ class Catalog:
         if now is not None and now == self._listing and OPEN.get() is None:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
+        if kinds == self._listed and all(self._namespaces.values()):
+            self._listing = now if now is not None else ()  # documents were changed, none came
+            return
         numbers: dict[str, list[int]] = {}
         for base, number in map(part_of, kinds):
             insort(numbers.setdefault(base, []), number)
@@ -285,6 +305,7 @@ class Catalog:
         # There may be more of them now; what was added since is noticed at the next look.
         is_same = sorted(folders) == self._folders
         self._folders = sorted(folders)
+        self._listed = kinds
         self._listing = now if is_same and now is not None else ()
 
     def _kinds(self) -> list[str]:

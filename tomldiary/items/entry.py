@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
+from functools import lru_cache
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -52,9 +53,14 @@ def moment(micros: int) -> datetime:
 
 def written(micros: int) -> str:
     """Return microseconds since 1970 as it is written in a file."""
-    found = moment(micros)
-    # Without being told how many digits it is quicker, and leaves them out only where all are zero.
-    return found.isoformat() if found.microsecond else found.isoformat(timespec="microseconds")
+    seconds, rest = divmod(micros, 1_000_000)
+    return f"{_second(seconds)}.{rest:06d}+00:00"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    """Return a second since 1970 as it is written, without its zone: many items are put in one."""
+    return (_EPOCH + timedelta(seconds=seconds)).replace(tzinfo=None).isoformat()
 
 
 def _micros(text: Any) -> int | None:

@@ -108,17 +108,22 @@ class Snapshot:
         return not self._entries and all(part.is_empty for part in self.parts)
 
     @property
+    def is_shown_by_first(self) -> bool:
+        """Whether its first document alone tells that something is stored there."""
+        return bool(self.parts) and not self.parts[0].is_empty
+
+    @property
     def entries(self) -> Mapping[str, Entry]:
         """Its items by key; the newest, should a hand edit have made two of one key."""
         if self._entries is None:
             if len(self.parts) == 1:
                 return self.parts[0].entries
+            several = [part.entries for part in self.parts]
             found: dict[str, Entry] = {}
-            for part in self.parts:
-                for key, entry in part.entries.items():
-                    other = found.get(key)
-                    if other is None or entry.updated >= other.updated:
-                        found[key] = entry
+            for entries in several:
+                found.update(entries)
+            if len(found) < sum(map(len, several)):
+                found = _newest_of_each(several)
             self._entries = found
         return self._entries
 
@@ -134,3 +139,14 @@ class Snapshot:
         if self._entries is None and len(self.parts) == 1:
             return self.parts[0].entry(key)
         return self.entries.get(key)
+
+
+def _newest_of_each(several: list[dict[str, Entry]]) -> dict[str, Entry]:
+    """Return entries by key, of two with one key the newer one."""
+    found: dict[str, Entry] = {}
+    for entries in several:
+        for key, entry in entries.items():
+            other = found.get(key)
+            if other is None or entry.updated >= other.updated:
+                found[key] = entry
+    return found

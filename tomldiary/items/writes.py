@@ -9,6 +9,7 @@ from tomldiary.items.naming import kind_of, part_name, part_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from collections.abc import Set as AbstractSet
     from typing import Any
 
     from tomldiary.items.catalog import Catalog
@@ -20,8 +21,15 @@ if TYPE_CHECKING:
 
 __all__ = ["LARGEST", "apply_puts", "remove_items"]
 
+SMALL = 32 * 1024
 LARGEST = 256 * 1024
-"""Characters from which on a document takes no new item; the next one goes to another document."""
+"""Characters from which on a document takes no new item, at the least and at the most.
+
+A put writes the whole document anew, so small ones make it quick; a read looks at every one of them, so there
+are not too many.
+"""
+_SHARE = 16  # documents that a namespace of medium size is spread over
+_AT_ONCE = 4  # times as much goes to a document that is written anyway
 _TABLE = "items"
 
 
@@ -37,7 +45,7 @@ def apply_puts(
     for put in puts:
         by_namespace.setdefault(put.namespace, []).append(put)
     for namespace, mine in by_namespace.items():
-        target = _Target(tx, catalog, namespace)
+        target = _Target(tx, catalog, namespace, {put.key for put in mine})
         for put in mine:
             if put.value is None:
                 target.remove(put.key)
@@ -49,15 +57,17 @@ def remove_items(
     tx: Transaction, catalog: Catalog, namespace: Namespace, keys: Sequence[str]
 ) -> None:
     """Remove items, those of them that exist."""
-    target = _Target(tx, catalog, namespace)
+    target = _Target(tx, catalog, namespace, set(keys))
     for key in keys:
         target.remove(key)
 
 
 class _Target:
-    """The documents of one namespace within a transaction."""
+    """The documents of one namespace within a transaction that is about items of certain keys."""
 
-    def __init__(self, tx: Transaction, catalog: Catalog, namespace: Namespace) -> None:
+    def __init__(
+        self, tx: Transaction, catalog: Catalog, namespace: Namespace, keys: AbstractSet[str]
+    ) -> None:
         self._tx = tx
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
@@ -65,9 +75,16 @@ class _Target:
         self._stored = {
             kind: document.table((_TABLE,)) or {} for kind, document in documents.items()
         }
+        self._holding = {
+            kind: tables
+            for kind, tables in self._stored.items()
+            if not tables.keys().isdisjoint(keys)
+        }
         self._edits: dict[str, Edit] = {}
         self._sizes = {kind: document.size for kind, document in documents.items()}
-        self._next = max([part_of(kind)[1] for kind in documents], default=0) + 1
+        self._limit = min(LARGEST, max(SMALL, sum(self._sizes.values()) // _SHARE))
+        self._most = min(LARGEST, _AT_ONCE * self._limit)
+        self._next = part_of(next(reversed(documents)))[1] + 1 if documents else 1
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""
@@ -97,7 +114,7 @@ class _Target:
             self._tx.edit(kind).delete((_TABLE, key))
 
     def _holders(self, key: str) -> list[str]:
-        return [kind for kind, tables in self._stored.items() if key in tables]
+        return [kind for kind, tables in self._holding.items() if key in tables]
 
     def _is_overfull(self, kind: str, before: int, key: str) -> bool:
         """Tell whether an item that has grown should leave a document that others are in too."""
@@ -105,10 +122,12 @@ class _Target:
         return grown and self._sizes[kind] > 1.25 * LARGEST and len(self._stored.get(kind, ())) > 1
 
     def _roomy(self) -> str:
-        """Return the document that takes a new item: the last one, else any with room, else a new one."""
+        """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
+        limit = self._limit
         for kind in reversed(self._sizes):
-            if self._sizes[kind] < LARGEST:
+            if self._sizes[kind] < (self._most if kind in self._edits else limit):
                 return kind
+            limit = self._limit // 2
         kind = part_name(self._base, self._next)
         self._next += 1
         self._sizes[kind] = 0

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 from functools import lru_cache
-from json import JSONEncoder
+from json.encoder import encode_basestring
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -55,7 +55,7 @@ _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _SMALL = 1 << 63
 _TIMES = (datetime, date, time)
 _LISTS = (list, tuple)
-_quoted = JSONEncoder(ensure_ascii=False).encode
+_quoted = encode_basestring  # what `JSONEncoder(ensure_ascii=False).encode` ends up with for text
 
 
 def _escaped(match: re.Match[str]) -> str:
@@ -101,7 +101,7 @@ def plain_text(value: Any) -> str | None:
 
 
 def plain_value(value: Any) -> str | None:
-    """Render what most values are: text as `plain_text`, small numbers, empty lists; None for anything else."""
+    """Render what most values are: text as `plain_text`, small numbers, lists of such text; None for anything else."""
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
         is_plain = (
@@ -110,7 +110,10 @@ def plain_value(value: Any) -> str | None:
         return f'"{value}"' if is_plain else None
     if kind is int:
         return str(value) if -_SMALL < value < _SMALL else None
-    return "[]" if kind is list and not value else None
+    if kind is list and (not value or type(value[0]) is str):
+        items = [plain_text(item) for item in value]
+        return None if None in items else f"[{', '.join(cast('list[str]', items))}]"
+    return None
 
 
 @let_go_on_forget
@@ -122,7 +125,10 @@ def render_key(key: str) -> str:
 
 def render_path(path: Sequence[str]) -> str:
     """Render a dotted path of keys, as in a table header."""
-    return ".".join(map(render_key, path))
+    # Most keys of entries come once: what they look like is quicker to tell than to remember.
+    return ".".join(
+        [key if key.isascii() and key.isidentifier() else render_key(key) for key in path]
+    )
 
 
 def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int = 0) -> str:
