@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digests, has_digest
+from tomldiary.backends.base import digest
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.names import user_of
 from tomldiary.checkup_entries import check_entries
@@ -174,8 +174,9 @@ def _check_lag(
             yield Finding("problem", place, found, f"Run: tomldiary show --at {record.seq} --raw")
             continue
         # Saved by somebody, a text has a fingerprint that history does not know yet.
-        is_known = is_gone or not walked.versions[kind].keys().isdisjoint(digests(text))
-        is_newest = has_digest(text, record.results[kind])
+        now = digest(text)
+        is_known = is_gone or now in walked.versions[kind]
+        is_newest = now == record.results[kind]
         if is_newest or not is_known or (stored_text(backend, user, kind) or "") != text:
             continue  # as it should be, or being written just now
         if is_gone and record.bases[kind] != EMPTY:

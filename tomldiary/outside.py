@@ -10,7 +10,7 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest, has_digest
+from tomldiary.backends.base import digest
 from tomldiary.bases import NOTHING, base_of_save
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
 from tomldiary.logging import get_logger
@@ -115,7 +115,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         document, problem = NOTHING, error
     ours = None
     if last is not None and last.results[kind] != EMPTY:
-        if problem is None and has_digest(stored.text, last.results[kind]):
+        if problem is None and digest(stored.text) == last.results[kind]:
             return Known(
                 stored.token,
                 document,
@@ -171,7 +171,7 @@ def _merged(good: Known, base: Document, saved: Document) -> Known:
     ours = good.document
     merged = merge(base, ours, saved)
     result = merged.document.sharing_blocks_of(ours)
-    if has_digest(result.text, good.digest):
+    if digest(result.text) == good.digest:
         # The save is in history, merged; only the file was not replaced any more.
         return replace(good, is_merged=True)
     return replace(
@@ -212,7 +212,7 @@ def _last_logged(
     if cached is not None:
         if cached.is_logged and cached.digest == wanted:
             return cached.document
-        if cached.logged is not None and has_digest(cached.logged.text, wanted):
+        if cached.logged is not None and digest(cached.logged.text) == wanted:
             return cached.logged
     try:
         return Document.parse(timeline.text(kind))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import has_digest
+from tomldiary.backends.base import digest
 from tomldiary.errors import DocumentError
 from tomldiary.history import redo, redone, undo
 from tomldiary.timeline import EMPTY
@@ -47,13 +47,13 @@ class Replay:
                     return None
                 text = newest
                 for number in reversed(chain):
-                    if not has_digest(text, self.records[number].results[kind]):
+                    if digest(text) != self.records[number].results[kind]:
                         return None
                     text = undo(text, self.records[number], kind)
             after = Pieces.of(text.encode())
             for number in chain:
                 after = redone(after, self.records[number], kind)
-                if not after.has_fingerprint(self.records[number].results[kind]):
+                if after.fingerprint != self.records[number].results[kind]:
                     return None
         except DocumentError:
             return None

@@ -7,7 +7,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digest, has_digest
+from tomldiary.backends.base import digest
 from tomldiary.errors import DocumentError, HistoryPruned, InvalidTOML
 from tomldiary.history import (
     SNAPSHOT,
@@ -177,11 +177,7 @@ class Timeline:
         found: dict[str, str] = {}
         for record in self._about(kinds, texts) if missing else ():
             for kind in record.results.keys() & missing:
-                if (
-                    not steps[kind]
-                    and kind in ends
-                    and has_digest(ends[kind], record.results[kind])
-                ):
+                if not steps[kind] and kind in ends and digest(ends[kind]) == record.results[kind]:
                     found[kind] = ends[kind]
                     missing.discard(kind)
                     continue
@@ -223,14 +219,14 @@ def _sequence(text: str) -> int:
 
 def _undone(kind: str, steps: list[Record], text: str) -> str | None:
     """Return a document's text before these records, newest first; None if they do not lead there."""
-    if not has_digest(text, steps[0].results[kind]):
+    if digest(text) != steps[0].results[kind]:
         return None
     try:
         for record in steps:
             text = undo(text, record, kind)
     except DocumentError:
         return None
-    return text if has_digest(text, steps[-1].bases[kind]) else None
+    return text if digest(text) == steps[-1].bases[kind] else None
 
 
 def _redone(kind: str, steps: list[Record]) -> str:
@@ -242,7 +238,7 @@ def _redone(kind: str, steps: list[Record]) -> str:
     text = ""
     for record in reversed(steps):
         text = redo(text, record, kind)
-    if not has_digest(text, steps[0].results[kind]):
+    if digest(text) != steps[0].results[kind]:
         raise _misfit(kind, steps)
     return text
 
@@ -259,7 +255,7 @@ def _misfit(kind: str, steps: list[Record]) -> DocumentError:
     wrong = steps[0]
     for record in reversed(steps):
         text = redo(text, record, kind)
-        if not has_digest(text, record.results[kind]):
+        if digest(text) != record.results[kind]:
             wrong = record
             break
     return DocumentError(

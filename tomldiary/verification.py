@@ -209,7 +209,7 @@ def _follow(walked: Walked, texts: dict[str, Pieces], record: Record, place: str
     if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
         before = None  # older records were dropped, but not all of their files are gone yet
         if any(
-            kind in texts and texts[kind].length and not texts[kind].has_fingerprint(wanted)
+            kind in texts and texts[kind].length and texts[kind].fingerprint != wanted
             for kind, wanted in record.results.items()
         ):
             return Damage(place, record.seq, "the snapshot differs from what the records led to.")
@@ -223,14 +223,14 @@ def _follow(walked: Walked, texts: dict[str, Pieces], record: Record, place: str
         # Nothing can be said about what was changed before the history that is kept begins.
         base = _NOTHING if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
-        if base is not None and not is_changed and not base.has_fingerprint(record.bases[kind]):
+        if base is not None and not is_changed and base.fingerprint != record.bases[kind]:
             # Forgetting emptied the record of a document that could not be looked through.
             texts.pop(kind)
         elif base is not None:
             try:
                 texts[kind] = text = redone(base, record, kind)
-                begins_there = base.has_fingerprint(record.bases[kind])
-                leads_there = begins_there and text.has_fingerprint(wanted)
+                begins_there = base.fingerprint == record.bases[kind]
+                leads_there = begins_there and text.fingerprint == wanted
             except DocumentError:
                 leads_there = False
             if not leads_there:

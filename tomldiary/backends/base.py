@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tomldiary.identifiers import validate_identifier
-from tomldiary.toml.pieces import Pieces, fingerprints
+from tomldiary.toml.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,8 +26,6 @@ __all__ = [
     "Stored",
     "Token",
     "digest",
-    "digests",
-    "has_digest",
     "validate_identifier",
 ]
 
@@ -42,16 +40,6 @@ Durability = Literal["full", "process", "none"]
 def digest(text: str) -> str:
     """Fingerprint of a text; see `toml.pieces`."""
     return Pieces.of(text.encode()).fingerprint
-
-
-def digests(text: str) -> set[str]:
-    """Return all that a text's fingerprint may be: that of a long text was another one once."""
-    return fingerprints(text.encode())
-
-
-def has_digest(text: str, fingerprint: str) -> bool:
-    """Tell whether a fingerprint is one of those of a text."""
-    return Pieces.of(text.encode()).has_fingerprint(fingerprint)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.backends.base import Stored, has_digest
+from tomldiary.backends.base import Stored, digest
 from tomldiary.backends.exchange import identity, take_back
 from tomldiary.backends.files import file_token, read_file
 from tomldiary.backends.layout import target_of
@@ -116,7 +116,7 @@ def _standing(folder: Path, kind: str) -> Known | None:
         found, last = read_file(folder / f"{kind}.toml"), history_of(folder).last(kind)
         if found is not None and last is not None:
             text = decode_utf8(found[0])
-            if has_digest(text, last.results[kind]):
+            if digest(text) == last.results[kind]:
                 document = Document.parse(text)
                 return Known(found[1], document, last.results[kind], is_logged=True)
     return None

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.files import make_folder
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.remembered import let_go_on_forget
-from tomldiary.toml.pieces import Pieces, fingerprints
+from tomldiary.toml.pieces import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -107,7 +107,7 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
     found = _STAGED.match(name)
     if found is None:
         return True
-    return int(found[1]) > newest or found[2] in {each[:_MARK] for each in fingerprints(data)}
+    return int(found[1]) > newest or Pieces.of(data).fingerprint[:_MARK] == found[2]
 
 
 def target_of(staged: str) -> str:

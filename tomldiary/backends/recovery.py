@@ -15,7 +15,7 @@ import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.base import digests
+from tomldiary.backends.base import digest
 from tomldiary.backends.displaced import history_of
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import read_file, sync_folder, write_new
@@ -126,11 +126,11 @@ def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) 
         data: What stands in its file.
     """
     text = data.decode("utf-8", "replace")
-    now = digests(text)
+    now = digest(text)
     for number, record in enumerate(steps):
-        if record.results[kind] in now:
+        if record.results[kind] == now:
             return _redone(text, kind, steps[:number]) if number else None
-    if steps[-1].bases[kind] in now:
+    if steps[-1].bases[kind] == now:
         return _redone(text, kind, steps)
     versions = _versions(folder, kind, steps)
     return versions[-1] if is_torn(data, versions) else None
@@ -189,9 +189,8 @@ def is_left_over(folder: Path, name: str, newest: int) -> bool:
         return True
     # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
-    return not _logged(folder).isdisjoint(_digests(found[0])) or _is_torn_of_ours(
-        folder, kind, found[0]
-    )
+    now = digest(found[0].decode("utf-8", "replace"))
+    return now in _logged(folder) or _is_torn_of_ours(folder, kind, found[0])
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:
@@ -207,10 +206,6 @@ def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, in
 def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:
     steps = [record for record in window_records(folder) if kind in record.results]
     return bool(steps) and is_torn(data, _versions(folder, kind, steps))
-
-
-def _digests(data: bytes) -> set[str]:
-    return digests(data.decode("utf-8", "replace"))
 
 
 def _logged(folder: Path) -> set[str]:

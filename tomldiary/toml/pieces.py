@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tomldiary.toml.compare import Span
 
-__all__ = ["Pieces", "fingerprints"]
+__all__ = ["Pieces"]
 
 _LITTLE = 64 * 1024  # bytes that are hashed sooner than cut
 _LEAST = 2 * 1024  # bytes of a piece that is not the last one
@@ -84,13 +84,6 @@ class Pieces:
         digests = b"".join([each.digest for each in pieces])
         return f"{sha256(digests).hexdigest()[:_DIGITS]}-{len(pieces)}"
 
-    def has_fingerprint(self, fingerprint: str) -> bool:
-        """Tell whether this is the text's fingerprint, or was when no text was cut."""
-        if self.fingerprint == fingerprint:
-            return True
-        was_whole = len(fingerprint) == _DIGITS and len(self._pieces) > 1
-        return was_whole and _fingerprint_of_whole(self.data) == fingerprint
-
     def changed(self, spans: Sequence[Span]) -> Pieces:
         """Return what `of` returns for the text with these changes.
 
@@ -126,15 +119,6 @@ class Pieces:
         if length < _LITTLE:
             return Pieces.of(b"".join([each.data for each in made]))
         return Pieces(made, length)
-
-
-def fingerprints(data: bytes) -> set[str]:
-    """Return all that a text's fingerprint may be: what is stored may be of a time when no text was cut."""
-    return {Pieces.of(data).fingerprint, _fingerprint_of_whole(data)}
-
-
-def _fingerprint_of_whole(data: bytes) -> str:
-    return sha256(data).hexdigest()[:_DIGITS]
 
 
 def _cut(data: bytes, *, is_end: bool = True) -> tuple[list[bytes], bytes]:
