@@ -688,3 +688,30 @@ def test_an_old_version_put_back_while_another_process_wrote_reverts_nothing(tmp
     os.utime(file, (1, 1))
     one.upsert_preference("likes", "gin", id="gin")
     assert list(one.preferences("likes")) == ["tea", "rum", "gin"]
+
+
+@pytest.mark.parametrize("kind_of_staged", ["torn off", "displaced"])
+def test_the_last_entry_that_a_person_removed_stays_removed_whatever_a_killed_writer_left(
+    tmp_path, kind_of_staged
+):
+    """Such a save is the beginning of an older text, as a power cut would leave it; but the power did not fail."""
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    for text in ("tea", "coffee", "walks"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_text()
+    saved = text[: text.index("[preferences.likes.pref003]")]
+    assert "coffee" in saved
+    if kind_of_staged == "torn off":
+        (file.parent / ".staged-1-4.00000000.1-preferences.tmp").write_text(saved[:40])
+        file.write_text(saved)
+        os.utime(file, (1, 1))
+    else:  # killed between its exchange and the look at what came out of it
+        staged = file.parent / ".staged-1-3.00000000.1-preferences.tmp"
+        staged.write_text(saved)
+        os.utime(staged, (1, 1))
+    again = Diary(tmp_path, agent="rules").user("alice")
+    assert [item.text for item in again.preferences("likes").values()] == ["tea", "coffee"]
+    again.upsert_preference("goals", "rest")
+    assert [item.text for item in again.preferences("likes").values()] == ["tea", "coffee"]
+    assert [path.name for path in file.parent.glob(".staged*")] == []

@@ -122,17 +122,22 @@ class OpenedUsers(UserFolders):
         if not staged and user in self._recovered:
             return
         text = self._tail(user)[1]
+        was_cut = False
         if text is not None:
             record = parse_record(text)
             was_cut = is_older_than_the_system(record)
             if staged or was_cut:
                 records = window_records(folder) if was_cut else [record]
                 records = stored_together(folder, records)
-                roll_forward(folder, records, partial(self._temp_name, str(folder)))
+                staged_as = partial(self._temp_name, str(folder))
+                roll_forward(folder, records, staged_as, may_be_torn=was_cut)
                 staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
-        displaced = [name for name in staged if not is_left_over(folder, name, newest)]
+        displaced = [
+            name for name in staged
+            if not is_left_over(folder, name, newest, may_be_torn=was_cut)
+        ]  # fmt: skip
         for name in staged:
             if name not in displaced:
                 (folder / name).unlink(missing_ok=True)

@@ -83,7 +83,11 @@ def stored_together(folder: Path, records: list[Record]) -> list[Record]:
 
 
 def roll_forward(
-    folder: Path, records: list[Record], staged_as: Callable[[str, bytes, int], str]
+    folder: Path,
+    records: list[Record],
+    staged_as: Callable[[str, bytes, int], str],
+    *,
+    may_be_torn: bool,
 ) -> None:
     """Bring documents to where history ends, if a crash kept them from it.
 
@@ -91,6 +95,7 @@ def roll_forward(
         folder: The user's.
         records: The last ones of history, newest first: those whose documents are looked at.
         staged_as: Returns a new path to stage a document at, by kind, content and transaction.
+        may_be_torn: Whether the power may have failed: otherwise the beginning of a version is a person's save.
 
     Raises:
         OSError, BackendError: It did not happen now either.
@@ -100,7 +105,7 @@ def roll_forward(
         target = folder / f"{kind}.toml"
         found = read_file(target)
         if found is not None:
-            text = _brought_forward(folder, kind, steps, found[0])
+            text = _brought_forward(folder, kind, steps, found[0], may_be_torn=may_be_torn)
         else:
             newest = records[0]
             steps = [record for record in steps if record.seq >= (newest.group or newest.seq)]
@@ -116,7 +121,9 @@ def roll_forward(
         sync_folder(target.parent)
 
 
-def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) -> str | None:
+def _brought_forward(
+    folder: Path, kind: str, steps: list[Record], data: bytes, *, may_be_torn: bool
+) -> str | None:
     """Return what a document has to be, or None if it is to stay.
 
     Args:
@@ -124,6 +131,7 @@ def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) 
         kind: The document.
         steps: The last records that changed it, newest first.
         data: What stands in its file.
+        may_be_torn: As in `roll_forward`.
     """
     text = data.decode("utf-8", "replace")
     now = digest(text)
@@ -132,6 +140,8 @@ def _brought_forward(folder: Path, kind: str, steps: list[Record], data: bytes) 
             return _redone(text, kind, steps[:number]) if number else None
     if steps[-1].bases[kind] == now:
         return _redone(text, kind, steps)
+    if not may_be_torn:
+        return None
     versions = _versions(folder, kind, steps)
     return versions[-1] if is_torn(data, versions) else None
 
@@ -170,13 +180,14 @@ def _is_part(data: bytes, whole: bytes) -> bool:
     )
 
 
-def is_left_over(folder: Path, name: str, newest: int) -> bool:
+def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> bool:
     """Tell whether a staged file is to be removed, and no save that an exchange put there.
 
     Args:
         folder: The user's.
         name: The staged file's.
         newest: Number of the last transaction in history, before anything was put right.
+        may_be_torn: As in `roll_forward`.
 
     Raises:
         BackendError: It cannot be read.
@@ -190,7 +201,7 @@ def is_left_over(folder: Path, name: str, newest: int) -> bool:
     # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
     now = digest(found[0].decode("utf-8", "replace"))
-    return now in _logged(folder) or _is_torn_of_ours(folder, kind, found[0])
+    return now in _logged(folder) or (may_be_torn and _is_torn_of_ours(folder, kind, found[0]))
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:
