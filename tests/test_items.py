@@ -23,6 +23,8 @@ from tomldiary.items.expiry import Expiry
 from tomldiary.items.naming import SHARED, kind_of, namespace_of, part_name, part_of
 from tomldiary.items.ops import Get, List, Put, Search
 from tomldiary.items.store import ItemStore
+from tomldiary.verification import verify
+from tomldiary_langgraph import DiaryStore
 
 NS = ("alice", "memories")
 
@@ -696,3 +698,22 @@ def test_a_sweep_does_not_remove_what_was_put_or_read_meanwhile(diary):
 def test_a_time_to_live_is_minutes_above_zero(store, ttl):
     with pytest.raises(InvalidValue, match="ttl"):
         put(store, NS, "k", {}, ttl=ttl)
+
+
+def test_writers_that_take_turns_lose_no_item_while_a_person_has_broken_the_document(tmp_path):
+    """History goes on without the file then: what a writer has seen before is not all there is."""
+    stores = [DiaryStore(Diary(tmp_path, agent="rules", durability="process")) for _ in "ab"]
+    stores[0].put(("alice", "things"), "k", {"n": 0})
+    file = tmp_path / "alice/items/things.toml"
+    file.write_text(file.read_text().replace("n = 0", "n = "))
+    os.utime(file, (1, 1))
+    for number in range(1, 9):
+        for store in stores:
+            assert store.get(("alice", "things"), "k") is not None
+        stores[number % 2].put(("alice", "things"), f"k{number % 3}", {"n": number})
+    diary = Diary(tmp_path, agent="rules")
+    assert verify(diary.engine.backend, "alice") is None
+    found = DiaryStore(diary).search(("alice", "things"), limit=20)
+    assert {item.key: item.value["n"] for item in found} == {
+        "k": 0, "k0": 6, "k1": 7, "k2": 8,
+    }  # fmt: skip

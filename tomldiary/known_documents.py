@@ -19,7 +19,7 @@ from tomldiary.transaction import OPEN
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tomldiary.backends.base import Backend
+    from tomldiary.backends.base import Backend, Token
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
 
@@ -95,12 +95,7 @@ class KnownDocuments:
             if self._cache.pop(key, None) is not None:
                 self._notice_forgetting(user)
             return None
-        if (
-            cached is not None
-            and cached.token == token
-            and not cached.is_young
-            and (cached.is_plain or not is_written)
-        ):
+        if cached is not None and _is_current(cached, token, is_written=is_written):
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
@@ -112,17 +107,17 @@ class KnownDocuments:
         return fresh
 
     def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
-        """Return documents like `load`, in one look at all of them where the backend has such a thing."""
+        """Return documents that are to be written like `load`, in one look at all of them where the backend has that."""
         look = getattr(self.backend, "tokens", None)
         if look is None:
-            return [self.load(user, kind) for kind in kinds]
+            return [self.load(user, kind, is_written=True) for kind in kinds]
         found: list[Known | None] = []
         for kind, token in zip(kinds, look(user, kinds), strict=True):
             cached = self._cache.get((user, kind))
-            if token is None if cached is None else (cached.token == token and not cached.is_young):
+            if token is None if cached is None else _is_current(cached, token, is_written=True):
                 found.append(cached)
             else:
-                found.append(self.load(user, kind))
+                found.append(self.load(user, kind, is_written=True))
         return found
 
     def settled(self, user: str, kind: str, patience: float = _PATIENCE) -> Known | None:
@@ -171,3 +166,8 @@ class KnownDocuments:
         with self._guard:
             for key in [key for key in self._cache if key[0] == user]:
                 del self._cache[key]
+
+
+def _is_current(cached: Known, token: Token | None, *, is_written: bool) -> bool:
+    """Tell whether what is known of a document holds for this version of its file; see `KnownDocuments.load`."""
+    return cached.token == token and not cached.is_young and (cached.is_plain or not is_written)
