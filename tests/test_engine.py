@@ -22,13 +22,7 @@ from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
 from tomldiary.engine import Source
-from tomldiary.errors import (
-    BackendError,
-    Conflict,
-    InvalidTOML,
-    LockTimeout,
-    NewerVersion,
-)
+from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout, NewerVersion
 from tomldiary.history import parse_record, redo
 from tomldiary.locks import UserLocks
 from tomldiary.timeline import Timeline
