@@ -4,7 +4,7 @@ Whoever appends locks the file for that moment, and opens it anew if somebody re
 takes turns out of journals that are in use.
 
 A file that is synced ends in empty lines, which records are written over: a sync has only the record to write
-then, and no new length of the file, which takes a file system half as long again.
+then, and no new length of the file beside it.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class RecordFile:
         """Lock the file that is at its place now; without `wait`, False if somebody else has it.
 
         Whoever replaces the file makes the old one longer first, and the folder tells of one that was removed.
-        The file's own times are not looked at: once somebody saw them, a file system stores new ones with the
-        next write, and the sync takes half as long again.
+        The file's own times are not looked at: once somebody saw them, a file system may give the next write new
+        ones, which the sync has to write as well.
         """
         while True:
             if not try_lock(self._descriptor, wait=wait):
