@@ -6,7 +6,6 @@ import asyncio
 import importlib
 import subprocess
 import sys
-import threading
 import time
 import tomllib
 from datetime import UTC, datetime, timedelta
@@ -500,25 +499,15 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
 
 
 def test_the_event_loop_goes_on_while_a_turn_waits_for_the_lock(tmp_path):
-    diary = Diary(tmp_path, Table, agent="rules", durability="process")
-    held, release = threading.Event(), threading.Event()
-
-    def hold():
-        with diary.engine.backend.lock("alice", 5):
-            held.set()
-            release.wait(5)
+    diary = Diary(tmp_path, Table, agent="rules", durability="process", lock_timeout=5)
 
     async def use():
-        turn = asyncio.create_task(diary.update_memory("alice", "s", "I love tea.", "ok"))
-        for _ in range(20):
-            await asyncio.sleep(0.001)
-        assert not turn.done()
-        release.set()
+        with Diary(tmp_path).engine.backend.lock("alice", 1):  # which the loop itself lets go of
+            turn = asyncio.create_task(diary.update_memory("alice", "s", "I love tea.", "ok"))
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert not turn.done()
         await turn
 
-    thread = threading.Thread(target=hold)
-    thread.start()
-    assert held.wait(5)
     run(use())
-    thread.join()
     assert len(diary.user("alice").preferences("likes")) == 1
