@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from pathlib import Path
 
 from tomldiary.errors import BackendError
@@ -99,16 +98,6 @@ def write_all(descriptor: int, data: bytes) -> None:
     view = memoryview(data)
     while view:
         view = view[os.write(descriptor, view) :]
-
-
-def start_writing(descriptor: int, begin: int, end: int) -> None:
-    """Have the disk begin with a part of a file that is going to be synced in a moment, where the system can.
-
-    Linux writes what is not on the disk before it follows the advice that a part is not needed any more; what is just
-    being written, and pages that are only touched in part, stay in memory.
-    """
-    if sys.platform == "linux":
-        os.posix_fadvise(descriptor, begin, end - begin, os.POSIX_FADV_DONTNEED)
 
 
 def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:

@@ -14,7 +14,8 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import folder_time, read_all, start_writing, write_all
+from tomldiary.backends.files import folder_time, read_all, write_all
+from tomldiary.backends.write_out import start_writing
 from tomldiary.writing.entries import end_of
 from tomldiary.writing.locked import try_lock, unlock
 
