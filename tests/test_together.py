@@ -22,6 +22,7 @@ from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
 from tomldiary.backends import LocalBackend, opened_users, segments, settling
 from tomldiary.backends import local as local_module
+from tomldiary.backends.base import Commit
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
 from tomldiary.history import parse_record
@@ -385,6 +386,19 @@ def test_they_are_one_commit(disk, commits):
     assert [len(each) for each in commits] == [9]
 
 
+def test_no_commit_is_in_two_windows(disk, commits, monkeypatch):
+    """Nobody would answer then for documents that the first of its transactions changed."""
+    monkeypatch.setattr(settling, "WINDOW", 3)
+    diary = Diary(disk / "m", agent="rules")
+    assert together(diary, *[work("items/a", f"k{n}", n) for n in range(8)]) == [None] * 8
+    assert [[record.seq for record in each] for each in commits] == [[1, 2, 3], [4, 5, 6], [7, 8]]
+    backend = diary.engine.backend
+    texts = list(backend.records("alice"))[::-1]
+    with pytest.raises(ValueError, match="transactions 3 to 4"):
+        backend.commit("alice", Commit({}, {}, texts[2:4]))
+    assert list(backend.records("alice"))[::-1] == texts
+
+
 @pytest.mark.parametrize("error", [BackendError("full"), CommittedUnpublished("late")])
 def test_a_failing_storage_fails_each_with_that_error_and_an_object_of_its_own(
     disk, monkeypatch, error
@@ -592,7 +606,6 @@ def test_a_power_cut_at_any_step_leaves_what_some_of_them_did_in_their_order(
     disk, monkeypatch, window
 ):
     monkeypatch.setattr(settling, "WINDOW", window)
-    monkeypatch.setattr(LocalBackend, "room", lambda *_: 9)  # also where a group is in two windows
     different, problems = examine(recorded(disk, monkeypatch), disk, monkeypatch)
     assert problems == []
     assert different > 80
