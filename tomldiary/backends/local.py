@@ -24,35 +24,16 @@ from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
 from tomldiary.backends.displaced import take_in
 from tomldiary.backends.exchange import put_in_place
-from tomldiary.backends.files import (
-    FileToken,
-    file_token,
-    folder_time,
-    read_file,
-    write_new,
-)
-from tomldiary.backends.layout import (
-    JOB_NAME,
-    check_parent,
-    checked_kind,
-    kinds_in,
-    make_parent,
-)
+from tomldiary.backends.files import FileToken, file_token, folder_time, read_file, write_new
+from tomldiary.backends.layout import JOB_NAME, check_parent, checked_kind, kinds_in, make_parent
 from tomldiary.backends.names import user_of
 from tomldiary.backends.opened_users import OpenedUsers
 from tomldiary.backends.pruning import prune
 from tomldiary.backends.saving import is_being_saved
-from tomldiary.backends.segments import (
-    append_records,
-)
+from tomldiary.backends.segments import append_records
 from tomldiary.backends.settling import opens_window, room_of_window, settle
 from tomldiary.backends.user_folders import SYSTEM, YOUNG
-from tomldiary.errors import (
-    BackendError,
-    CommittedUnpublished,
-    Conflict,
-    DiaryError,
-)
+from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError
 from tomldiary.history import next_sequence
 from tomldiary.identifiers import encode_folder
 from tomldiary.logging import get_logger
@@ -239,9 +220,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         new = {
             kind
             for kind in commit.contents
-            if commit.replaces_save
-            or kind not in synced.kinds
-            or commit.expected.get(kind) is None
+            if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
         tokens = self._publish(user, folder, staged, commit.expected, new)
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock

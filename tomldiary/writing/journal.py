@@ -1,9 +1,13 @@
 """A writer's journal: turns are on disk before `submit` returns, and are found again after a crash.
 
-.tomldiary/journal/
-  20261120-034512-9f0c2a71/     one folder for each writer
-    owner.lock                  locked by the writer for as long as it lives
-    000001.toml                 records, see `entries`; a file goes when all its turns are done
+All journals are below one folder, each in one of its own:
+
+    .tomldiary/journal/
+      20261120-034512-9f0c2a71/     one writer's
+        owner.lock                  locked by the writer for as long as it lives
+        000001.toml                 records, see `entries`; a file goes when all its turns are done
+
+A folder whose owner file nobody holds is a dead writer's; any other writer takes it over.
 """
 
 from __future__ import annotations

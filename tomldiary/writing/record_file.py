@@ -116,8 +116,8 @@ class RecordFile:
     def _lock(self, *, wait: bool) -> bool:
         """Lock the file; whoever replaces it, by their own lock, makes the old one longer first.
 
-        The file's own times are not looked at: once somebody saw them, a file system stores new ones with the
-        next write, and the sync takes longer.
+        The file's own times are not looked at: once somebody saw them, a file system may give the next write new
+        ones, which the sync has to write as well.
         """
         while True:
             if not try_lock(self._descriptor, wait=wait):
