@@ -70,8 +70,9 @@ def test_who_appends_again_and_again_never_asks_for_the_times_of_the_file(tmp_pa
 
 
 @SYNCED
+@pytest.mark.parametrize("within", [0, 30], ids=["behind a record", "within a record"])
 @pytest.mark.parametrize("kept", [0, 2])
-def test_a_file_that_somebody_cuts_shorter_in_place_has_no_gap_behind(tmp_path, sync, kept):
+def test_a_file_that_somebody_cuts_shorter_in_place_has_no_gap_behind(tmp_path, sync, kept, within):
     journal = Journal.create(tmp_path / "journal", sync=sync)
     [path] = journal.folder.glob("*.toml")
     ends = [0]
@@ -79,7 +80,7 @@ def test_a_file_that_somebody_cuts_shorter_in_place_has_no_gap_behind(tmp_path, 
     for text in texts:
         take_in(journal, text)
         ends.append(len(path.read_bytes().rstrip(b"\n")) + 1)
-    os.truncate(path, ends[kept])
+    os.truncate(path, ends[kept] + within)
     take_in(journal, "five")
     take_in(journal, "six")
     assert b"\0" not in path.read_bytes()

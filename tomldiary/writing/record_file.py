@@ -126,11 +126,19 @@ class RecordFile:
             if length == self._length:
                 return True
             if self._inode_there() == self._inode:
-                self._length = length
-                self.end = min(self.end, length)  # nothing may stand behind a gap
+                if length < self.end:
+                    self._end_at(length)
+                self._length = max(length, self.end)
                 return True
             unlock(self._descriptor)
             self.open(self._place)
+
+    def _end_at(self, length: int) -> None:
+        """Go on where somebody has cut the file off: without a gap, and on a line of its own."""
+        self.end = length
+        if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
+            os.pwrite(self._descriptor, b"\n", length)
+            self.end += 1
 
     def _is_in_place(self) -> bool:
         """Tell whether nobody has removed the file, which the folder tells."""
