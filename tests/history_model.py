@@ -178,21 +178,23 @@ class Model:
         """Make every state one in which the session never said anything; `kinds` are those with a file."""
         self.log_saved(set(kinds))
         states = [logged.states for logged in self.log]
+        touched = set()
         for kind in KINDS:
             versions = [dict(state[kind]) for state in states]
             for key in {key for version in versions for key in version}:
-                self._forget_entry(session, key, versions)
+                touched |= self._forget_entry(session, key, versions)
             for state, version in zip(states, versions, strict=True):
                 state[kind] = version
             if kind in kinds:
                 self.now[kind] = dict(versions[-1])
-        for logged in self.log:
-            if logged.session == session:
+        for seq, logged in enumerate(self.log):
+            if logged.session == session or seq in touched:
                 logged.session = ""
         self._log("forget", "", kinds)
 
     @staticmethod
     def _forget_entry(session, key, versions):
+        """Take an entry out of all versions, and return the transactions that changed what went."""
         said, kept = set(), {}
         for version in versions:
             entry = version.get(key)
@@ -203,12 +205,20 @@ class Model:
                 said.add(content)
             elif not kept.get(content):
                 kept[content] = entry.author
+        entries = [version.get(key) for version in versions]
+        goes = [
+            entry is not None and (entry.text, entry.contexts) in said.difference(kept)
+            for entry in entries
+        ]
+        touched = {
+            seq for seq in range(1, len(entries))
+            if entries[seq - 1] != entries[seq] and (goes[seq - 1] or goes[seq])
+        }  # fmt: skip
         last = None
-        for version in versions:
-            entry = version.get(key)
+        for version, entry, is_gone in zip(versions, entries, goes, strict=True):
             if entry is None:
                 last = None
-            elif (entry.text, entry.contexts) in said and (entry.text, entry.contexts) not in kept:
+            elif is_gone:
                 if last is None:
                     del version[key]
                 else:
@@ -220,3 +230,4 @@ class Model:
                 if author == session:
                     author = witness or creator
                 last = version[key] = replace(entry, author=author, creator=creator)
+        return touched
