@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from datetime import UTC, datetime
 
 import pytest
 
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
+from tomldiary.backends import forget_job
+from tomldiary.errors import ExtractionError
 from tomldiary.forgetting import Selection
+from tomldiary.writing import erasure
 from tomldiary.writing.dead_letters import DeadLetters
+from tomldiary.writing.putting_back import put_back
 from tomldiary.writing.retrying import RetryPolicy
+from tomldiary.writing.workers import Workers
 
 LONG = 30
 
@@ -151,3 +157,107 @@ def test_dead_letters_forget(tmp_path, selector, left):
     diary.user("alice").forget(**selector)
     assert [letter.turn.user_msg for letter in letters.list()] == left
     assert bool(hits(tmp_path, "secret")) == bool(left)
+
+
+def test_a_forgotten_turn_that_fails_afterwards_is_not_in_the_dead_letters(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        [gone] = submit(writer, "bad secret", session="gone")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id="gone")
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+        assert (writer.stats()["failed"], writer.stats()["dead_letters"]) == (1, 0)
+    assert hits(tmp_path, "secret") == []
+
+
+def test_a_failing_turn_is_in_the_dead_letters_though_something_else_was_forgotten(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        [kept] = submit(writer, "bad tea")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id="another")
+        gate.open.set()
+        with pytest.raises(ExtractionError):
+            kept.wait(LONG)
+    [letter] = DeadLetters(tmp_path / ".tomldiary" / "journal").list()
+    assert (letter.turn.user_msg, letter.epoch) == ("bad tea", 1)
+
+
+def test_a_turn_that_ends_while_it_is_being_forgotten_is_not_read_again(tmp_path, monkeypatch):
+    """The epoch is a new one by then, and the turn still in the journal."""
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    looked = threading.Event()
+    still_wanted = Workers._still_wanted
+
+    def look(workers, jobs):
+        looked.set()
+        return still_wanted(workers, jobs)
+
+    def forget_late(*arguments):
+        gate.open.set()
+        assert looked.wait(LONG)
+        return forget_turns(*arguments)
+
+    forget_turns = forget_job._forget_turns
+    monkeypatch.setattr(Workers, "_still_wanted", look)
+    monkeypatch.setattr(forget_job, "_forget_turns", forget_late)
+    with MemoryWriter(diary) as writer:
+        [gone] = submit(writer, "secret", session="gone")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id="gone")
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+    assert (gate.seen, hits(tmp_path, "secret")) == (["secret"], [])
+
+
+def test_of_turns_that_are_read_together_only_those_are_gone_that_were_forgotten(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        submit(writer, "first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        [gone] = submit(writer, "secret")
+        middle = datetime.now(UTC)
+        kept = submit(writer, "tea", "juice", "milk")
+        diary.engine.backend.forget("alice", Selection(before=middle))
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+        for receipt in kept:
+            receipt.wait(LONG)
+        stats = writer.stats()
+    assert [text for text in texts(diary) for text in text.split("\n\n")] == [
+        "tea",
+        "juice",
+        "milk",
+    ]
+    assert (stats["completed"], stats["failed"], stats["pending"]) == (4, 1, 0)
+    assert hits(tmp_path, "secret") == []
+
+
+def test_a_dead_letter_that_is_put_back_while_it_is_being_forgotten_is_gone(tmp_path, monkeypatch):
+    gate = Gate()
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        for receipt in submit(writer, "bad secret", session="gone"):
+            with pytest.raises(ExtractionError):
+                receipt.wait(LONG)
+    letters = DeadLetters(tmp_path / ".tomldiary" / "journal")
+    forget_in = erasure._forget_in
+    taken = []
+
+    def look_late(path, *arguments):
+        if path.name == "dead-letters.toml":
+            taken.extend(letters.take(None, lambda them: put_back(diary.engine.backend, them)))
+        return forget_in(path, *arguments)
+
+    monkeypatch.setattr(erasure, "_forget_in", look_late)
+    diary.user("alice").forget(session_id="gone")
+    assert [letter.turn.user_msg for letter in taken] == ["bad secret"]
+    assert hits(tmp_path, "secret") == []

@@ -39,9 +39,10 @@ def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int
 
 
 def _files(root: Path) -> Iterator[Path]:
+    # Dead letters first: those that are put back meanwhile are in a journal before they are gone from there.
+    yield from sorted(root.glob("*.toml"))
     yield from sorted(root.glob("*/*.toml"))
     yield from sorted(root.glob("*/*.damaged"))
-    yield from sorted(root.glob("*.toml"))
 
 
 def _forget_in(path: Path, user: str, selection: Selection, epoch: int) -> int:

@@ -7,7 +7,7 @@ import time
 from concurrent.futures import CancelledError as FutureCancelled
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import DiaryError, ExtractionError, Forgotten
+from tomldiary.errors import BackendError, DiaryError, ExtractionError, Forgotten, LockTimeout
 from tomldiary.logging import get_logger
 from tomldiary.twins import in_thread
 from tomldiary.writing.applying import apply
@@ -182,9 +182,8 @@ class Workers:
         # What went wrong may quote the conversation: details are for who asks for them.
         kind = type(error.__cause__ or error).__name__
         _logger.debug("why a turn could not be applied", exc_info=error)
-        if isinstance(error, Forgotten) and await self._is_still_wanted(job):
-            _logger.info("something else of the user was forgotten; a turn is read again")
-            self._again(job, 0.0)
+        if isinstance(error, Forgotten) and job.journal is not None:
+            await self._after_forgetting(job, error)
         elif transient and job.attempts < self._options.retry.attempts:
             pause = self._options.retry.pause(max(1, job.attempts), error)
             _logger.warning("a turn could not be applied: %s; again in %.1f s", kind, pause)
@@ -192,15 +191,45 @@ class Workers:
         else:
             await self._park(job, error, kind)
 
-    async def _is_still_wanted(self, job: Job) -> bool:
-        """Tell whether what was forgotten is something else; then the turn is read again, in today's memory."""
-        if job.journal is None or job.group:
-            return False
-        if not await in_thread(job.journal.holds, job):
-            return False
-        job.epoch = await in_thread(self._diary.engine.backend.epoch, job.turn.user_id)
-        job.operations = None
-        return True
+    async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
+        """Read again, in today's memory, the turns that were not forgotten; those read together, one by one."""
+        jobs = [job, *job.group]
+        try:
+            wanted = await in_thread(self._still_wanted, jobs)
+        except (BackendError, LockTimeout):  # nobody knows yet; what may be forgotten is not parked
+            job.attempts -= 1
+            self._again(job, self._options.retry.pause(1, error))
+            return
+        gone = [each for each in jobs if each not in wanted]
+        if gone and job.journal is not None:
+            await in_thread(job.journal.finish, gone, now=True)
+            _logger.error("%d turns could not be applied: Forgotten", len(gone))
+        if wanted:
+            _logger.info("something else of the user was forgotten; a turn is read again")
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            job.group = []
+            for each in reversed(wanted):
+                self.lines.put_back(each)
+            self._figures.retries += bool(wanted)
+            self._figures.failed += len(gone)
+            self._settle(gone, None, error)
+            self.lines.release(job.turn.user_id)
+            self._let_go(job)
+            self._state.notify_all()
+
+    def _still_wanted(self, jobs: list[Job]) -> list[Job]:
+        """Return the turns that are still in the journal; from now on they are of today's epoch."""
+        backend, user = self._diary.engine.backend, jobs[0].turn.user_id
+        # The epoch is the first thing that a forgetting changes, and the journals are not the last: whoever
+        # forgets holds the user's lock all the time.
+        with backend.lock(user, self._diary.engine.lock_timeout):
+            epoch = backend.epoch(user)
+            wanted = [job for job in jobs if job.journal is not None and job.journal.holds(job)]
+        for job in wanted:
+            job.epoch, job.operations = epoch, None
+        return wanted
 
     def _again(self, job: Job, pause: float) -> None:
         with self._state:
@@ -224,10 +253,16 @@ class Workers:
             error = RuntimeError("this turn was cancelled")
         parked = 0
         if job.journal is not None:
-            if self.letters is not None and not isinstance(error, Forgotten):
+            if self.letters is not None:
+                epoch_of = self._diary.engine.backend.epoch
+                text = f"{type(error).__name__}: {error}"
                 for each in jobs:
                     each.attempts = job.attempts
-                    await in_thread(self.letters.add, each, f"{type(error).__name__}: {error}")
+                    try:
+                        await in_thread(self.letters.add, each, text, epoch_of)
+                    except Forgotten as forgotten:
+                        await self._after_forgetting(job, forgotten)
+                        return
                 parked = len(jobs)
             await in_thread(job.journal.finish, jobs, now=True)
         _logger.error(
