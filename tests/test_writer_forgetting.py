@@ -12,7 +12,7 @@ from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import forget_job
 from tomldiary.errors import ExtractionError
 from tomldiary.forgetting import Selection
-from tomldiary.writing import erasure
+from tomldiary.writing import erasure, journal
 from tomldiary.writing.dead_letters import DeadLetters
 from tomldiary.writing.putting_back import put_back
 from tomldiary.writing.retrying import RetryPolicy
@@ -90,12 +90,12 @@ def test_what_a_model_made_of_a_turn_before_a_forgetting_goes_too(tmp_path):
     receipts = []
     with diary.engine.backend.lock("alice", LONG):  # nothing can be committed meanwhile
         receipts += submit(writer, "a turn")
-        journal = next((tmp_path / ".tomldiary" / "journal").iterdir())
-        while not hits(journal, "copied"):
+        folder = next((tmp_path / ".tomldiary" / "journal").iterdir())
+        while not hits(folder, "copied"):
             threading.Event().wait(0.01)
         diary.engine.backend.forget("alice", Selection(session_id="another"))
         assert hits(tmp_path, "copied") == []
-        assert hits(journal, "a turn")
+        assert hits(folder, "a turn")
     receipts[0].wait(LONG)
     assert texts(diary) == ["copied"]
     writer.close_sync()
@@ -261,3 +261,32 @@ def test_a_dead_letter_that_is_put_back_while_it_is_being_forgotten_is_gone(tmp_
     diary.user("alice").forget(session_id="gone")
     assert [letter.turn.user_msg for letter in taken] == ["bad secret"]
     assert hits(tmp_path, "secret") == []
+
+
+def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1000)
+    gate, may_go = Gate(), threading.Event()
+
+    class Extractor:
+        async def run(self, message, *, deps):
+            if deps.user_msg != "a turn":
+                return await gate.run(message, deps=deps)
+            while not may_go.is_set():  # noqa: ASYNC110 - the event is of another thread
+                await asyncio.sleep(0.002)
+            return deps.upsert("likes", None, "secret copy", ())
+
+    diary = Diary(tmp_path, agent=Extractor())
+    root = tmp_path / ".tomldiary" / "journal"
+    with MemoryWriter(diary) as writer:
+        [applied] = submit(writer, "a turn")
+        receipts = submit(writer, "tea", "x" * 1000, "y" * 1000, user="bob")
+        assert len(list(root.glob("*/*.toml"))) > 1
+        may_go.set()
+        applied.wait(LONG)
+        [(place, _)] = hits(root, "secret copy")
+        assert not place.endswith("000001.toml")
+        diary.user("alice").forget(everything=True)
+        assert hits(tmp_path, "secret copy") == []
+        gate.open.set()
+        for receipt in receipts:
+            receipt.wait(LONG)
