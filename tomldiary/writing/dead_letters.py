@@ -8,7 +8,7 @@ they are one.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder, read_all, sync_folder, write_all, write_new
@@ -86,8 +86,11 @@ class DeadLetters:
                         "something of this user was forgotten before a turn was parked."
                     )
                 data = read_all(descriptor)
-                if any(each.id == job.operation for each in _letters(data)):
-                    return  # written just before a crash
+                turn = replace(job.turn, operation_id=job.operation)
+                if any(each.turn == turn for each in _letters(data)):
+                    return  # written just before a crash; another user's may have the same id
+                if data and not data.endswith(b"\n"):
+                    text = f"\n{text}"  # behind what is torn, or was saved like that
                 try:
                     write_all(descriptor, text.encode())
                     os.fsync(descriptor)
