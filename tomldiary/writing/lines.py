@@ -74,10 +74,10 @@ class Lines:
             self._ready.append(user)
 
     def remove(self, job: Job) -> bool:
-        """Take a waiting turn out; False if it does not wait here."""
+        """Take a waiting turn out; False if it does not wait here, or others are read with it."""
         user = job.turn.user_id
         line = self._lines.get(user)
-        if line is None or job not in line:
+        if line is None or job not in line or job.group:
             return False
         line.remove(job)
         self._count -= 1
