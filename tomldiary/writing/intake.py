@@ -13,7 +13,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
 from tomldiary.models import timestamp
 from tomldiary.writing.entries import render_turn
@@ -208,6 +207,8 @@ class Intake:
                 self._refuse(jobs, error)
                 return self._ends_batch()
         self._took.append(time.perf_counter() - begin)
+        for job in jobs:
+            job.rendered = ""
         with self._state:
             self._in_batch = 0
             self._deliver(jobs)
@@ -237,8 +238,8 @@ class Intake:
                 continue
             try:
                 found = Journal.adopt(folder, sync=self._sync)
-            except (OSError, BackendError, ValueError) as error:
-                _logger.error("%s: cannot be taken over (%s)", folder, error)  # noqa: TRY400 - one line is enough
+            except Exception as error:  # noqa: BLE001 - it may say anything, and turns wait behind it
+                _logger.error("%s: cannot be taken over (%r)", folder, error)  # noqa: TRY400 - one line is enough
                 continue
             if found is None or not found[1]:
                 continue

@@ -161,7 +161,7 @@ class Journal:
         """
         with self._mutex:
             if self.problem is not None:
-                raise BackendError(self.problem)
+                raise BackendError(f"{self.problem} The turn was not taken in.")
             try:
                 if self._file.end > SEGMENT_BYTES:
                     if not wait:
@@ -175,10 +175,10 @@ class Journal:
                 ):
                     return False
             except OSError as error:
+                if isinstance(error, FileNotFoundError):  # somebody has removed the folder
+                    self._take_no_more(error)
                 raise _cannot(self._path(self._segment), error) from error
             self._open[self._segment].update([job.number for job in jobs])
-            for job in jobs:
-                job.rendered = ""
         return True
 
     def _render(self, jobs: Sequence[Job]) -> str:
@@ -291,15 +291,25 @@ class Journal:
 
     def _new_segment(self) -> None:
         """Begin the next file; it says again which turns of older files are done."""
-        self._segment += 1
-        self._open.setdefault(self._segment, set())
+        segment = self._segment + 1
+        self._file.create(str(self._path(segment)))
+        self._segment = (
+            segment  # only now: as long as there is no other file, turns are in the old one
+        )
+        self._open.setdefault(segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
-        self._done[self._segment] = []
-        self._file.create(self._place)
-        if self.is_synced:
-            sync_folder(self.folder)
-        if done:
-            self._file.append(lambda: render_done(done))
+        self._done[segment] = []
+        try:
+            if self.is_synced:
+                sync_folder(self.folder)
+            if done:
+                self._file.append(lambda: render_done(done))
+        except OSError as error:
+            self._take_no_more(error)
+            raise
+
+    def _take_no_more(self, error: OSError) -> None:
+        self._file.problem = f"{self.folder}: cannot be written any more ({error.strerror})."
 
     def sync(self) -> None:
         """Make what was appended durable.
@@ -314,8 +324,11 @@ class Journal:
         try:
             getattr(os, "fdatasync", os.fsync)(descriptor)
         except OSError as error:
-            with self._mutex, contextlib.suppress(OSError):
-                self._new_segment()
+            with self._mutex:
+                try:
+                    self._new_segment()
+                except OSError as another:
+                    self._take_no_more(another)
             raise _cannot(self._path(self._segment), error) from error
         finally:
             with self._mutex:

@@ -105,6 +105,7 @@ def _fit(first: Job, other: Job) -> bool:
     return (
         first.turn.session_id == other.turn.session_id
         and first.epoch == other.epoch
+        and first.journal is other.journal  # what is noted of all of them is noted in one
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
             for job in (first, other)
