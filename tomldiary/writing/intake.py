@@ -33,6 +33,7 @@ _QUICK = (
 )
 _REMEMBERED = 16  # syncs
 _BUSY = 64  # turns; for so many, a loop that had other tasks is taken to have some still
+_GRACE = 1.0  # seconds that whoever stores a turn himself has to end, when the writer is closed
 _ALONE = 4  # turns; for so many, a task that was alone is taken to be alone still
 
 _logger = get_logger(__name__)
@@ -261,6 +262,8 @@ class Intake:
 
     def stop(self) -> None:
         """Store what is pending, and nothing more after that."""
+        with self._state:  # also what is just being stored in a thread of somebody else's
+            self._state.wait_for(lambda: not self._is_storing, _GRACE)
         self._flusher.shutdown(wait=True)
 
     def close(self) -> int:

@@ -55,6 +55,8 @@ class Workers:
     ) -> None:
         self.lines = Lines()
         self.working: dict[Job, asyncio.Task[None]] = {}
+        self.kept = 0
+        """Turns that were left in a journal when the writer was closed."""
         self.breaker = breaker
         self.intake: Intake | None = None
         self.letters: DeadLetters | None = None
@@ -324,6 +326,8 @@ class Workers:
                 count += len(jobs)
                 if job.journal is None:
                     self._figures.failed += len(jobs)
+                else:
+                    self.kept += len(jobs)
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count
