@@ -371,6 +371,7 @@ def test_pauses_grow_have_jitter_and_respect_what_the_server_asks_for():
         pauses = {policy.pause(attempts, ValueError()) for _ in range(50)}
         assert most / 2 <= min(pauses) <= max(pauses) <= most
         assert len(pauses) > 1 or most == 10.0
+    assert policy.pause(100_000, ValueError()) == 10.0  # whoever never gives up
     asked = type("E", (Exception,), {"retry_after": "7"})()
     assert retry_after(asked) == 7.0
     assert policy.pause(1, asked) == 7.0

@@ -71,7 +71,7 @@ class Intake:
         self._refuse = refuse
         self._journal: Journal | None = None
         self._pending: list[Job] = []
-        self._in_batch = 0
+        self._batch: list[Job] = []
         self._is_storing = False
         self._has_adopted = False
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
@@ -81,7 +81,13 @@ class Intake:
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
-        return len(self._pending) + self._in_batch
+        return len(self._pending) + len(self._batch)
+
+    def oldest(self) -> float | None:
+        """Return when the turn came that waits longest to be stored (monotonic clock), or None."""
+        return min(
+            (jobs[0].queued_at for jobs in (self._batch, self._pending) if jobs), default=None
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -107,7 +113,7 @@ class Intake:
             self._is_storing = True
             self._flusher.submit(self._flush)
 
-    def begin_here(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def begin_here(self, job: Job, loop: asyncio.AbstractEventLoop) -> bool:
         """Tell whether a turn may be stored in this thread, on this event loop; `store_here` has to follow.
 
         It may if that holds nobody up: the calling task is the only one of its loop, and the disk has been
@@ -118,7 +124,7 @@ class Intake:
             return False
         if self._sync and (max(self._took) > _QUICK or not self._is_alone(loop)):
             return False
-        self._is_storing, self._in_batch = True, 1
+        self._is_storing, self._batch = True, [job]
         return True
 
     def _is_alone(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -146,9 +152,9 @@ class Intake:
         finally:
             if goes_on:
                 with self._state:
-                    if self._in_batch:
+                    if self._batch:
                         self._pending.insert(0, job)
-                        self._in_batch = 0
+                        self._batch = []
                 self._flusher.submit(self._flush)
 
     def take_back(self, job: Job) -> bool:
@@ -176,7 +182,7 @@ class Intake:
                 self._adopt()
             with self._state:
                 batch, self._pending = self._pending, []
-                self._in_batch = len(batch)
+                self._batch = batch
                 if not batch:
                     goes_on = self._ends_batch()
             if batch:
@@ -204,14 +210,14 @@ class Intake:
                 self._journal = None  # the next turn begins another one
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
             with self._state:
-                self._in_batch = 0
+                self._batch = []
                 self._refuse(jobs, error)
                 return self._ends_batch()
         self._took.append(time.perf_counter() - begin)
         for job in jobs:
             job.rendered = ""
         with self._state:
-            self._in_batch = 0
+            self._batch = []
             self._deliver(jobs)
             return self._ends_batch()
 

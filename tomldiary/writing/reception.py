@@ -81,7 +81,7 @@ class Reception:
                     room = Future()
                     self.line.append((job, room))
                 elif intake is not None:
-                    is_here = intake.begin_here(loop)
+                    is_here = intake.begin_here(job, loop)
                 if intake is not None and not is_here:
                     job.waiter = (loop, loop.create_future())
                 if room is None:

@@ -21,9 +21,9 @@ def stats_of(
     intake = reception.intake
     finished = figures.completed + figures.failed
     active, queued = workers.active, reception.queued
+    waiting = (workers.lines.oldest(), intake.oldest() if intake is not None else None)
     oldest = min(
-        filter(None, (workers.lines.oldest(), *(job.queued_at for job in workers.working))),
-        default=None,
+        filter(None, (*waiting, *(job.queued_at for job in workers.working))), default=None
     )
     pending = queued + active + workers.kept
     p50, p95, p99 = figures.latencies(0.5, 0.95, 0.99)
