@@ -190,6 +190,9 @@ class Workers:
             pause = self._options.retry.pause(max(1, job.attempts), error)
             _logger.warning("a turn could not be applied: %s; again in %.1f s", kind, pause)
             self._again(job, pause)
+        elif job.group and isinstance(error, ExtractionError):
+            _logger.warning("turns could not be read together: %s; they are read one by one", kind)
+            self._part(job)
         else:
             await self._park(job, error, kind)
 
@@ -242,6 +245,17 @@ class Workers:
             if self._is_ending:
                 return
         asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
+
+    def _part(self, job: Job) -> None:
+        """Put turns back that were read together: the first is read alone, and so on with the others."""
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            jobs, job.group = [job, *job.group], []
+            for each in reversed(jobs):
+                self.lines.put_back(each)
+            self._figures.retries += 1
+            self.lines.release(job.turn.user_id)
 
     def _resume(self, user: str) -> None:
         with self._state:
