@@ -279,7 +279,11 @@ def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_pat
     root = tmp_path / ".tomldiary" / "journal"
     with MemoryWriter(diary) as writer:
         [applied] = submit(writer, "a turn")
-        receipts = submit(writer, "tea", "x" * 1000, "y" * 1000, user="bob")
+        receipts = [
+            receipt  # one after the other, so that they are not stored together
+            for text in ("tea", "x" * 1000, "y" * 1000)
+            for receipt in submit(writer, text, user="bob")
+        ]
         assert len(list(root.glob("*/*.toml"))) > 1
         may_go.set()
         applied.wait(LONG)
