@@ -139,3 +139,20 @@ def test_a_turn_that_is_just_being_stored_on_an_event_loop_is_answered_for(tmp_p
     assert receipt.is_done
     assert adds_up(found[0])
     assert found[0]["completed"] + found[0]["pending"] == 2
+
+
+def test_what_several_writers_left_in_one_second_is_applied_in_the_order_it_came(tmp_path):
+    async def hang(message, *, deps):
+        await asyncio.Event().wait()
+
+    said = [str(number) for number in range(6)]
+    for text in said:
+        writer = MemoryWriter(Diary(tmp_path, agent=hang))
+        assert writer.submit_nowait(Turn("alice", "s", text, "ok")).wait_stored(LONG)
+        writer.close_sync(drain=False)
+    seen = []
+    with MemoryWriter(
+        Diary(tmp_path, agent=lambda message, *, deps: seen.append(deps.user_msg))
+    ) as writer:
+        assert writer.flush(LONG)
+    assert seen == said

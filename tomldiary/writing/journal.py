@@ -3,9 +3,9 @@
 All journals are below one folder, each in one of its own:
 
     .tomldiary/journal/
-      20261120-034512-9f0c2a71/     one writer's
-        owner.lock                  locked by the writer for as long as it lives
-        000001.toml                 records, see `entries`; a file goes when all its turns are done
+      20261120-034512-320748-9f0c2a71/    one writer's
+        owner.lock                        locked by the writer for as long as it lives
+        000001.toml                       records, see `entries`; a file goes when all its turns are done
 
 A folder whose owner file nobody holds is a dead writer's; any other writer takes it over.
 """

@@ -27,7 +27,8 @@ def claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
         OSError: It cannot be made.
     """
     make_folder(root, sync=sync)
-    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    # To the microsecond: journals are taken over by name, and one process may leave several in a second.
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
     hidden = root / f".{name}"
     hidden.mkdir(mode=0o700)
     hidden.chmod(0o700)
