@@ -7,6 +7,7 @@ import errno
 import os
 import shutil
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from tomldiary.writing import intake, journal
 from tomldiary.writing.entries import render_turn_record
 
 LONG = 30
+OPEN_FILES = Path("/proc/self/fd")
 
 
 class Gate:
@@ -151,6 +153,7 @@ def test_a_folder_that_somebody_removed_costs_one_turn_that_is_told_so(tmp_path,
         with pytest.raises(BackendError, match="not taken in"):
             store(writer, "refused")
         store(writer, "juice").wait(LONG)
+        assert len(writer._intake.journals) == 1
     assert texts(diary) == ["tea", "juice"]
 
 
@@ -191,3 +194,32 @@ def test_a_submit_that_is_interrupted_leaves_a_journal_that_can_be_read(
     with MemoryWriter(diary) as writer:
         assert writer.flush(LONG)
     assert texts(diary) == ["tea", "juice"]
+
+
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux lists open files")
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        ("open", lambda path, *_: str(path).endswith("owner.lock")),
+        ("open", lambda path, *_: str(path).endswith("000001.toml")),
+        ("rename", lambda *_: True),
+        ("fsync", lambda *_: True),
+    ],
+)
+def test_a_journal_that_cannot_be_begun_leaves_nothing_behind(tmp_path, monkeypatch, name, when):
+    real, root = getattr(os, name), tmp_path / "journal"
+    root.mkdir()
+
+    def fail(*arguments, **named):
+        if when(*arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(os, name, fail)
+    for _ in range(3):
+        with pytest.raises(BackendError, match="not taken in"):
+            journal.Journal.create(root, sync=True)
+    monkeypatch.undo()
+    assert list(root.iterdir()) == []
+    names = [os.path.realpath(path) for path in OPEN_FILES.iterdir()]
+    assert [found for found in names if str(tmp_path) in found] == []

@@ -206,11 +206,13 @@ class Intake:
                 self._journal.finish(jobs, now=True)
                 raise
         except Exception as error:  # noqa: BLE001 - it is told to each of them
-            if self._journal is not None and self._journal.problem is not None:
-                self._journal = None  # the next turn begins another one
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
             with self._state:
                 self._batch = []
+                journal = self._journal
+                if journal is not None and journal.problem is not None:
+                    self._journal = None  # the next turn begins another one
+                    self.let_go(journal)
                 self._refuse(jobs, error)
                 return self._ends_batch()
         self._took.append(time.perf_counter() - begin)

@@ -91,7 +91,11 @@ class Journal:
         try:
             folder, owner = claim_new(root, sync=sync)
             journal = cls(folder, owner, sync=sync)
-            journal._new_segment()
+            try:
+                journal._new_segment()
+            except BaseException:
+                journal.close()
+                raise
         except OSError as error:
             raise _cannot(root, error) from error
         return journal
