@@ -76,13 +76,18 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
 
 def _position(document: Document, wanted: int, number: int, at: int) -> int:
     """Return where a block begins in the text, from where one before it begins."""
+    blocks = document.blocks
+    if len(blocks) - wanted < min(
+        wanted - number, _STRIDE
+    ):  # most of what is added goes to the end
+        return document.size - _length(blocks[wanted:])
     stride = wanted // _STRIDE
     if stride > number // _STRIDE:
         starts = document.starts
         if stride >= len(starts):
-            starts = document.starts = _measured(document.blocks, starts, stride)
+            starts = document.starts = _measured(blocks, starts, stride)
         number, at = stride * _STRIDE, starts[stride]
-    return at + _length(document.blocks[number:wanted])
+    return at + _length(blocks[number:wanted])
 
 
 def _measured(blocks: list[Block], starts: list[int], stride: int) -> list[int]:
