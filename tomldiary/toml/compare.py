@@ -49,15 +49,18 @@ def edited_spans(
     at = number = 0
     for first, end in _runs(sorted([place for place in rewritten if place < aligned])):
         at = _position(base, first, number, at)
-        span = _joined(old[first:end], new[first:end])
-        spans.append(Span(at, span.old, span.new))
+        span = _joined(at, old[first:end], new[first:end])
+        spans.append(span)
         at += len(span.old)
         number = end
     if aligned < len(old) or aligned < len(new):
         at = _position(base, aligned, number, at)
         left, right = old[aligned:], new[aligned:]
-        rest = [_joined(left, right)] if is_whole else changed_spans(left, right)
-        spans += [Span(at + span.at, span.old, span.new) for span in rest]
+        if is_whole:
+            spans.append(_joined(at, left, right))
+        else:
+            rest = changed_spans(left, right)
+            spans += [Span(at + span.at, span.old, span.new) for span in rest]
     return [span for span in spans if span.old != span.new]
 
 
@@ -177,5 +180,5 @@ def _common_end(old: list[Block], new: list[Block]) -> int:
     return same
 
 
-def _joined(old: list[Block], new: list[Block]) -> Span:
-    return Span(0, "".join(map(_text_of, old)), "".join(map(_text_of, new)))
+def _joined(at: int, old: list[Block], new: list[Block]) -> Span:
+    return Span(at, "".join([block.text for block in old]), "".join([block.text for block in new]))
