@@ -63,7 +63,7 @@ _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 @dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
 class Change:
-    """In document `doc`, at character `at`, the text `old` gave way to `new`; both are whole blocks. Never changed."""
+    """In document `doc`, at character `at`, the text `old` gave way to `new`; see `Span`. Never changed."""
 
     doc: str
     at: int

@@ -23,7 +23,10 @@ _STRIDE = 256  # blocks compared at once
 
 
 class Span(NamedTuple):
-    """At character `at` of the old version, the text `old` gives way to `new`; both are whole blocks."""
+    """At character `at` of the old version, the text `old` gives way to `new`; both are whole blocks.
+
+    A blank line may stand in front of blocks that are added.
+    """
 
     at: int
     old: str
@@ -49,15 +52,14 @@ def edited_spans(
     at = number = 0
     for first, end in _runs(sorted([place for place in rewritten if place < aligned])):
         at = _position(base, first, number, at)
-        span = _joined(at, old[first:end], new[first:end])
+        span = _span(at, _texts(old[first:end]), _texts(new[first:end]))
         spans.append(span)
-        at += len(span.old)
-        number = end
+        at, number = span.at + len(span.old), end
     if aligned < len(old) or aligned < len(new):
         at = _position(base, aligned, number, at)
         left, right = old[aligned:], new[aligned:]
         if is_whole:
-            spans.append(_joined(at, left, right))
+            spans.append(_span(at, _texts(left), _texts(right)))
         else:
             rest = changed_spans(left, right)
             spans += [Span(at + span.at, span.old, span.new) for span in rest]
@@ -145,10 +147,10 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
             while j < len(new) and (i == len(old) or new[j] is not old[i]):
                 added.append(new[j].text)
                 j += 1
-        span = Span(at, "".join(removed), "".join(added))
+        span = _span(at, removed, added)
         if span.old != span.new:
             spans.append(span)
-        at += len(span.old)
+        at = span.at + len(span.old)
     return spans
 
 
@@ -180,5 +182,15 @@ def _common_end(old: list[Block], new: list[Block]) -> int:
     return same
 
 
-def _joined(at: int, old: list[Block], new: list[Block]) -> Span:
-    return Span(at, "".join([block.text for block in old]), "".join([block.text for block in new]))
+def _texts(blocks: list[Block]) -> list[str]:
+    return [block.text for block in blocks]
+
+
+def _span(at: int, old: list[str], new: list[str]) -> Span:
+    """Return a change of blocks; those that only get a blank line behind them, as more follows now, are no part of it."""
+    before, kept = "".join(old), "".join(new[: len(old)])
+    if len(new) > len(old) and kept.startswith(before):
+        distance = kept[len(before) :]
+        if not distance.strip("\r\n"):
+            return Span(at + len(before), "", distance + "".join(new[len(old) :]))
+    return Span(at, before, "".join(new))
