@@ -58,7 +58,8 @@ class UserLocks:
         self.pid = os.getpid()
         self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
-        self._mark = secrets.token_bytes(_MARK_BYTES)
+        self.mark = secrets.token_bytes(_MARK_BYTES)
+        """What is in lock files that nobody else has held since us."""
         self.busy_until: dict[int, float] = {}
         """Of stripes that were held for long: when this process may take them again."""
 
@@ -81,20 +82,18 @@ class UserLocks:
         """Return a number that is another one once anybody else has held the user's lock; the caller holds it."""
         return self._tenures.get(_number_of(user), 0)
 
-    def leave_mark(self, number: int, descriptor: int) -> None:
-        """Say in a lock file who holds it, which begins a new tenure unless it was us the last time as well.
+    def begin_tenure(self, number: int, descriptor: int) -> None:
+        """Leave our mark in a lock file that has another one; the caller holds the lock.
 
         Raises:
             BackendError: It can neither be written nor emptied.
         """
-        if _pread is not None and _pread(descriptor, _MARK_BYTES, 0) == self._mark:
-            return
         self._tenures[number] = self._tenures.get(number, 0) + 1
         if _pread is None:
             return
         try:
             try:
-                os.pwrite(descriptor, self._mark, 0)
+                os.pwrite(descriptor, self.mark, 0)
             except OSError:
                 os.ftruncate(descriptor, 0)  # a full disk: it is nobody's then
         except OSError as error:
@@ -225,7 +224,8 @@ class _Hold:
                     _wait(descriptor, start + self._timeout, self._timeout)
                 self._descriptor = descriptor
                 self._since = time.monotonic()
-                locks.leave_mark(number, descriptor)
+                if _pread is None or _pread(descriptor, _MARK_BYTES, 0) != locks.mark:
+                    locks.begin_tenure(number, descriptor)
             if self._then is not None:
                 self._then(self._user)
         except BaseException:
