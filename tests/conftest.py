@@ -1,12 +1,19 @@
-"""What all tests share: a quiet Hypothesis, and no way out to the network."""
+"""What tests share: a quiet Hypothesis, no way out to the network, and places to work at."""
 
 from __future__ import annotations
 
+import shutil
 import socket
 import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 settings.register_profile("repo", database=None, print_blob=True)
 settings.load_profile("repo")
@@ -40,3 +47,18 @@ def _asked_for(request: pytest.FixtureRequest) -> None:
     """Leave a long run out unless it is asked for with `-m torture`."""
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
+
+
+@pytest.fixture
+def disk() -> Iterator[Path]:
+    """A folder in memory where there is one, for what does not depend on a real disk, and is at it a lot."""
+    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
+    folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="tomldiary-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """The file of alice's preferences, as a person finds it."""
+    return tmp_path / "alice/preferences.toml"

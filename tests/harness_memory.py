@@ -6,8 +6,6 @@ Usage: python -m pytest tests/harness_memory.py
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +24,7 @@ from pydantic_ai_harness.memory import (
     SqliteMemoryStore,
 )
 
+from processes import run_at_once
 from tomldiary import Diary
 from tomldiary_pydantic_ai import TomlMemoryStore
 
@@ -297,22 +296,6 @@ async def together():
         await agent.run(f"- {{sys.argv[1]}} {{n}}.", deps=Deps("alice"))
 asyncio.run(together())
 """
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    for process in started:
-        assert process.stdout.readline() == "ready\n"
-    for process in started:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in started:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    run_at_once(code, ["one"], ["two"])
     text = Diary(tmp_path).user("alice").block("main/MEMORY.md").text
     assert sorted(text.splitlines()) == sorted(f"- {name} {n}." for name in ("one", "two") for n in range(10))  # fmt: skip

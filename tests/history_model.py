@@ -5,6 +5,7 @@ It knows nothing of files, text or transactions' records; `test_histories` holds
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 KINDS = ("preferences", "conversations")
@@ -114,10 +115,18 @@ class Model:
             return
         self.pending.add(kind)
         for key in {**old, **state}:
-            if state.get(key) != old.get(key):
+            if state.get(key) != old.get(key) and not self._said(kind, key, state.get(key), base):
                 self.now[kind].pop(key, None)
                 if key in state:
                     self.now[kind][key] = state[key]
+
+    def _said(self, kind, key, entry, base):
+        """Tell whether a save since `base` brought this about: an editor that goes on from it says it again."""
+        return base is not None and any(
+            logged.type == "hand"
+            and before.states[kind].get(key) != entry == logged.states[kind].get(key)
+            for before, logged in itertools.pairwise(self.log[base:])
+        )
 
     # Looking back, going back
 
@@ -178,21 +187,23 @@ class Model:
         """Make every state one in which the session never said anything; `kinds` are those with a file."""
         self.log_saved(set(kinds))
         states = [logged.states for logged in self.log]
+        touched = set()
         for kind in KINDS:
             versions = [dict(state[kind]) for state in states]
             for key in {key for version in versions for key in version}:
-                self._forget_entry(session, key, versions)
+                touched |= self._forget_entry(session, key, versions)
             for state, version in zip(states, versions, strict=True):
                 state[kind] = version
             if kind in kinds:
                 self.now[kind] = dict(versions[-1])
-        for logged in self.log:
-            if logged.session == session:
+        for seq, logged in enumerate(self.log):
+            if logged.session == session or seq in touched:
                 logged.session = ""
         self._log("forget", "", kinds)
 
     @staticmethod
     def _forget_entry(session, key, versions):
+        """Take an entry out of all versions, and return the transactions that changed what went."""
         said, kept = set(), {}
         for version in versions:
             entry = version.get(key)
@@ -203,12 +214,20 @@ class Model:
                 said.add(content)
             elif not kept.get(content):
                 kept[content] = entry.author
+        entries = [version.get(key) for version in versions]
+        goes = [
+            entry is not None and (entry.text, entry.contexts) in said.difference(kept)
+            for entry in entries
+        ]
+        touched = {
+            seq for seq in range(1, len(entries))
+            if entries[seq - 1] != entries[seq] and (goes[seq - 1] or goes[seq])
+        }  # fmt: skip
         last = None
-        for version in versions:
-            entry = version.get(key)
+        for version, entry, is_gone in zip(versions, entries, goes, strict=True):
             if entry is None:
                 last = None
-            elif (entry.text, entry.contexts) in said and (entry.text, entry.contexts) not in kept:
+            elif is_gone:
                 if last is None:
                     del version[key]
                 else:
@@ -220,3 +239,4 @@ class Model:
                 if author == session:
                     author = witness or creator
                 last = version[key] = replace(entry, author=author, creator=creator)
+        return touched

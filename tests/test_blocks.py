@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 import threading
 import tomllib
 
 import pytest
 
+from processes import run_at_once
 from tomldiary import Diary
 from tomldiary.blocks import MAX_BLOCK
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -157,23 +156,7 @@ for number in range(50):
 
 
 def test_two_processes_append_to_one_block_and_nothing_is_lost(tmp_path):
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(tmp_path), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in both:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    run_at_once(PROCESS, [str(tmp_path), "one"], [str(tmp_path), "two"])
     text = Diary(tmp_path, agent="rules").user("alice").block("notes").text
     for name in ("one", "two"):  # in the order in which each process wrote them
         mine = [line for line in text.split("\n") if line.startswith(name)]

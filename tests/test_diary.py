@@ -468,27 +468,46 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
             ctx = type("Ctx", (), {"deps": deps})()
             await tools.upsert_preference(ctx, "likes", id="pref005")
 
-    fresh = Diary(
-        tmp_path, Table, agent=Scripted(), max_prefs_per_category=2000, durability="process"
-    )
-
-    async def watched():
-        gaps = []
-        done = asyncio.Event()
+    async def held():
+        """How long the longest step of the loop took during each turn: by the clock, and of CPU time."""
+        fresh = Diary(
+            tmp_path, Table, agent=Scripted(), max_prefs_per_category=2000, durability="process"
+        )
+        steps, longest, done = [], [], asyncio.Event()
 
         async def watch():
             while not done.is_set():
-                start = time.perf_counter()
+                begin, used = time.perf_counter(), time.thread_time()
                 await asyncio.sleep(0)
-                gaps.append(time.perf_counter() - start)
+                steps.append((time.perf_counter() - begin, time.thread_time() - used))
 
         watcher = asyncio.create_task(watch())
         for _ in range(20):
             await fresh.update_memory("alice", "s", "I still like it.", "Good.")
+            await asyncio.sleep(0)
+            longest.append([max(times) for times in zip(*steps, strict=True)])
+            steps.clear()
         done.set()
         await watcher
-        return sorted(gaps)
+        return longest
 
-    gaps = run(watched())
-    # The bound is generous for a loaded machine; the benchmark prints the real figure.
-    assert gaps[-1] < 0.1
+    rounds = [run(held()) for _ in range(5)]
+    # What else the machine does, and the garbage collector, does not come at the same turn of every round.
+    for turn in zip(*rounds, strict=True):
+        assert min(used for _, used in turn) <= 0.010
+        assert min(late for late, _ in turn) < 0.1  # a thread that works may keep the loop waiting
+
+
+def test_the_event_loop_goes_on_while_a_turn_waits_for_the_lock(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules", durability="process", lock_timeout=5)
+
+    async def use():
+        with Diary(tmp_path).engine.backend.lock("alice", 1):  # which the loop itself lets go of
+            turn = asyncio.create_task(diary.update_memory("alice", "s", "I love tea.", "ok"))
+            for _ in range(20):
+                await asyncio.sleep(0.001)
+            assert not turn.done()
+        await turn
+
+    run(use())
+    assert len(diary.user("alice").preferences("likes")) == 1

@@ -7,11 +7,11 @@ import multiprocessing
 import os
 import signal
 import sys
-import threading
 
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age, begin, texts
 from tomldiary import Constraint, Diary
 from tomldiary.backends import exchange, local
 from tomldiary.backends.files import file_token
@@ -42,23 +42,8 @@ def alice(tmp_path):
     return alice
 
 
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "alice/preferences.toml"
-
-
-def texts(alice, category="likes"):
-    return [item.text for item in alice.preferences(category).values()]
-
-
 def types(alice):
     return [parse_record(text).type for text in alice.diary.engine.backend.records("alice")][::-1]
-
-
-def age(file, seconds=5):
-    """Let a file have been changed `seconds` ago, so that nobody waits for the rest of it."""
-    status = file.stat()
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - int(seconds * 1e9)))
 
 
 def by_rename(file, text):
@@ -68,11 +53,7 @@ def by_rename(file, text):
 
 
 def in_place(file, text):
-    """Begin to save; whoever is at the file may keep us waiting."""
-    saver = threading.Thread(target=file.write_text, args=(text,))
-    saver.start()
-    saver.join(0.2)
-    return saver
+    return begin(file.write_text, text)
 
 
 def around(monkeypatch, *moments):

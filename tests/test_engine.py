@@ -22,13 +22,7 @@ from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
 from tomldiary.engine import Source
-from tomldiary.errors import (
-    BackendError,
-    Conflict,
-    InvalidTOML,
-    LockTimeout,
-    NewerVersion,
-)
+from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout, NewerVersion
 from tomldiary.history import parse_record, redo
 from tomldiary.locks import UserLocks
 from tomldiary.timeline import Timeline
@@ -573,7 +567,8 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        guards = (diary.engine, diary.engine.operations._index, diary.indexes, twins._loops)
+        indexes = (diary.engine.operations._index, diary.engine.logged._index, diary.indexes)
+        guards = (diary.engine, *indexes, twins._loops)
         with contextlib.ExitStack() as stack:
             for owner in guards:
                 stack.enter_context(owner._guard)

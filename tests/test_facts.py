@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import random
-import subprocess
-import sys
 import threading
 import tomllib
 from datetime import UTC, date, datetime, timedelta
@@ -16,6 +14,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from processes import run_at_once
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.checkup import check
 from tomldiary.errors import (
@@ -646,23 +645,7 @@ for number in range(40):
 
 
 def test_two_processes_that_commit_the_same_keys_leave_one_fact_for_each(tmp_path):
-    both = [
-        subprocess.Popen(
-            [sys.executable, "-c", PROCESS, str(tmp_path), name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("one", "two")
-    ]
-    for process in both:
-        assert process.stdout.readline() == "ready\n"
-    for process in both:
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in both:
-        process.communicate(timeout=60)
-        assert process.returncode == 0
+    run_at_once(PROCESS, [str(tmp_path), "one"], [str(tmp_path), "two"])
     alice = opened(tmp_path).user("alice")
     assert sorted(int(fact.data.role) for fact in alice.query("diet")) == list(range(40))
     assert len([h for h in alice.history(limit=500) if h.type == "commit"]) == 80

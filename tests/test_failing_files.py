@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from processes import close
 from tomldiary import Diary, verification
 from tomldiary.backends import LocalBackend, exchange, opened_users, segments, settling
 from tomldiary.errors import CommittedUnpublished, DiaryError
@@ -94,12 +95,6 @@ def without_times(value):
     if isinstance(value, dict):
         return {k: without_times(v) for k, v in value.items() if k not in {"_created", "_updated"}}
     return value
-
-
-def close(diary):
-    for descriptor in diary.engine.backend._locks._descriptors.values():
-        os.close(descriptor)
-    diary.engine.backend._locks._descriptors.clear()
 
 
 # What one does: each prepares a memory, and then does one thing to it.
@@ -234,14 +229,6 @@ def judge(raised, found, old, new):
     if is_open:
         return None if found in (old, new) else f"neither old nor new: {found}"
     return None if found == old else f"claimed not to be stored ({raised}), but is {found}"
-
-
-@pytest.fixture
-def disk():
-    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
-    folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="failing-files-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("name", SCENARIOS)

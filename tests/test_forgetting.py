@@ -22,6 +22,7 @@ from pathlib import Path
 
 import pytest
 
+from processes import die_before
 from tomldiary import Conflict, Diary, MemoryWriter
 from tomldiary.backends import MemoryBackend
 from tomldiary.backends import forget_job as job_module
@@ -918,22 +919,9 @@ def check_after_a_crash(root, selector):
 
 def dying_before(number, root, selector):
     """Forget, but be killed right before the n-th file operation."""
-    left = number
-
-    def killing(real):
-        def call(*args, **kwargs):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
     alice = Diary(root, agent="rules", durability="process").user("alice")
     alice.last_transaction()
-    for name in ("open", "write", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir"):
-        setattr(os, name, killing(getattr(os, name)))
+    die_before(number, "open", "write", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
     alice.forget(**selector)
 
 

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
 )
 
 from history_model import KINDS, Entry, Model, Refused, shown
+from processes import die_before
 from tomldiary import Conflict, Diary
-from tomldiary.backends import exchange
 from tomldiary.history import Record, render_record
 from tomldiary.timeline import Timeline
 from tomldiary.toml.blockedit import split_tail
@@ -424,7 +424,7 @@ class Histories(RuleBasedStateMachine):
             try:
                 self.open()
                 self.alice.last_transaction()
-                kill_before(at)
+                die_before(at, *CALLS)
                 with self.alice.transaction():
                     self.alice.upsert_preference("goals", f"killed {number}", id=key[2])
                     if talk is not None:
@@ -546,24 +546,6 @@ class EveryState(Histories):
 
 def text_of(values):
     return values and values.get("text", values.get("summary"))
-
-
-def kill_before(number):
-    left = number
-
-    def killing(real):
-        def call(*args, **kwargs):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
-    for call in CALLS:
-        setattr(os, call, killing(getattr(os, call)))
-    exchange.swap = killing(exchange.swap)
 
 
 # What fails takes long to shrink, and tells as it is what was done.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
-from pathlib import Path
 
 import pytest
 
@@ -19,15 +17,6 @@ from tomldiary.writing.job import Job
 from tomldiary.writing.journal import Journal
 
 CANARY = "zanzibar"
-
-
-@pytest.fixture
-def disk():
-    """A folder in memory where there is one: nothing here depends on a real disk."""
-    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
-    folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="journal-cuts-"))
-    yield folder
-    shutil.rmtree(folder)
 
 
 @pytest.fixture(autouse=True)

@@ -7,6 +7,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.engine import Source
 from tomldiary.history import parse_record
+from tomldiary.recent import Recent
 from tomldiary.timeline import Timeline
 
 
@@ -79,3 +80,24 @@ def test_what_another_process_wrote_in_between_is_read(diary, tmp_path):
     (tmp_path / "m/alice/items/theirs.toml").unlink()
     put(diary, "items/theirs", 2)
     assert types(diary)[-2:] == ["hand", "put"]
+
+
+def test_what_is_known_of_all_users_is_only_looked_at_under_its_lock(diary):
+    # No race would show it: to look something up is a single step in CPython. So the lock is asked.
+    index, asked = diary.engine.logged._index, []
+
+    class Watched(Recent):
+        def get(self, *args):
+            asked.append(("get", index._guard.locked()))
+            return super().get(*args)
+
+        def keep(self, *args):
+            asked.append(("keep", index._guard.locked()))
+            return super().keep(*args)
+
+    index._users = Watched(2)
+    put(diary, "items/a")
+    put(diary, "items/b")
+    assert ("get", True) in asked
+    assert ("keep", True) in asked
+    assert all(is_locked for _, is_locked in asked)

@@ -10,6 +10,7 @@ import time
 import pytest
 from pydantic import BaseModel
 
+from hand_edits import age, begin, texts
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, exchange
 from tomldiary.backends.layout import staged_name
@@ -29,23 +30,8 @@ def alice(tmp_path):
     )
 
 
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "alice/preferences.toml"
-
-
-def texts(alice, category="likes"):
-    return [item.text for item in alice.preferences(category).values()]
-
-
 def records(tmp_path):
     return [parse_record(text) for text in reversed(list(LocalBackend(tmp_path).records("alice")))]
-
-
-def age(file, seconds=5):
-    """Make a save look `seconds` old, so that nobody waits for the rest of it."""
-    status = file.stat()
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - int(seconds * 1e9)))
 
 
 def test_a_buffer_opened_ten_writes_ago_reverts_nothing(alice, file, tmp_path):
@@ -515,6 +501,22 @@ def test_what_a_block_wrote_is_in_history_where_a_person_was_quicker(alice, file
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
+def log_the_save_alone(alice, monkeypatch):
+    """Have a person's save come to be in history, and not what was to be written behind it."""
+    backend, commits = alice.diary.engine.backend, []
+    real = backend.commit
+
+    def failing(user, commit):
+        commits.append(commit)
+        if len(commits) == 2:
+            raise BackendError("no space")
+        return real(user, commit)
+
+    monkeypatch.setattr(backend, "commit", failing)
+    with pytest.raises(BackendError):
+        alice.upsert_preference("likes", "water")
+
+
 @pytest.mark.parametrize("is_broken", [True, False])
 def test_writers_that_take_turns_lose_nothing_where_history_goes_on_without_the_file(
     tmp_path, monkeypatch, is_broken
@@ -525,21 +527,8 @@ def test_writers_that_take_turns_lose_nothing_where_history_goes_on_without_the_
     file.write_text(file.read_text().replace('"tea"', '"tea' if is_broken else '"green tea"'))
     age(file)
     assert len(texts(one)) == len(texts(other)) == 1
-    if (
-        not is_broken
-    ):  # the save comes to be in history, and what was to be written behind it does not
-        backend, commits = one.diary.engine.backend, []
-        real = backend.commit
-
-        def failing(user, commit):
-            commits.append(commit)
-            if len(commits) == 2:
-                raise BackendError("no space")
-            return real(user, commit)
-
-        monkeypatch.setattr(backend, "commit", failing)
-        with pytest.raises(BackendError):
-            one.upsert_preference("likes", "water")
+    if not is_broken:
+        log_the_save_alone(one, monkeypatch)
     written = ["rum", "gin", "wine", "beer"]
     for number, each in enumerate(written):
         (other, one)[number % 2].upsert_preference("likes", each)
@@ -595,18 +584,7 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
     alice.upsert_preference("goals", "rest")
     file.write_text(f'{buffer}\n[preferences.goals.mine]\ntext = "run"\n')
     age(file)
-    backend, commits = alice.diary.engine.backend, []
-    real = backend.commit
-
-    def failing(user, commit):
-        commits.append(commit)
-        if len(commits) == 2:
-            raise BackendError("no space")
-        return real(user, commit)
-
-    monkeypatch.setattr(backend, "commit", failing)
-    with pytest.raises(BackendError):
-        alice.upsert_preference("likes", "water")
+    log_the_save_alone(alice, monkeypatch)
     merged = file.read_text()
     assert texts(alice, "goals") == ["rest", "run"]
     file.write_text(merged.replace('[preferences.goals.mine]\ntext = "run"\n', ""))
@@ -644,7 +622,7 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
 def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, monkeypatch):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
-    real, seen = exchange.swap, []
+    real, seen, savers = exchange.swap, [], []
 
     def between(temp, target):
         if not seen:
@@ -652,10 +630,10 @@ def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, mon
             real(temp, target)
             seen.append(file.read_text().replace('"coffee"', '"decaf"  # second'))  # not the first
             if when == "at once":
-                second(file, seen[0])
+                savers.append(begin(second, file, seen[0]))
             return True
         if len(seen) == 1 and when == "as the first goes back":
-            second(file, seen[0])
+            savers.append(begin(second, file, seen[0]))
         seen.append("it goes back")
         return real(temp, target)
 
@@ -664,7 +642,10 @@ def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, mon
     monkeypatch.setattr(exchange, "swap", real)
     if when == "when it is back":
         assert "# first" in file.read_text()
-        second(file, seen[0])
+        savers.append(begin(second, file, seen[0]))
+    for saver in savers:
+        saver.join()
+    assert len(savers) == 1
     age(file)
     alice.upsert_preference("goals", "rest")
     age(file)

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from power_cuts import Names, Recorder, crash_states, materialise, tree_of
+from processes import close
 from tomldiary import Diary, history, locks, timeline, verification
 from tomldiary.backends import (
     LocalBackend,
@@ -36,15 +37,6 @@ WINDOWS = pytest.mark.parametrize(
 )
 
 
-@pytest.fixture
-def disk():
-    """A folder in memory where there is one: nothing here depends on a real disk."""
-    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
-    folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="power-cuts-"))
-    yield folder
-    shutil.rmtree(folder)
-
-
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
@@ -53,12 +45,6 @@ def _small_segments(monkeypatch):
 @pytest.fixture
 def _small_windows(monkeypatch):
     monkeypatch.setattr(settling, "WINDOW", 3)
-
-
-def close(diary):
-    for descriptor in diary.engine.backend._locks._descriptors.values():
-        os.close(descriptor)
-    diary.engine.backend._locks._descriptors.clear()
 
 
 def seen(diary, user):

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import subprocess
 import sys
 import threading
@@ -33,6 +31,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import UsageLimits
 
+from processes import run_at_once
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 
@@ -368,9 +367,10 @@ def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
     setting.writer.close_sync()
 
 
-def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
+def with_room_for_one(path: Path) -> tuple[Setting, threading.Event]:
+    """Have the writer take one turn, and one more, until the event is set."""
     hold = threading.Event()
-    setting = Setting(tmp_path)
+    setting = Setting(path)
 
     def slow(_message: str, *, deps: Any) -> None:
         assert hold.wait(30)
@@ -378,6 +378,11 @@ def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
     setting.diary.agent = slow
     setting.writer = Kept(setting.diary, workers=1, qsize=1)
     setting.capability.writer = setting.writer
+    return setting, hold
+
+
+def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
+    setting, hold = with_room_for_one(tmp_path)
 
     async def run() -> None:
         runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
@@ -393,15 +398,7 @@ def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
 
 
 def test_a_run_that_is_cancelled_while_it_waits_for_room_is_handed_in(tmp_path: Path):
-    hold = threading.Event()
-    setting = Setting(tmp_path)
-
-    def slow(_message: str, *, deps: Any) -> None:
-        assert hold.wait(30)
-
-    setting.diary.agent = slow
-    setting.writer = Kept(setting.diary, workers=1, qsize=1)
-    setting.capability.writer = setting.writer
+    setting, hold = with_room_for_one(tmp_path)
 
     async def run() -> None:
         runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
@@ -512,25 +509,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 write_together(Path({str(tmp_path)!r}), {door!r}, [f"{{sys.argv[1]}} {{n}}" for n in range(20)])
 """
-    with contextlib.ExitStack() as stack:
-        started = [
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", code, name],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, "PYTHONPATH": ""},
-                )
-            )
-            for name in ("one", "two")
-        ]
-        for process in started:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in started:
-            process.communicate("go\n", timeout=60)
-            assert process.returncode == 0
+    run_at_once(code, ["one"], ["two"])
     expected = [f"{name} {n}" for name in ("one", "two") for n in range(20)]
     assert written(tmp_path, door) == sorted(expected)
 

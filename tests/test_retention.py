@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from processes import die_before
 from tomldiary import Conflict, Diary
 from tomldiary.backends import segments as segments_module
 from tomldiary.errors import HistoryPruned, InvalidValue, NestedTransaction, UnknownEntry
@@ -167,23 +168,10 @@ def prune_until(root, number):
     """Prune in a process that is killed right before its n-th file operation; return how it ended."""
     child = os.fork()
     if child == 0:
-        left = number
-
-        def killing(real):
-            def call(*args, **kwargs):
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                return real(*args, **kwargs)
-
-            return call
-
         try:
             alice = Diary(root, agent="rules").user("alice")
             alice.document("preferences")
-            for name in ("open", "write", "fsync", "replace", "rename", "unlink"):
-                setattr(os, name, killing(getattr(os, name)))
+            die_before(number, "open", "write", "fsync", "replace", "rename", "unlink")
             alice.prune_history(keep=5)
             os._exit(0)
         finally:

@@ -46,6 +46,29 @@ def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(
     assert when == [5, 9]
 
 
+def test_the_disk_has_begun_with_all_documents_when_the_first_is_waited_for(
+    tmp_path, monkeypatch, synced
+):
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.add_turn("hello", "hi", session_id="s1")
+    names = ("preferences.toml", "conversations.toml")
+    files = {(tmp_path / "alice" / name).stat().st_ino for name in names}
+    real = settling.start_writing
+
+    def start_writing(descriptor, begin, end):
+        assert (begin, end) == (0, os.fstat(descriptor).st_size)
+        synced.append(-os.fstat(descriptor).st_ino)
+        real(descriptor, begin, end)
+
+    monkeypatch.setattr(settling, "start_writing", start_writing)
+    synced.clear()
+    alice.upsert_preference("likes", "rum")
+    order = [number for number in synced if abs(number) in files]
+    assert {-number for number in order[:2]} == set(order[2:]) == files
+
+
 def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, monkeypatch, synced):
     monkeypatch.setattr(settling, "WINDOW", 4)
     alice = opened(tmp_path).user("alice")

@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from hand_edits import age, texts
 from tomldiary import Diary
 from tomldiary.backends import exchange
 from tomldiary.backends.layout import staged_name
@@ -85,21 +86,6 @@ def alice(tmp_path):
     for text in ("tea", "coffee", "water"):
         alice.upsert_preference("likes", text)
     return alice
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "alice/preferences.toml"
-
-
-def texts(alice, category="likes"):
-    return [item.text for item in alice.preferences(category).values()]
-
-
-def age(file, seconds=5):
-    """Let a file, or a folder, have been changed `seconds` ago."""
-    status = file.stat()
-    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - int(seconds * 1e9)))
 
 
 def results(alice):

@@ -17,10 +17,12 @@ import pytest
 from langgraph.store.base import GetOp, PutOp
 
 from power_cuts import Recorder, crash_states, materialise
+from processes import close
 from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
 from tomldiary.backends import LocalBackend, opened_users, segments, settling
 from tomldiary.backends import local as local_module
+from tomldiary.backends.base import Commit
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
 from tomldiary.history import parse_record
@@ -32,18 +34,9 @@ from tomldiary_langgraph import DiaryStore
 NS = ("alice", "memories")
 
 
-@pytest.fixture
-def folder():
-    """A folder in memory where there is one: nothing here depends on a real disk."""
-    shm = Path("/dev/shm")  # noqa: S108 - of the system; where it is missing the usual place will do
-    made = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="together-"))
-    yield made
-    shutil.rmtree(made)
-
-
 @pytest.fixture(params=["memory:", "folder"])
-def diary(request, folder):
-    return Diary(folder / "m" if request.param == "folder" else request.param, agent="rules")
+def diary(request, disk):
+    return Diary(disk / "m" if request.param == "folder" else request.param, agent="rules")
 
 
 @pytest.fixture
@@ -168,8 +161,8 @@ def gathered(store, *puts):
     return asyncio.run(run())
 
 
-def test_puts_of_one_tick_are_few_commits_and_a_transaction_each(folder, commits):
-    store = DiaryStore(Diary(folder / "m", agent="rules"))
+def test_puts_of_one_tick_are_few_commits_and_a_transaction_each(disk, commits):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
     puts = [((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(300)]
     assert gathered(store, *puts) == [None] * 300
     assert [len(each) for each in commits] == [256, 44]
@@ -260,8 +253,8 @@ def test_puts_inside_a_transaction_are_part_of_it(diary):
     assert len(records(diary)) == 1
 
 
-def test_forgetting_the_session_of_one_put_takes_nothing_of_the_others(folder):
-    store = DiaryStore(Diary(folder / "m", agent="rules"))
+def test_forgetting_the_session_of_one_put_takes_nothing_of_the_others(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
     items = store._items
 
     async def run():
@@ -278,12 +271,12 @@ def test_forgetting_the_session_of_one_put_takes_nothing_of_the_others(folder):
     store.diary.user("alice").forget(session_id="s2")
     assert sorted(item.key for item in store.search(NS)) == ["k0", "k1", "k3"]
     assert verification.verify(store.diary.engine.backend, "alice") is None
-    files = [path.read_bytes() for path in (folder / "m").rglob("*") if path.is_file()]
+    files = [path.read_bytes() for path in (disk / "m").rglob("*") if path.is_file()]
     assert not any(b"walnut 2" in data for data in files)
 
 
-def test_a_user_whose_lock_is_held_keeps_nobody_else_waiting(folder):
-    store = DiaryStore(Diary(folder / "m", agent="rules"))
+def test_a_user_whose_lock_is_held_keeps_nobody_else_waiting(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
     held, free = threading.Event(), threading.Event()
 
     def hold():
@@ -311,8 +304,8 @@ def test_a_user_whose_lock_is_held_keeps_nobody_else_waiting(folder):
     assert len(store.search(NS, limit=100)) == 40
 
 
-def test_a_cancelled_put_harms_nobody_and_later_ones_are_stored(folder):
-    store = DiaryStore(Diary(folder / "m", agent="rules"))
+def test_a_cancelled_put_harms_nobody_and_later_ones_are_stored(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
 
     async def run():
         with store.diary.engine.backend.lock("alice", 5):
@@ -387,17 +380,30 @@ def test_an_error_of_a_run_is_told_to_each_of_its_calls():
 # Storage and people
 
 
-def test_they_are_one_commit(folder, commits):
-    diary = Diary(folder / "m", agent="rules")
+def test_they_are_one_commit(disk, commits):
+    diary = Diary(disk / "m", agent="rules")
     assert together(diary, *[work("items/a", f"k{n}", n) for n in range(9)]) == [None] * 9
     assert [len(each) for each in commits] == [9]
 
 
+def test_no_commit_is_in_two_windows(disk, commits, monkeypatch):
+    """Nobody would answer then for documents that the first of its transactions changed."""
+    monkeypatch.setattr(settling, "WINDOW", 3)
+    diary = Diary(disk / "m", agent="rules")
+    assert together(diary, *[work("items/a", f"k{n}", n) for n in range(8)]) == [None] * 8
+    assert [[record.seq for record in each] for each in commits] == [[1, 2, 3], [4, 5, 6], [7, 8]]
+    backend = diary.engine.backend
+    texts = list(backend.records("alice"))[::-1]
+    with pytest.raises(ValueError, match="transactions 3 to 4"):
+        backend.commit("alice", Commit({}, {}, texts[2:4]))
+    assert list(backend.records("alice"))[::-1] == texts
+
+
 @pytest.mark.parametrize("error", [BackendError("full"), CommittedUnpublished("late")])
 def test_a_failing_storage_fails_each_with_that_error_and_an_object_of_its_own(
-    folder, monkeypatch, error
+    disk, monkeypatch, error
 ):
-    diary = Diary(folder / "m", agent="rules")
+    diary = Diary(disk / "m", agent="rules")
     together(diary, work("items/a", "x", 1))
     with monkeypatch.context() as patch:
         patch.setattr(LocalBackend, "commit", lambda *_: (_ for _ in ()).throw(error))
@@ -411,9 +417,9 @@ def test_a_failing_storage_fails_each_with_that_error_and_an_object_of_its_own(
 
 
 def test_what_is_in_history_though_its_file_could_not_be_replaced_is_read_at_once(
-    folder, monkeypatch
+    disk, monkeypatch
 ):
-    diary = Diary(folder / "m", agent="rules")
+    diary = Diary(disk / "m", agent="rules")
     together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
 
     def refused(*_args, **_options):
@@ -428,23 +434,23 @@ def test_what_is_in_history_though_its_file_could_not_be_replaced_is_read_at_onc
         )
         assert entries(diary, "items/a") == {"x": 1, "y": 4, "z": 3}  # nor can it be put right now
     assert entries(diary, "items/a") == {"x": 1, "y": 4, "z": 3}
-    assert tomllib.loads((folder / "m/alice/items/a.toml").read_text())["entries"]["y"]["n"] == 4
+    assert tomllib.loads((disk / "m/alice/items/a.toml").read_text())["entries"]["y"]["n"] == 4
     assert verification.verify(diary.engine.backend, "alice") is None
 
 
-def test_a_lock_that_another_keeps_fails_all_and_writes_nothing(folder):
-    diary = Diary(folder / "m", agent="rules", lock_timeout=0.05)
-    with Diary(folder / "m").engine.backend.lock("alice", 1):
+def test_a_lock_that_another_keeps_fails_all_and_writes_nothing(disk):
+    diary = Diary(disk / "m", agent="rules", lock_timeout=0.05)
+    with Diary(disk / "m").engine.backend.lock("alice", 1):
         met = together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
     assert [type(each) for each in met] == [LockTimeout, LockTimeout]
     assert met[0] is not met[1]
     assert records(diary) == []
 
 
-def test_a_save_of_a_person_between_reading_and_storing_is_kept(folder, monkeypatch):
-    diary = Diary(folder / "m", agent="rules")
+def test_a_save_of_a_person_between_reading_and_storing_is_kept(disk, monkeypatch):
+    diary = Diary(disk / "m", agent="rules")
     together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
-    path = folder / "m/alice/items/a.toml"
+    path = disk / "m/alice/items/a.toml"
     real, saves = LocalBackend.commit, []
 
     def commit(self, user, commit):
@@ -461,8 +467,8 @@ def test_a_save_of_a_person_between_reading_and_storing_is_kept(folder, monkeypa
     assert verification.verify(diary.engine.backend, "alice") is None
 
 
-def test_saves_without_end_fail_all_with_a_conflict(folder, monkeypatch):
-    diary = Diary(folder / "m", agent="rules")
+def test_saves_without_end_fail_all_with_a_conflict(disk, monkeypatch):
+    diary = Diary(disk / "m", agent="rules")
     together(diary, work("items/a", "x", 1))
     monkeypatch.setattr(
         LocalBackend, "commit", lambda *_: (_ for _ in ()).throw(Conflict("saved again"))
@@ -471,10 +477,10 @@ def test_saves_without_end_fail_all_with_a_conflict(folder, monkeypatch):
     assert [type(each) for each in errors] == [Conflict, Conflict]
 
 
-def test_what_a_person_saved_before_is_stored_first_and_nothing_is_lost(folder):
-    diary = Diary(folder / "m", agent="rules")
+def test_what_a_person_saved_before_is_stored_first_and_nothing_is_lost(disk):
+    diary = Diary(disk / "m", agent="rules")
     together(diary, work("items/a", "x", 1), work("items/a", "y", 2))
-    path = folder / "m/alice/items/a.toml"
+    path = disk / "m/alice/items/a.toml"
     path.write_text(path.read_text().replace("n = 1", "n = 100"))
     os.utime(path, (1, 1))
     assert together(diary, work("items/a", "z", 3), work("items/b", "w", 4)) == [None, None]
@@ -491,37 +497,37 @@ def test_what_a_person_saved_before_is_stored_first_and_nothing_is_lost(folder):
 
 @pytest.mark.parametrize("bytes_of_a_segment", [300, 4_000_000])
 def test_another_process_finds_them_whole_wherever_they_begin(
-    folder, monkeypatch, bytes_of_a_segment
+    disk, monkeypatch, bytes_of_a_segment
 ):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", bytes_of_a_segment)
-    diary = Diary(folder / "m", agent="rules")
+    diary = Diary(disk / "m", agent="rules")
     for number in range(3):
         each = [work("items/a", f"k{number}-{n}", n) for n in range(4)]
         assert together(diary, *each) == [None] * 4
-        other = Diary(folder / "m", agent="rules")
+        other = Diary(disk / "m", agent="rules")
         assert len(entries(other, "items/a")) == 4 * (number + 1)
         assert [each.seq for each in records(other)] == list(range(1, 4 * number + 5))
         close(other)
     diary.user("alice").prune_history(keep=2)
-    other = Diary(folder / "m", agent="rules")
+    other = Diary(disk / "m", agent="rules")
     assert other.engine.backend.last_record("alice") == diary.engine.backend.last_record("alice")
     assert [each.seq for each in records(other)] == [10, 11, 12]
     assert together(other, work("items/a", "x", 1), work("items/a", "y", 2)) == [None, None]
     assert verification.verify(other.engine.backend, "alice") is None
-    assert not list((folder / "m/alice/history").glob("*damaged*"))
+    assert not list((disk / "m/alice/history").glob("*damaged*"))
 
 
-def test_damage_to_one_of_the_last_takes_no_entry(folder):
-    diary = Diary(folder / "m", agent="rules")
+def test_damage_to_one_of_the_last_takes_no_entry(disk):
+    diary = Diary(disk / "m", agent="rules")
     assert together(diary, *[work("items/a", f"k{n}", n) for n in range(4)]) == [None] * 4
-    (path,) = (folder / "m/alice/history").glob("*.toml")
+    (path,) = (disk / "m/alice/history").glob("*.toml")
     path.write_bytes(path.read_bytes().replace(b"[entries.k1]", b"[entries.k9]", 1))
-    other = Diary(folder / "m", agent="rules")
+    other = Diary(disk / "m", agent="rules")
     assert entries(other, "items/a") == {"k0": 0, "k1": 1, "k2": 2, "k3": 3}
     assert together(other, work("items/a", "x", 1), work("items/a", "y", 2)) == [None, None]
     assert entries(other, "items/a") == {"k0": 0, "k1": 1, "k2": 2, "k3": 3, "x": 1, "y": 2}
-    assert list((folder / "m/alice/history").glob("*damaged*"))
-    third = Diary(folder / "m", agent="rules")
+    assert list((disk / "m/alice/history").glob("*damaged*"))
+    third = Diary(disk / "m", agent="rules")
     assert entries(third, "items/a") == entries(other, "items/a")
 
 
@@ -566,14 +572,8 @@ def on_disk(folder):
     return found
 
 
-def close(diary):
-    for descriptor in diary.engine.backend._locks._descriptors.values():
-        os.close(descriptor)
-    diary.engine.backend._locks._descriptors.clear()
-
-
-def recorded(folder, monkeypatch, durability="full"):
-    top = folder / "recorded"
+def recorded(disk, monkeypatch, durability="full"):
+    top = disk / "recorded"
     top.mkdir()
     recorder = Recorder(top)
     with recorder.watching(monkeypatch):
@@ -586,7 +586,7 @@ def recorded(folder, monkeypatch, durability="full"):
     return recorder
 
 
-def examine(recorder, folder, monkeypatch, *, is_power_cut=True):
+def examine(recorder, disk, monkeypatch, *, is_power_cut=True):
     """Return how many different states a crash may leave, and what is wrong with those that are wrong."""
     problems, different = [], set()
     for state in crash_states(recorder, subsets=3, cuts=range(60, 3000, 120)):
@@ -595,7 +595,7 @@ def examine(recorder, folder, monkeypatch, *, is_power_cut=True):
         key = (state.is_power_cut, frozenset(state.tree.items()), state.acknowledged["alice"])
         if key not in different:
             different.add(key)
-            problem = examined(state, folder, monkeypatch, states())
+            problem = examined(state, disk, monkeypatch, states())
             if problem is not None:
                 problems.append(f"step {state.step}, {state.how}: {problem}")
     return len(different), problems
@@ -603,34 +603,33 @@ def examine(recorder, folder, monkeypatch, *, is_power_cut=True):
 
 @pytest.mark.parametrize("window", [256, 3], ids=["one window", "two windows"])
 def test_a_power_cut_at_any_step_leaves_what_some_of_them_did_in_their_order(
-    folder, monkeypatch, window
+    disk, monkeypatch, window
 ):
     monkeypatch.setattr(settling, "WINDOW", window)
-    monkeypatch.setattr(LocalBackend, "room", lambda *_: 9)  # also where a group is in two windows
-    different, problems = examine(recorded(folder, monkeypatch), folder, monkeypatch)
+    different, problems = examine(recorded(disk, monkeypatch), disk, monkeypatch)
     assert problems == []
     assert different > 80
 
 
-def test_a_kill_at_any_step_leaves_what_some_of_them_did_in_their_order(folder, monkeypatch):
-    recorder = recorded(folder, monkeypatch, "process")
-    different, problems = examine(recorder, folder, monkeypatch, is_power_cut=False)
+def test_a_kill_at_any_step_leaves_what_some_of_them_did_in_their_order(disk, monkeypatch):
+    recorder = recorded(disk, monkeypatch, "process")
+    different, problems = examine(recorder, disk, monkeypatch, is_power_cut=False)
     assert problems == []
     assert different >= 10
 
 
 @pytest.mark.parametrize("guard", ["whole groups", "all of a group"])
-def test_without_a_guard_a_power_cut_would_leave_less(folder, monkeypatch, guard):
-    recorder = recorded(folder, monkeypatch)
+def test_without_a_guard_a_power_cut_would_leave_less(disk, monkeypatch, guard):
+    recorder = recorded(disk, monkeypatch)
     if guard == "whole groups":
         monkeypatch.setattr(segments, "_breach", lambda *_: None)
     else:
         monkeypatch.setattr(opened_users, "stored_together", lambda _, records: records)
-    assert examine(recorder, folder, monkeypatch)[1]
+    assert examine(recorder, disk, monkeypatch)[1]
 
 
-def examined(state, folder, monkeypatch, wanted):
-    place = Path(tempfile.mkdtemp(dir=folder))
+def examined(state, disk, monkeypatch, wanted):
+    place = Path(tempfile.mkdtemp(dir=disk))
     materialise(state.tree, place, 1e9)
     monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: state.is_power_cut)
     diary = Diary(place / "m", agent="rules")
@@ -658,8 +657,8 @@ def examined(state, folder, monkeypatch, wanted):
         shutil.rmtree(place)
 
 
-def test_a_failing_file_operation_leaves_what_each_was_told(folder, monkeypatch):
-    store = folder / "store"
+def test_a_failing_file_operation_leaves_what_each_was_told(disk, monkeypatch):
+    store = disk / "store"
     diary = Diary(store, agent="rules")
     together(diary, work("items/a", "before", 0))
     close(diary)

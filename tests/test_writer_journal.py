@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import os
 import shutil
 import signal
@@ -612,6 +613,68 @@ def test_a_file_that_was_replaced_is_opened_anew(tmp_path):
     die(journal)
 
 
+@pytest.mark.parametrize("sync", [True, False], ids=["full", "process"])
+def test_a_turn_is_in_the_journal_once_and_with_the_epoch_of_when_it_came(tmp_path, sync):
+    """It is written before the epoch is asked for, and again if that is another one."""
+    epochs = iter([1234, 1234, 1234, 1235])
+    journal = Journal.create(tmp_path / "journal", sync=sync)
+    done = jobs_of("done")
+    journal.append_turns(done, first_epoch)
+    journal.append_turns(jobs_of("open"), first_epoch)
+    journal.finish(done)  # is noted with the next turn
+    for text in ("one", "two", "three", "four"):
+        journal.append_turns(jobs_of(text, user="bob"), lambda _: next(epochs))
+    [path] = journal.folder.glob("*.toml")
+    data = tomllib.loads(path.read_text("utf-8"))
+    die(journal)
+    found = [(turn["user_msg"], turn["epoch"]) for turn in data["turn"]]
+    assert found == [
+        ("done", 0), ("open", 0), ("one", 1234), ("two", 1234), ("three", 1234), ("four", 1235),
+    ]  # fmt: skip
+    assert [each["numbers"] for each in data["done"]] == [[1]]
+
+
+@pytest.mark.parametrize("sync", [True, False], ids=["full", "process"])
+def test_a_turn_whose_epoch_cannot_be_read_is_not_in_the_journal(tmp_path, sync):
+    def unreadable(user):
+        raise BackendError("cannot be looked at")
+
+    journal = Journal.create(tmp_path / "journal", sync=sync)
+    journal.append_turns(jobs_of("one"), first_epoch)
+    with pytest.raises(BackendError, match="cannot be looked at"):
+        journal.append_turns(jobs_of("two"), unreadable)
+    journal.append_turns(jobs_of("three"), first_epoch)
+    die(journal)
+    _, left = Journal.adopt(journal.folder, sync=sync)
+    assert [job.turn.user_msg for job in left] == ["one", "three"]
+
+
+def test_the_disk_begins_with_a_turn_before_the_writer_waits_for_it(tmp_path, monkeypatch):
+    seen = []
+
+    def noted(name, real):
+        return lambda *given: (seen.append((name, given[1:])), real(*given))[1]
+
+    monkeypatch.setattr(os, "fdatasync", noted("sync", os.fdatasync))
+    monkeypatch.setattr(record_file, "write_all", noted("write", record_file.write_all))
+    monkeypatch.setattr(record_file, "start_writing", noted("start", record_file.start_writing))
+    journal = Journal.create(tmp_path / "journal", sync=True)
+    ends = []
+    for text in ("one", "two"):
+        seen.clear()
+        jobs = jobs_of(text)
+        journal.append_turns(jobs, first_epoch)
+        journal.sync()
+        [path] = journal.folder.glob("*.toml")
+        ends.append(len(path.read_bytes().rstrip(b"\n")) + 1)
+    assert [name for name, _ in seen] == ["write", "start", "sync"]
+    assert seen[1] == ("start", tuple(ends))
+    seen.clear()
+    journal.append_operations(jobs, [], first_epoch)  # not synced: nobody waits
+    assert [name for name, _ in seen] == ["write"]
+    die(journal)
+
+
 def test_a_journal_whose_folder_was_removed_closes_nothing_that_is_not_its_own(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("one"), first_epoch)
@@ -667,7 +730,12 @@ def test_the_event_loop_is_never_held_while_turns_are_submitted_and_processed(
             await watcher
             return await writer.close(drain=False)
 
-    stats = asyncio.run(use())
+    gc.collect()
+    gc.freeze()  # a full collection of what all tests before have left is not the writer's
+    try:
+        stats = asyncio.run(use())
+    finally:
+        gc.unfreeze()
     assert stats["submitted"] == 1000
     assert threading.current_thread() not in syncing  # nor is there any waiting for the disk
     assert syncing

@@ -22,7 +22,7 @@ __all__ = ["FREE_BYTES", "check_files", "check_place"]
 FREE_BYTES = 100 * 1024 * 1024
 """Free space below which a disk is called nearly full."""
 _STAGED = re.compile(r"\.staged-(\d+)-.*\.tmp")
-_STAGED_SECONDS = 60  # a commit takes milliseconds
+_STAGED_SECONDS = 60  # far more than a commit takes
 _SYNCED = re.compile(
     r"dropbox|onedrive( - .*)?|google ?drive|my drive|icloud ?drive|mobile documents|cloudstorage"
     r"|com~apple~clouddocs|nextcloud|pclouddrive",

@@ -178,7 +178,7 @@ class Diary(CompactionRuns):
         return known[1]
 
     async def _ready_extractor(self) -> Extractor:
-        """Return the extractor; the first time it may load a framework, which takes a second."""
+        """Return the extractor; the first time it may load a framework, which takes a while."""
         known = self._extractor
         if known is not None and known[0] is self.agent:
             return known[1]

@@ -61,7 +61,7 @@ _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Change:
     """In document `doc`, at character `at`, the text `old` gave way to `new`; see `Span`. Never changed."""
 
@@ -162,7 +162,7 @@ _PAIRS = re.compile(_PAIR)
 
 
 def _read_own(text: str, at: int) -> dict[str, Any] | None:
-    """Read a record that stands exactly as `render_record` writes it, several times quicker than a parser.
+    """Read a record that stands exactly as `render_record` writes it, quicker than a parser does.
 
     One-line strings as we render them mean the same in JSON as in TOML. None for anything else.
     """

@@ -56,7 +56,8 @@ class HistoryIndex(Generic[V]):
 
     def note(self, user: str, seqs: range, found: Mapping[str, V]) -> None:
         """Take over what transactions say that were just stored; the caller holds the user's lock."""
-        known = self._users.get(user)
+        with self._guard:
+            known = self._users.get(user)
         if known is not None and known.seq == seqs.start - 1:
             known.found.update(found)
             known.seq = seqs.stop - 1

@@ -13,13 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 from tomldiary.errors import IdentifierError
 
-__all__ = [
-    "MAX_FOLDER",
-    "decode_folder",
-    "encode_folder",
-    "is_canonical",
-    "validate_identifier",
-]
+__all__ = ["MAX_FOLDER", "decode_folder", "encode_folder", "is_canonical", "validate_identifier"]
 
 MAX_FOLDER = 180
 """Longest folder name; a longer id gets a folder named by its hash and a file that holds the id."""

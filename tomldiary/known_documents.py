@@ -27,7 +27,7 @@ __all__ = ["KnownDocuments"]
 
 _CACHED_DOCUMENTS = 4096
 _PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
-_LITTLE = 128 * 1024  # characters; a change of so much takes one or two milliseconds
+_LITTLE = 128 * 1024  # characters; a change of more may be worth another thread
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
@@ -22,14 +23,7 @@ from tomldiary.toml.document import Document
 if TYPE_CHECKING:
     from tomldiary.backends.base import Backend, Stored, Token
 
-__all__ = [
-    "Known",
-    "check_version",
-    "emptied",
-    "is_being_saved",
-    "is_blank",
-    "look",
-]
+__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
 _logger = get_logger(__name__)
 _YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
@@ -88,6 +82,8 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     young = _age(stored.token) < _YOUNG
     timeline = Timeline(backend, user)
     last = timeline.last(kind)
+    is_saved = last is not None and last.type == "hand"
+    as_logged = partial(Known, stored.token, is_logged=True, is_saved=is_saved, is_young=young)
     if (
         cached is not None
         and cached.is_logged
@@ -97,14 +93,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         and last is not None
         and last.results[kind] == cached.digest
     ):
-        return Known(
-            stored.token,
-            cached.document,
-            cached.digest,
-            is_logged=True,
-            is_saved=last.type == "hand",
-            is_young=young,
-        )
+        return as_logged(cached.document, cached.digest)
     try:
         document = Document.parse(stored.text, path=place)
         check_version(document, place)
@@ -116,14 +105,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     ours = None
     if last is not None and last.results[kind] != EMPTY:
         if problem is None and digest(stored.text) == last.results[kind]:
-            return Known(
-                stored.token,
-                document,
-                last.results[kind],
-                is_logged=True,
-                is_saved=last.type == "hand",
-                is_young=young,
-            )
+            return as_logged(document, last.results[kind])
         ours = _last_logged(timeline, kind, last.results[kind], cached)
     if ours is None or last is None:
         if problem is not None:
@@ -137,14 +119,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
             is_settling=is_saved_now,
             is_young=young or is_saved_now,
         )
-    good = Known(
-        stored.token,
-        ours,
-        last.results[kind],
-        is_logged=True,
-        is_saved=last.type == "hand",
-        is_young=young,
-    )
+    good = as_logged(ours, last.results[kind])
     if problem is not None:
         return _unusable(good, problem, cached)
     is_fresh = 0 <= _age(stored.token) < _SETTLING

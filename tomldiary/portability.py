@@ -10,13 +10,7 @@ from tomldiary.backends.layout import checked_kind
 from tomldiary.blocks import Blocks
 from tomldiary.conversations import Conversations
 from tomldiary.episodes import episode_entries, episode_kinds
-from tomldiary.errors import (
-    Conflict,
-    DocumentError,
-    ImmutableEntry,
-    InvalidValue,
-    LimitReached,
-)
+from tomldiary.errors import Conflict, DocumentError, ImmutableEntry, InvalidValue, LimitReached
 from tomldiary.facts import Facts, same_data, stored_facts
 from tomldiary.models import FORMAT_VERSION, timestamp
 from tomldiary.outside import NOTHING, check_version

@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 DEFAULT_THRESHOLD = 70.0
-"""Score from which an entry is suggested; measured as the best cheap rule for finding updates."""
+"""Score from which a new entry is answered with those it resembles."""
 _SCORED_CHARACTERS = 2000  # longer texts are compared by their beginning: time stays bounded
 
 Scorer = Callable[[str, str], float]

@@ -31,7 +31,7 @@ R = TypeVar("R")
 
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking call in a worker thread and wait for it without holding the event loop."""
-    import asyncio  # noqa: PLC0415 - a third of what importing this package would take
+    import asyncio  # noqa: PLC0415 - slow to import, and sync code needs none of it
 
     transaction = OPEN.get()
     if transaction is None:

@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_ai.messages import (
-    ModelRequest,
-    ModelResponse,
-    TextContent,
-    TextPart,
-    UserPromptPart,
-)
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextContent, TextPart, UserPromptPart
 from pydantic_core import to_json
 
 if TYPE_CHECKING:

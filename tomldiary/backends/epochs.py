@@ -117,7 +117,7 @@ class Epochs:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what somebody staged who was killed long ago; whoever is at it now needs milliseconds."""
+    """Remove what somebody staged who was killed long ago; whoever is at it now is soon done."""
     for entry in os.scandir(folder):
         if entry.name.startswith(_STAGED) and time.time() - entry.stat().st_mtime > _LONG:
             os.unlink(entry.path)  # noqa: PTH108 - an entry, not a path

@@ -2,8 +2,8 @@
 
 A plain rename destroys whatever stands in its way. Where the system can exchange two names at once
 (Linux, `renameat2`), what was displaced can be looked at: if it is not the version the write was based
-on, somebody saved in between, and their save is kept (see `displaced`). It is also quicker than a rename
-on ext4, which writes a renamed file to the disk at once.
+on, somebody saved in between, and their save is kept (see `displaced`). Nor does ext4 begin to write the
+file to the disk then, as it does by default for one that is renamed over another.
 """
 
 from __future__ import annotations

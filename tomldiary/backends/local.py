@@ -24,35 +24,16 @@ from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
 from tomldiary.backends.displaced import take_in
 from tomldiary.backends.exchange import put_in_place
-from tomldiary.backends.files import (
-    FileToken,
-    file_token,
-    folder_time,
-    read_file,
-    write_new,
-)
-from tomldiary.backends.layout import (
-    JOB_NAME,
-    check_parent,
-    checked_kind,
-    kinds_in,
-    make_parent,
-)
+from tomldiary.backends.files import FileToken, file_token, folder_time, read_file, write_new
+from tomldiary.backends.layout import JOB_NAME, check_parent, checked_kind, kinds_in, make_parent
 from tomldiary.backends.names import user_of
 from tomldiary.backends.opened_users import OpenedUsers
 from tomldiary.backends.pruning import prune
 from tomldiary.backends.saving import is_being_saved
-from tomldiary.backends.segments import (
-    append_records,
-)
+from tomldiary.backends.segments import append_records
 from tomldiary.backends.settling import opens_window, room_of_window, settle
 from tomldiary.backends.user_folders import SYSTEM, YOUNG
-from tomldiary.errors import (
-    BackendError,
-    CommittedUnpublished,
-    Conflict,
-    DiaryError,
-)
+from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError
 from tomldiary.history import next_sequence
 from tomldiary.identifiers import encode_folder
 from tomldiary.logging import get_logger
@@ -198,24 +179,23 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
         folder = str(self.folder(user))
+        first = next_sequence(commit.records[0]) - 1
         seq = next_sequence(commit.records[-1]) - 1
+        if opens_window(first, seq):
+            raise ValueError(f"transactions {first} to {seq} are more than `room` allows at once.")
         staged: _Staged = {}
         try:
             synced = self._synced.of(user, folder)
-            first = next_sequence(commit.records[0]) - 1
             tail = self._tails.numbered(user, f"{folder}/history", first)
-            opens = self._sync and opens_window(first - 1, seq)
-            if opens:
+            if opens_window(first - 1, first):
                 self.settle(user)
-            # Some of its records may be in the window before, for which nobody answers from now on.
-            is_split = opens and len(commit.records) > 1
             _check_expected(folder, commit)
             for kind, data in commit.contents.items():
                 if "/" in kind:
                     make_parent(folder, kind, sync=self._sync)
                 mark = commit.fingerprints.get(kind, "")
                 temp = self._temp_name(folder, kind, data, seq, mark)
-                staged[kind] = temp, write_new(temp, data, sync=is_split)
+                staged[kind] = temp, write_new(temp, data, sync=False)
         except BaseException as error:
             self._drop(staged)
             if isinstance(error, OSError):
@@ -243,10 +223,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         new = {
             kind
             for kind in commit.contents
-            if commit.replaces_save
-            or is_split
-            or kind not in synced.kinds
-            or commit.expected.get(kind) is None
+            if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
         tokens = self._publish(user, folder, staged, commit.expected, new)
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock

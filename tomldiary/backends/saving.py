@@ -47,7 +47,7 @@ def is_being_saved(path: str) -> bool:
 
 
 class Held:
-    """A file that nobody opens for writing until `let_go`: whoever tries waits, for microseconds.
+    """A file that nobody opens for writing until `let_go`: whoever tries waits until then.
 
     Raises:
         OSError: It cannot be opened.

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import read_file, write_new
 from tomldiary.backends.segments import read_records
+from tomldiary.backends.write_out import start_writing
 from tomldiary.errors import Conflict, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, result_kinds
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WINDOW", "opens_window", "room_of_window", "settle", "window"]
 
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 WINDOW = 256
 """Transactions of a user."""
 
@@ -69,8 +71,12 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
         OSError, BackendError: Some are not.
     """
     present: set[str] = set()
-    for kind in dict.fromkeys(kind for text in window(folder) for kind in result_kinds(text)):
-        path = folder / f"{kind}.toml"
+    kinds = list(dict.fromkeys(kind for text in window(folder) for kind in result_kinds(text)))
+    paths = {kind: folder / f"{kind}.toml" for kind in kinds}
+    for path in paths.values():
+        with suppress(OSError):  # whoever syncs it in a moment says so
+            _begin(path)  # the disk is at work on all of them when the first is waited for
+    for kind, path in paths.items():
         if path.is_symlink():
             continue  # nothing of ours
         with suppress(FileNotFoundError, NotADirectoryError):  # somebody has removed it
@@ -89,8 +95,16 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
     synced.doubtful.clear()
 
 
+def _begin(path: Path) -> None:
+    descriptor = os.open(path, _FLAGS)
+    try:
+        start_writing(descriptor, 0, os.fstat(descriptor).st_size)
+    finally:
+        os.close(descriptor)
+
+
 def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    descriptor = os.open(path, _FLAGS)
     try:
         os.fsync(descriptor)
     finally:

@@ -1,7 +1,7 @@
 """Refuse, before any parser sees it, text that a parser could choke on.
 
-`tomllib` needs seconds for a dotted key of a few thousand parts and leaves with a RecursionError on
-deep nesting; a document is checked for both, and for its size, by scans of linear time.
+`tomllib` needs time that grows with the square of a dotted key's parts, and leaves with a RecursionError
+on deep nesting; a document is checked for both, and for its size, by scans of linear time.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BlockIndex", "Index", "copy_of"]
 
-_MANY = 1000  # blocks from which on copying all of them takes longer than looking twice
+_MANY = 1000  # blocks from which on a copy of them all is saved, at the price of looking twice
 _SHARE = 8  # a copy takes over changes of up to this part of the whole
 
 

@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(slots=True, eq=False)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True, eq=False)  # not frozen: those take longer to make
 class Block:
     """A stretch of a document: `path` is the header's, or empty for the head before all headers. Never changed."""
 

@@ -1,25 +1,29 @@
 """The records of a journal, as TOML: turns that were taken in, what was extracted, and what is done.
 
-[[turn]]
-check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
-number = 7
-epoch = 0
-user = "alice"
-session = "s1"
-operation = "9f0c…-7"
-time = "2026-11-20T03:37:54.320748+00:00"
-user_msg = "I moved to Lyon."
-assistant_msg = "Noted."
+A journal file is a list of them, and valid TOML itself:
 
-[[operations]]                    # what the model made of it: replaying costs no second call
-check = "…"
-numbers = [7]
-operation = "9f0c…-7"
-operations = [{ op = "UpsertPreference", category = "likes", … }]
+    [[turn]]
+    check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
+    number = 7
+    epoch = 0
+    user = "alice"
+    session = "s1"
+    operation = "9f0c…-7"
+    time = "2026-11-20T03:37:54.320748+00:00"
+    user_msg = "I moved to Lyon."
+    assistant_msg = "Noted."
 
-[[done]]                          # applied, parked or taken back: nothing is left to do
-check = "…"
-numbers = [5, 7]
+    [[operations]]                    # what the model made of it: replaying costs no second call
+    check = "…"
+    numbers = [7]
+    operation = "9f0c…-7"
+    operations = [{ op = "UpsertPreference", category = "likes", … }]
+
+    [[done]]                          # applied, parked or taken back: nothing is left to do
+    check = "…"
+    numbers = [5, 7]
+
+Numbers are those of the journal: a later file of it may say that a turn of this one is done.
 """
 
 from __future__ import annotations

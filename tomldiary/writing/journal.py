@@ -1,9 +1,13 @@
 """A writer's journal: turns are on disk before `submit` returns, and are found again after a crash.
 
-.tomldiary/journal/
-  20261120-034512-9f0c2a71/     one folder for each writer
-    owner.lock                  locked by the writer for as long as it lives
-    000001.toml                 records, see `entries`; a file goes when all its turns are done
+All journals are below one folder, each in one of its own:
+
+    .tomldiary/journal/
+      20261120-034512-9f0c2a71/     one writer's
+        owner.lock                  locked by the writer for as long as it lives
+        000001.toml                 records, see `entries`; a file goes when all its turns are done
+
+A folder whose owner file nobody holds is a dead writer's; any other writer takes it over.
 """
 
 from __future__ import annotations
@@ -38,6 +42,7 @@ __all__ = ["SEGMENT_BYTES", "Journal"]
 
 SEGMENT_BYTES = 1024 * 1024
 _IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
+_KNOWN = 10_000  # users
 _DONE_AT_ONCE = 64  # finished turns that may wait for the next append
 _FORGOTTEN = (
     "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
@@ -68,6 +73,8 @@ class Journal:
         """Turns that are not done, by segment; a segment goes when it has none."""
         self._done: dict[int, list[int]] = {}
         self._unwritten: list[int] = []
+        self._epochs: dict[str, int] = {}
+        """What users' epochs are taken to be, 0 if it is not here, until they are asked for."""
 
     def __repr__(self) -> str:
         return f"Journal({str(self.folder)!r})"
@@ -160,26 +167,38 @@ class Journal:
                     if not wait:
                         return False
                     self._new_segment()
-                if not self._file.lock(wait=wait):
+                if not self._append(
+                    lambda: self._render(jobs),
+                    holds=lambda: self._knows_epochs(jobs, epoch_of),
+                    is_synced_next=True,
+                    wait=wait,
+                ):
                     return False
-                try:
-                    self._append(self._render(jobs, epoch_of))
-                finally:
-                    self._file.unlock()
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
-            self._open[self._segment].update(job.number for job in jobs)
+            self._open[self._segment].update([job.number for job in jobs])
+            for job in jobs:
+                job.rendered = ""
         return True
 
-    def _render(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> str:
+    def _render(self, jobs: Sequence[Job]) -> str:
         texts: list[str] = []
         for job in jobs:
             job.journal, job.segment = self, self._segment
             job.number, self._next = self._next, self._next + 1
-            job.epoch = epoch_of(job.turn.user_id)
+            job.epoch = self._epochs.get(job.turn.user_id, 0)
             texts.append(render_turn_record(job.number, job.epoch, job.rendered))
-            job.rendered = ""
         return "".join(texts)
+
+    def _knows_epochs(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> bool:
+        """Tell whether turns were rendered with their users' epochs; they will be from now on."""
+        found = {job.turn.user_id: epoch_of(job.turn.user_id) for job in jobs}
+        if all(found[job.turn.user_id] == job.epoch for job in jobs):
+            return True
+        if len(self._epochs) > _KNOWN:
+            self._epochs.clear()
+        self._epochs.update(found)
+        return False
 
     def append_operations(
         self,
@@ -197,15 +216,15 @@ class Journal:
         """
         first = jobs[0]
         text = render_operations([job.number for job in jobs], first.operation, operations)
+
+        def rendered() -> str:
+            if epoch_of(first.turn.user_id) != first.epoch:
+                raise Forgotten(_FORGOTTEN)
+            return text
+
         with self._mutex:
             try:
-                self._file.lock()
-                try:
-                    if epoch_of(first.turn.user_id) != first.epoch:
-                        raise Forgotten(_FORGOTTEN)
-                    self._append(text)
-                finally:
-                    self._file.unlock()
+                self._append(rendered, is_synced_next=sync)
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
         if sync:
@@ -237,15 +256,11 @@ class Journal:
     def _clean(self) -> None:
         """Write what is done, and remove files that nothing is left to do in; the caller holds the mutex."""
         is_idle = not any(self._open.values())
-        self._file.lock()
-        try:
-            if is_idle and self._file.end > _IDLE_BYTES:
-                self._file.clear()
-                self._unwritten.clear()
-            elif self._unwritten:
-                self._append("")
-        finally:
-            self._file.unlock()
+        if is_idle and self._file.end > _IDLE_BYTES:
+            self._file.clear()
+            self._unwritten.clear()
+        elif self._unwritten:
+            self._append(str)
         if is_idle:
             self._done[self._segment] = []
         for segment in [
@@ -256,13 +271,23 @@ class Journal:
             del self._open[segment]
             self._done.pop(segment, None)
 
-    def _append(self, text: str) -> None:
-        """Append to the locked file, together with what became done; on failure it is as before."""
+    def _append(
+        self,
+        render: Callable[[], str],
+        *,
+        holds: Callable[[], bool] = lambda: True,
+        is_synced_next: bool = False,
+        wait: bool = True,
+    ) -> bool:
+        """Append to the file, together with what became done; see `RecordFile.append`."""
         unwritten = len(self._unwritten)
-        if unwritten:
-            text += render_done(self._unwritten)
-        self._file.append(text.encode())
-        del self._unwritten[:unwritten]
+        done = render_done(self._unwritten) if unwritten else ""
+        is_written = self._file.append(
+            lambda: render() + done, holds=holds, is_synced_next=is_synced_next, wait=wait
+        )
+        if is_written:
+            del self._unwritten[:unwritten]
+        return is_written
 
     def _new_segment(self) -> None:
         """Begin the next file; it says again which turns of older files are done."""
@@ -274,7 +299,7 @@ class Journal:
         if self.is_synced:
             sync_folder(self.folder)
         if done:
-            self._file.append(render_done(done).encode())
+            self._file.append(lambda: render_done(done))
 
     def sync(self) -> None:
         """Make what was appended durable.

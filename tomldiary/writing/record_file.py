@@ -4,7 +4,8 @@ Whoever appends locks the file for that moment, and opens it anew if somebody re
 takes turns out of journals that are in use.
 
 A file that is synced ends in empty lines, which records are written over: a sync has only the record to write
-then, and no new length of the file, which takes a file system half as long again.
+then, and no new length of the file. The disk begins while the writer still looks whether what it relied on holds:
+if it does not, the records are written again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import os
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import folder_time, read_all, write_all
+from tomldiary.backends.write_out import start_writing
 from tomldiary.writing.entries import end_of
 from tomldiary.writing.locked import try_lock, unlock
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 __all__ = ["RecordFile"]
@@ -71,64 +74,121 @@ class RecordFile:
         self.open(place)
         os.fchmod(self._descriptor, 0o600)
 
-    def lock(self, *, wait: bool = True) -> bool:
-        """Lock the file that is at its place now; without `wait`, False if somebody else has it.
+    def append(
+        self,
+        render: Callable[[], str],
+        *,
+        holds: Callable[[], bool] = lambda: True,
+        is_synced_next: bool = False,
+        wait: bool = True,
+    ) -> bool:
+        """Write behind the records; without `wait`, return False if somebody else has the file.
 
-        Whoever replaces the file makes the old one longer first, and the folder tells of one that was removed.
-        The file's own times are not looked at: once somebody saw them, a file system stores new ones with the
-        next write, and the sync takes half as long again.
+        Args:
+            render: Returns the records. Called with the file locked, and again if they have to be written again.
+            holds: Tells whether what they were rendered from holds as long as the file is locked. Asked once they
+                are written and the disk is at work; what is rendered after that is not asked about.
+            is_synced_next: Whether the caller is going to sync them.
+            wait: Whether to wait.
+
+        Raises:
+            OSError: The file is as it was; or it is not, and `problem` says so.
+        """
+        while self._lock(wait=wait):
+            begin = self.end
+            try:
+                self._write(render().encode(), starts=is_synced_next)
+                is_there = self._is_in_place()
+                if is_there and holds():
+                    return True
+                self._take_back(begin)
+                if is_there:
+                    self._write(render().encode(), starts=is_synced_next)
+                    return True
+            except BaseException:
+                self._mend(begin)
+                raise
+            finally:
+                unlock(self._descriptor)
+            self.open(self._place)
+        return False
+
+    def _lock(self, *, wait: bool) -> bool:
+        """Lock the file; whoever replaces it, by their own lock, makes the old one longer first.
+
+        The file's own times are not looked at: once somebody saw them, a file system may give the next write new
+        ones, which the sync has to write as well.
         """
         while True:
             if not try_lock(self._descriptor, wait=wait):
                 return False
             length = os.lseek(self._descriptor, 0, os.SEEK_END)
-            changed = folder_time(self._folder)
-            if length == self._length and 0 < changed == self._changed:
+            if length == self._length:
                 return True
-            try:
-                found = os.stat(self._place).st_ino  # noqa: PTH116 - a string, for `os.open`
-            except FileNotFoundError:
-                found = 0
-            if found == self._inode:
-                self._length, self._changed = length, changed
-                self.end = min(self.end, length)  # nothing may stand behind a gap
+            if self._inode_there() == self._inode:
+                if length < self.end:
+                    self._end_at(length)
+                self._length = max(length, self.end)
                 return True
-            self.unlock()
+            unlock(self._descriptor)
             self.open(self._place)
 
-    def unlock(self) -> None:
-        """Let others have the file."""
-        unlock(self._descriptor)
+    def _end_at(self, length: int) -> None:
+        """Go on where somebody has cut the file off: without a gap, and on a line of its own."""
+        self.end = length
+        if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
+            os.pwrite(self._descriptor, b"\n", length)
+            self.end += 1
 
-    def append(self, data: bytes) -> None:
-        """Write behind the records of the locked file.
+    def _is_in_place(self) -> bool:
+        """Tell whether nobody has removed the file, which the folder tells."""
+        changed = folder_time(self._folder)
+        if 0 < changed == self._changed:
+            return True
+        if self._inode_there() != self._inode:
+            return False
+        self._changed = changed
+        return True
 
-        Raises:
-            OSError: The file is as it was; or it is not, and `problem` says so.
-        """
+    def _inode_there(self) -> int:
+        try:
+            return os.stat(self._place).st_ino  # noqa: PTH116 - a string, for `os.open`
+        except FileNotFoundError:
+            return 0
+
+    def _write(self, data: bytes, *, starts: bool) -> None:
         end = self.end + len(data)
         if end > self._length and self._is_synced:
             data += _ROOM
-        try:
-            os.lseek(self._descriptor, self.end, os.SEEK_SET)
-            write_all(self._descriptor, data)
-        except OSError:
-            try:
-                self.trim()
-            except OSError as error:
-                self.problem = f"{self._folder}: cannot be written or mended ({error.strerror})."
-            raise
+        os.lseek(self._descriptor, self.end, os.SEEK_SET)
+        write_all(self._descriptor, data)
+        if starts and self._is_synced:
+            start_writing(self._descriptor, self.end, end)
         self._length = max(self._length, self.end + len(data))
         self.end = end
+
+    def _take_back(self, begin: int) -> None:
+        os.ftruncate(self._descriptor, begin)
+        self.end = self._length = begin
+
+    def _mend(self, begin: int) -> None:
+        try:
+            self._take_back(begin)
+        except OSError as error:
+            self.problem = f"{self._folder}: cannot be written or mended ({error.strerror})."
 
     def trim(self) -> None:
         """Cut off the empty lines behind the records."""
         os.ftruncate(self._descriptor, self.end)
 
     def clear(self) -> None:
-        """Remove all records of the locked file."""
-        os.ftruncate(self._descriptor, 0)
-        self.end = self._length = 0
+        """Remove all records."""
+        self._lock(wait=True)
+        try:
+            os.ftruncate(self._descriptor, 0)
+            self.end = self._length = 0
+        finally:
+            unlock(self._descriptor)
 
     # Syncs, without the journal's mutex
 
