@@ -35,7 +35,7 @@ Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: what was known before, and the edit."""
 
 
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Prepared:
     """A transaction that is ready to be stored. Never changed."""
 

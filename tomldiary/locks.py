@@ -36,9 +36,8 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _MARK_BYTES = 16
 _LONG = 0.1  # seconds; whoever held a lock for longer lets those in who ask for it now and then
 _GIVING_WAY = 3 * _LONGEST_WAIT
-_pread = getattr(
-    os, "pread", None
-)  # not on Windows, where every holding of a lock is a tenure of its own
+# Not on Windows, where every holding of a lock is a tenure of its own.
+_pread = getattr(os, "pread", None)
 
 
 class UserLocks:
@@ -47,9 +46,8 @@ class UserLocks:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._descriptors: dict[int, int] = {}
-        self._tenures: dict[
-            int, int
-        ] = {}  # not begun anew in a forked child: no number comes twice
+        self._tenures: dict[int, int] = {}
+        """The number of each stripe's tenure. A forked child goes on from there, so that none comes twice."""
         # Whoever makes a diary for each request would run out of descriptors; at exit the system closes them.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
         self._reset()

@@ -35,7 +35,7 @@ OPEN: ContextVar[Transaction | None] = ContextVar("tomldiary_transaction", defau
 _as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Source:
     """Why a transaction happens: what history says about it. Never changed."""
 

@@ -50,7 +50,7 @@ class Stored:
     token: Token
 
 
-@dataclass(slots=True)  # not frozen: that would triple the time it takes to make one
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Commit:
     """All that one transaction changes; it is stored as a whole or not at all. Never changed."""
 

@@ -82,9 +82,8 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
 def _position(document: Document, wanted: int, number: int, at: int) -> int:
     """Return where a block begins in the text, from where one before it begins."""
     blocks = document.blocks
-    if len(blocks) - wanted < min(
-        wanted - number, _STRIDE
-    ):  # most of what is added goes to the end
+    behind = len(blocks) - wanted
+    if behind < wanted - number and behind < _STRIDE:  # most of what is added goes to the end
         return document.size - _length(blocks[wanted:])
     stride = wanted // _STRIDE
     if stride > number // _STRIDE:
