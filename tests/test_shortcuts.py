@@ -118,6 +118,18 @@ def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
     assert redo(before.text, Record(1, "", [change], {}, {}), "p") == after.text
 
 
+def test_history_tells_of_an_entry_that_got_longer_in_front_of_a_new_one():
+    before = Document.parse('[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"\n')
+    edit = before.edit()
+    edit.put(("p", "likes", "a"), {"text": "tea", "cups": 2})
+    edit.put(("p", "likes", "b"), {"text": "coffee"})
+    edit.done()
+    (span,) = edit.spans
+    old, new = Document.parse(span.old), Document.parse(span.new)
+    assert old.data == {"p": {"likes": {"a": {"text": "tea"}}}}
+    assert new.data["p"]["likes"] == {"a": {"text": "tea", "cups": 2}, "b": {"text": "coffee"}}
+
+
 RULES = PreferenceRules(("likes", "goals"), 1000)
 
 
