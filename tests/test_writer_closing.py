@@ -94,6 +94,24 @@ def test_a_thread_that_closes_while_another_gives_up_comes_back(tmp_path):
     assert [stats["pending"] for stats in found] == [1, 1]
 
 
+def test_a_signal_handler_may_close_while_the_program_does(tmp_path, stubborn, monkeypatch):
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
+    assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
+    assert stubborn.began.acquire(timeout=LONG)
+    stop, found = writer._intake.stop, []
+
+    def close_too():
+        monkeypatch.undo()
+        found.append(writer.close_sync(0.0))
+        stop()
+
+    monkeypatch.setattr(writer._intake, "stop", close_too)
+    closer = threading.Thread(target=lambda: found.append(writer.close_sync(0.0)), daemon=True)
+    closer.start()
+    closer.join(LONG)
+    assert [stats["pending"] for stats in found] == [1, 1]
+
+
 def test_closing_again_lets_nobody_have_the_journal_of_a_turn_that_does_not_end(tmp_path, stubborn):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)

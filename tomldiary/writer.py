@@ -115,7 +115,7 @@ class MemoryWriter:
 
     def _reset(self) -> None:
         self._state = threading.Condition()
-        self._ending, self._has_ended = threading.Lock(), False
+        self._ending, self._has_ended = threading.RLock(), False  # a signal handler may close too
         self._figures = Figures()
         self._workers = Workers(
             self.diary, self._options, self._state, self._figures, self._context,
@@ -181,7 +181,8 @@ class MemoryWriter:
     ) -> Receipt:
         """Store a turn in the journal and return its receipt; waits in line while the queue is full.
 
-        Cancelling a `submit` that waits takes the turn back, unless it is being applied already.
+        Cancelling a `submit` that waits takes the turn back, unless it is being applied already or somebody
+        else has submitted it too, under the same id.
         `user_message` and `assistant_response` are other names for the two messages.
 
         Raises:

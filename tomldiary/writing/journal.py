@@ -297,9 +297,8 @@ class Journal:
         """Begin the next file; it says again which turns of older files are done."""
         segment = self._segment + 1
         self._file.create(str(self._path(segment)))
-        self._segment = (
-            segment  # only now: as long as there is no other file, turns are in the old one
-        )
+        # Only now: as long as there is no other file, turns are in the old one.
+        self._segment = segment
         self._open.setdefault(segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
         self._done[segment] = []
