@@ -14,6 +14,8 @@ from tomldiary.errors import ExtractionError
 from tomldiary.forgetting import Selection
 from tomldiary.writing import erasure, journal
 from tomldiary.writing.dead_letters import DeadLetters
+from tomldiary.writing.entries import render_turn
+from tomldiary.writing.job import Job
 from tomldiary.writing.putting_back import put_back
 from tomldiary.writing.retrying import RetryPolicy
 from tomldiary.writing.workers import Workers
@@ -294,3 +296,31 @@ def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_pat
         gate.open.set()
         for receipt in receipts:
             receipt.wait(LONG)
+
+
+def test_a_file_that_is_removed_while_somebody_forgets_in_it_does_not_come_back(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
+    made = journal.Journal.create(tmp_path / "journal", sync=False)
+    jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]
+    for job in jobs:
+        job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+        made.append_turns([job], lambda _user: 0)
+    assert sorted(path.name for path in made.folder.glob("*.toml")) == [
+        "000001.toml",
+        "000002.toml",
+    ]
+    write_new = erasure.write_new
+    finisher = threading.Thread(target=lambda: made.finish(jobs[:1], now=True))
+
+    def finish_meanwhile(*arguments, **named):
+        finisher.start()
+        finisher.join(0.3)  # it comes to its end if nothing holds it
+        return write_new(*arguments, **named)
+
+    monkeypatch.setattr(erasure, "write_new", finish_meanwhile)
+    erasure.forget_turns(tmp_path / "journal", "alice", Selection(session_id="s"), 1)
+    finisher.join(LONG)
+    assert [path.name for path in made.folder.glob("*.toml")] == ["000002.toml"]
+    made.drop()

@@ -26,6 +26,7 @@ from tomldiary.writing.entries import (
     render_turn_record,
     split_entries,
 )
+from tomldiary.writing.locked import remove_locked
 from tomldiary.writing.ownership import claim_dead, claim_new, give_up
 from tomldiary.writing.reading import read_journal, segment_files
 from tomldiary.writing.record_file import RecordFile
@@ -271,7 +272,7 @@ class Journal:
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
             # What a newer file says is done in this one need not be said any more.
-            self._path(segment).unlink(missing_ok=True)
+            remove_locked(self._path(segment))
             del self._open[segment]
             self._done.pop(segment, None)
 
@@ -364,7 +365,9 @@ class Journal:
         return left
 
     def _remove(self) -> None:
-        for path in (*segment_files(self.folder), *self.folder.glob(".*.tmp")):
+        for path in segment_files(self.folder):
+            remove_locked(path)
+        for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
         give_up(self.folder)
 
