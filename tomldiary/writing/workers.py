@@ -132,8 +132,10 @@ class Workers:
         try:
             with self._telemetry.turn(job):
                 result = await apply(self._diary, job, timeout=self._options.timeout)
-        except BaseException as caught:  # noqa: BLE001 - whatever it is, it is told
-            error = caught
+        except BaseException as caught:
+            if isinstance(caught, GeneratorExit) and self._is_ending:
+                raise  # the event loop is gone and this is thrown away; `close` has answered
+            error = caught  # whatever it is, it is told
         job.cost = time.monotonic() - begin
         job.attempts += 1
         try:
