@@ -10,7 +10,7 @@ import random
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
 from hypothesis import given, settings
@@ -470,6 +470,38 @@ def test_any_json_value_comes_back_equal(value):
     back = get(store, NS, "k").value
     assert back == value
     assert json.dumps(back, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+class _OwnTime(datetime):
+    """As a library of times could have it: one that says more of itself than a file takes."""
+
+    def isoformat(self, *_):
+        return f"{super().isoformat()}\n[evil]"
+
+
+TIMES = [
+    time(1, 2, 3, 4), date(1, 1, 1), datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=UTC), _OwnTime(2026, 1, 1, 1),
+    datetime(2026, 7, 1, tzinfo=timezone(timedelta(hours=-23, minutes=-59))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TIMES)
+def test_a_time_comes_back_as_it_does_from_a_file(store, tmp_path, value):
+    put(store, NS, "k", {"at": value})
+    for each in (store, ItemStore(Diary(tmp_path / "m"))):
+        back = get(each, NS, "k").value["at"]
+        assert back == value
+        assert type(back) in {date, time, datetime}
+
+
+@pytest.mark.parametrize(
+    "value", [time(1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=timezone(timedelta(seconds=90)))]
+)
+def test_a_time_that_toml_cannot_write_leaves_the_namespace_as_it_was(store, tmp_path, value):
+    put(store, NS, "k", {"n": 1})
+    with pytest.raises(InvalidValue, match=r"memories/bad\.at\.0: .* zone"):
+        put(store, NS, "bad", {"at": [value]})
+    assert found(ItemStore(Diary(tmp_path / "m")), NS) == ["k"]
 
 
 # Owners

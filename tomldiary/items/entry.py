@@ -24,7 +24,7 @@ from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.guards import MAX_DEPTH
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
 
 __all__ = [
     "Clock",
@@ -263,12 +263,21 @@ def _scalar(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, date | time_of_day):
-        return value
+        return value if type(value) is date else _written_time(value, where)
     raise InvalidValue(
         f"expected what JSON knows, found {type(value).__name__}. Turn it into text, numbers, lists"
         " and tables.",
         where=where,
     )
+
+
+def _written_time(value: date | time_of_day, where: str) -> Any:
+    """Return a time as it comes back from a file, also if it is of a subclass or names its zone."""
+    text = render_value(value, where=where)
+    for kind in (datetime, time_of_day):
+        if isinstance(value, kind):
+            return kind.fromisoformat(text)
+    return date.fromisoformat(text)
 
 
 def _check_depth(depth: int, where: str) -> None:
