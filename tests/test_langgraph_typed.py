@@ -8,7 +8,7 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import ImmutableEntry, InvalidValue
+from tomldiary.errors import ImmutableEntry, InvalidValue, NotSupported
 from tomldiary_langgraph import DiaryStore
 
 
@@ -81,3 +81,16 @@ def test_rules_hold_through_the_store_and_a_batch_that_breaks_one_writes_nothing
     with pytest.raises(error, match=message):
         store.put(namespace, key, value) if value is not None else store.delete(namespace, key)
     assert alice.export()["documents"] == before
+
+
+def test_a_default_time_to_live_is_for_items_and_not_for_entries(diary):
+    store = DiaryStore(diary, ttl={"default_ttl": 60})
+    store.put(BLOCKS, "persona", {"text": "Brief."})
+    asyncio.run(store.aput(BLOCKS, "tone", {"text": "Warm."}))
+    store.update(BLOCKS, "persona", lambda old: {"text": f"{old['text']} Kind."})
+    assert {item.value["text"] for item in store.search(BLOCKS)} == {"Brief. Kind.", "Warm."}
+    for namespace in (("alice", "notes"), ["alice", "notes"]):
+        store.put(namespace, "k", {"n": 1})
+        assert "_ttl = 60.0" in diary.user("alice").document("items/notes")
+    with pytest.raises(NotSupported, match="do not expire"):
+        store.put(BLOCKS, "persona", {"text": "Short."}, ttl=5)
