@@ -174,6 +174,60 @@ def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
     assert store.run([Get(NS, "a")]) == [None]
 
 
+@pytest.mark.parametrize("wrong", [lambda texts: [], lambda texts: [letters("a")] * (len(texts) + 1),
+                                   lambda texts: [[1.0] * (n + 1) for n, _ in enumerate(texts)], lambda texts: ["no"]])  # fmt: skip
+def test_what_embeds_and_answers_with_something_else_writes_nothing(tmp_path, wrong):
+    store = indexed(tmp_path, wrong)
+    ops = [Put((user, "m"), "k", {"text": f"walnut {user}"}) for user in ("ann", "bo", "cy")]
+    with pytest.raises(InvalidValue, match=r"index: expected .*vectors"):
+        store.run(ops)
+    assert store.run([Search(())]) == [[]]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e300])
+def test_a_vector_of_no_numbers_is_like_nothing_and_keeps_no_other_from_its_place(tmp_path, number):
+    def embed(texts):
+        return [letters(text) if text.strip() else [number] * 26 for text in texts]
+
+    store = indexed(tmp_path, embed)
+    for user in ("ann", "bo"):
+        for text in ("", "walnut", "wal"):
+            store.run([Put((user, "m"), text or "empty", {"text": text})])
+    items = store.run([Search((), query="walnut")])[0]
+    assert [item.key for item in items] == ["walnut", "walnut", "wal", "wal", "empty", "empty"]
+    assert [item.score for item in items[4:]] == [0.0, 0.0]
+
+
+def test_an_index_that_cannot_be_kept_is_no_reason_to_refuse_a_put(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    (tmp_path / ".tomldiary/index").mkdir(parents=True)
+    (tmp_path / ".tomldiary/index/alice").write_text("in the way")
+    put(store, "a", "walnut")
+    put(store, "b", "almond", ttl=5)
+    assert found(store, "walnut") == ["a", "b"]
+
+
+def test_vectors_of_one_model_are_not_taken_for_another_s(tmp_path):
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+
+    class Model:
+        def __init__(self, sign, **names):
+            self.sign = sign
+            vars(self).update(names)
+
+        def __call__(self, texts):
+            return [[self.sign * number for number in letters(text)] for text in texts]
+
+    for name in ("model", "model_name", "model_id"):
+        for sign in (1, -1):
+            index = {"dims": 26, "embed": Model(sign, **{name: f"{name} {sign}"})}
+            store = DiaryStore(
+                Diary(tmp_path, durability="process"), index=index | {"fields": ["text"]}
+            )
+            store.put(NS, "k", {"text": "walnut"})
+            assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
+
+
 def test_zero_and_equal_vectors_are_no_error(tmp_path):
     store = indexed(tmp_path, Embeds())
     for key, text in {"a": "123", "b": "!!", "c": "walnut", "d": "walnut"}.items():

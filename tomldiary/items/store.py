@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
-from tomldiary.errors import DiaryError, Forgotten, NotSupported
+from tomldiary.errors import DiaryError, Forgotten, InvalidValue, NotSupported
 from tomldiary.items.entry import Entry, copied
 from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
 from tomldiary.items.finding import Finder, as_item
@@ -140,7 +140,16 @@ class ItemStore(ItemPuts):
             texts: A vector for each of its texts.
             queries: A vector for each of its queries.
             session: As in `run`.
+
+        Raises:
+            InvalidValue: There are not as many vectors as texts and queries.
         """
+        for made, asked in ((texts, work.texts), (queries, work.queries)):
+            if len(made) != len(asked):
+                raise InvalidValue(
+                    f"expected {len(asked)} vectors, found {len(made)}. Check what embeds.",
+                    where="index",
+                )
         for user, epoch in work.epochs.items():
             mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
             if not mine:
