@@ -96,6 +96,30 @@ def test_many_matches_page_without_hole_or_double(store):
     assert len(late) == 3
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "Straße",
+        "λόγος",
+        "ΛΌΓΟΣ",
+        "ﬁne",
+        "cafe\u0301",
+        "ПРИВЕТ",
+        "커피를",
+        "नमस्ते",
+        "北京大学",
+    ],
+)
+def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
+    put(store, "k", f"{word} 1")
+    store.run([Put(NS, f"n{n}", {"text": f"walnut {n}"}) for n in range(3)])
+    alice = store.diary.user("alice")
+    alice.upsert_preference("likes", f"{word} 1")
+    for query in (word, word.lower(), f"{word} walnut?"):
+        assert found(store, query)[0] == "k"
+        assert [hit.text for hit in alice.recall(query)] == [f"{word} 1"]
+
+
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip
 def test_a_query_is_words_and_never_a_language(store, query):
     put(store, "k", "walnut")
