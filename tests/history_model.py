@@ -5,6 +5,7 @@ It knows nothing of files, text or transactions' records; `test_histories` holds
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 
 KINDS = ("preferences", "conversations")
@@ -114,10 +115,18 @@ class Model:
             return
         self.pending.add(kind)
         for key in {**old, **state}:
-            if state.get(key) != old.get(key):
+            if state.get(key) != old.get(key) and not self._said(kind, key, state.get(key), base):
                 self.now[kind].pop(key, None)
                 if key in state:
                     self.now[kind][key] = state[key]
+
+    def _said(self, kind, key, entry, base):
+        """Tell whether a save since `base` brought this about: an editor that goes on from it says it again."""
+        return base is not None and any(
+            logged.type == "hand"
+            and before.states[kind].get(key) != entry == logged.states[kind].get(key)
+            for before, logged in itertools.pairwise(self.log[base:])
+        )
 
     # Looking back, going back
 

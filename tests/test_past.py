@@ -130,6 +130,26 @@ def test_going_back_restores_comments_and_place(alice, tmp_path):
     assert body(tmp_path) == before
 
 
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_an_entry_goes_back_behind_the_comment_it_stood_behind(alice, tmp_path, newline):
+    alice.upsert_preference("likes", "one")
+    file = tmp_path / "alice/preferences.toml"
+    mine = '\n# a paragraph of its own\n\n# mine\n[preferences.likes.pref009]\ntext = "by hand"\n'
+    file.write_text(file.read_text().rstrip() + "\n" + mine, newline=newline)
+    alice.upsert_preference("goals", "rest")
+    before = file.read_bytes()
+    assert before.count(newline.encode()) == before.count(b"\n")
+    alice.forget_preference("likes", "pref009")
+    assert b"# a paragraph of its own" in file.read_bytes()
+    alice.rollback()
+    lines = [line for line in before.splitlines(True) if not line.startswith((b"seq", b"next_ids"))]
+    found = [
+        line for line in file.read_bytes().splitlines(True)
+        if not line.startswith((b"seq", b"next_ids"))
+    ]  # fmt: skip
+    assert found == lines
+
+
 def test_rollback_of_one_session_leaves_the_others_alone(alice):
     alice.upsert_preference("likes", "tea", session_id="a")
     alice.upsert_preference("likes", "coffee", session_id="b")

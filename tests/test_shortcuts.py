@@ -104,6 +104,32 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monk
         document = after
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n# a remark\n"])
+def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
+    before = Document.parse(f'[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"{end}')
+    edit = before.edit()
+    edit.put(("p", "likes", "b"), {"text": "coffee"})
+    after = edit.done()
+    (change,) = [Change("p", *span) for span in edit.spans]
+    assert "tea" not in change.old + change.new
+    assert [block.path for block in Document.parse(change.new).blocks if block.path] == [
+        ("p", "likes", "b")
+    ]
+    assert redo(before.text, Record(1, "", [change], {}, {}), "p") == after.text
+
+
+def test_history_tells_of_an_entry_that_got_longer_in_front_of_a_new_one():
+    before = Document.parse('[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"\n')
+    edit = before.edit()
+    edit.put(("p", "likes", "a"), {"text": "tea", "cups": 2})
+    edit.put(("p", "likes", "b"), {"text": "coffee"})
+    edit.done()
+    (span,) = edit.spans
+    old, new = Document.parse(span.old), Document.parse(span.new)
+    assert old.data == {"p": {"likes": {"a": {"text": "tea"}}}}
+    assert new.data["p"]["likes"] == {"a": {"text": "tea", "cups": 2}, "b": {"text": "coffee"}}
+
+
 RULES = PreferenceRules(("likes", "goals"), 1000)
 
 

@@ -35,9 +35,9 @@ Changed = dict[str, "tuple[Known | None, Edit]"]
 """Documents with changes, by kind: what was known before, and the edit."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Prepared:
-    """A transaction that is ready to be stored."""
+    """A transaction that is ready to be stored. Never changed."""
 
     seq: int
     commit: Commit

@@ -50,6 +50,7 @@ __all__ = [
 
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
+_SAID = ("session", "actor", "reason", "operation", "content")
 SNAPSHOT = "snapshot"
 """Type of the record that stands for all transactions up to its own number: the documents as they were then."""
 _SNAPSHOT = re.compile(
@@ -62,7 +63,7 @@ _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 @dataclass(slots=True)  # not frozen: those take longer to make
 class Change:
-    """In document `doc`, at character `at`, the text `old` gave way to `new`; both are whole blocks. Never changed."""
+    """In document `doc`, at character `at`, the text `old` gave way to `new`; see `Span`. Never changed."""
 
     doc: str
     at: int
@@ -94,27 +95,21 @@ class Record:
 def render_record(record: Record) -> str:
     """Render a record as TOML text that ends with a line break."""
     # Everything is on one line, so that no text of a user's can look like a record's first line.
-    lines = [
-        f"seq = {record.seq}",
-        f'time = "{record.time}"',
-        f"type = {render_text(record.type)}",
-    ]
-    lines += [
-        f"{name} = {render_value(value)}"
-        for name in ("session", "actor", "reason", "operation", "content")
-        if (value := getattr(record, name))
-    ]
+    lines = [f'seq = {record.seq}\ntime = "{record.time}"\ntype = {render_text(record.type)}\n']
+    for name in _SAID:
+        value = getattr(record, name)
+        if value:
+            lines.append(f"{name} = {render_value(value)}\n")
     if record.group:
-        lines.append(f"group = {record.group}")
+        lines.append(f"group = {record.group}\n")
     if record.conflicts:
-        lines.append(f"conflicts = {render_value(record.conflicts)}")
-    lines += [f"base = {_table(record.bases)}", f"result = {_table(record.results)}", "changes = ["]
-    lines += [
-        f"    {{ doc = {render_text(change.doc)}, at = {change.at}, old = {render_text(change.old)},"
-        f" new = {render_text(change.new)} }},"
-        for change in record.changes
-    ]
-    body = "\n".join([*lines, "]", ""])
+        lines.append(f"conflicts = {render_value(record.conflicts)}\n")
+    lines.append(f"base = {_table(record.bases)}\nresult = {_table(record.results)}\nchanges = [\n")
+    for change in record.changes:
+        doc, old, new = render_text(change.doc), render_text(change.old), render_text(change.new)
+        lines.append(f"    {{ doc = {doc}, at = {change.at}, old = {old}, new = {new} }},\n")
+    lines.append("]\n")
+    body = "".join(lines)
     return f'{HEADER}check = "{crc32(body.encode()):08x}"\n{body}'
 
 

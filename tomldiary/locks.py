@@ -2,12 +2,16 @@
 
 The lock belongs to whoever holds the transaction, not to a thread: two tasks on one event loop
 exclude each other as well. Processes share 256 lock files ("stripes"), so there is none per user.
+
+Whoever holds a lock file leaves a mark in it, so that whoever comes next knows whether anybody has been there since
+their own last time, and may have been killed there.
 """
 
 from __future__ import annotations
 
 import os
 import random
+import secrets
 import sys
 import threading
 import time
@@ -29,8 +33,11 @@ __all__ = ["UserLocks"]
 
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
+_MARK_BYTES = 16
 _LONG = 0.1  # seconds; whoever held a lock for longer lets those in who ask for it now and then
 _GIVING_WAY = 3 * _LONGEST_WAIT
+# Not on Windows, where every holding of a lock is a tenure of its own.
+_pread = getattr(os, "pread", None)
 
 
 class UserLocks:
@@ -39,6 +46,8 @@ class UserLocks:
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._descriptors: dict[int, int] = {}
+        self._tenures: dict[int, int] = {}
+        """The number of each stripe's tenure. A forked child goes on from there, so that none comes twice."""
         # Whoever makes a diary for each request would run out of descriptors; at exit the system closes them.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
         self._reset()
@@ -47,6 +56,8 @@ class UserLocks:
         self.pid = os.getpid()
         self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
+        self.mark = secrets.token_bytes(_MARK_BYTES)
+        """What is in lock files that nobody else has held since us."""
         self.busy_until: dict[int, float] = {}
         """Of stripes that were held for long: when this process may take them again."""
 
@@ -64,6 +75,29 @@ class UserLocks:
             LockTimeout: Somebody else kept the lock all that time.
         """
         return _Hold(self, user, timeout, then)
+
+    def tenure(self, user: str) -> int:
+        """Return a number that is another one once anybody else has held the user's lock; the caller holds it."""
+        return self._tenures.get(_number_of(user), 0)
+
+    def begin_tenure(self, number: int, descriptor: int) -> None:
+        """Leave our mark in a lock file that has another one; the caller holds the lock.
+
+        Raises:
+            BackendError: It can neither be written nor emptied.
+        """
+        self._tenures[number] = self._tenures.get(number, 0) + 1
+        if _pread is None:
+            return
+        try:
+            try:
+                os.pwrite(descriptor, self.mark, 0)
+            except OSError:
+                os.ftruncate(descriptor, 0)  # a full disk: it is nobody's then
+        except OSError as error:
+            raise BackendError(
+                f"{self.folder}/{number:02x}: the lock file cannot be written ({error.strerror}). Check the disk."
+            ) from error
 
     def stripe(self, number: int) -> _Queue:
         """Return the lock among threads."""
@@ -171,7 +205,7 @@ class _Hold:
 
     def __enter__(self) -> None:
         locks = self._locks
-        number = self._number = crc32(self._user.encode("utf-8", "surrogatepass")) % _STRIPES
+        number = self._number = _number_of(self._user)
         stripe = self._stripe = locks.stripe(number)
         self._pid = locks.pid
         self._descriptor: int | None = None
@@ -188,6 +222,8 @@ class _Hold:
                     _wait(descriptor, start + self._timeout, self._timeout)
                 self._descriptor = descriptor
                 self._since = time.monotonic()
+                if _pread is None or _pread(descriptor, _MARK_BYTES, 0) != locks.mark:
+                    locks.begin_tenure(number, descriptor)
             if self._then is not None:
                 self._then(self._user)
         except BaseException:
@@ -208,6 +244,11 @@ class _Hold:
                     self._locks.busy_until[self._number] = now + _GIVING_WAY
         finally:
             self._stripe.release()
+
+
+def _number_of(user: str) -> int:
+    """Return the number of a user's stripe."""
+    return crc32(user.encode("utf-8", "surrogatepass")) % _STRIPES
 
 
 @lru_cache(maxsize=1)

@@ -12,6 +12,7 @@ from tomldiary.history import SNAPSHOT
 from tomldiary.past_texts import PastTexts
 from tomldiary.preferences import Preferences
 from tomldiary.timeline import pruned
+from tomldiary.toml.blockedit import split_tail
 from tomldiary.toml.document import Document
 from tomldiary.toml.lexer import split_blocks
 from tomldiary.toml.values import same_value
@@ -135,19 +136,18 @@ class GoingBack(PastTexts):
         for kind, states in back.items():
             edit = transaction.edit(kind)
             after: Path | None = None
-            order: list[Path] = []
+            behind = ""
+            order: list[Block] = []
             if any(edit.table(path) is None for path in states):  # what is there stays where it is
                 text = self._texts(oldest - 1, [kind])[kind]
-                order = [
-                    block.path for block in split_blocks(text) if block.path and not block.is_array
-                ]
+                order = [block for block in split_blocks(text) if block.path and not block.is_array]
             # In their order, so that each finds what it stood behind, or what that stood behind.
-            for path in order:
-                state = states.pop(path, None)
+            for block in order:
+                state = states.pop(block.path, None)
                 if state is not None:
-                    edit.restore(path, state[0].text, state[1], after=after)
-                if edit.table(path) is not None:
-                    after = path
+                    edit.restore(block.path, state[0].text, state[1], after=after, behind=behind)
+                if edit.table(block.path) is not None:
+                    after, behind = block.path, split_tail(block.text)[1]
             for path, state in states.items():
                 edit.restore(path, state[0].text, state[1])
 

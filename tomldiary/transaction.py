@@ -35,9 +35,9 @@ OPEN: ContextVar[Transaction | None] = ContextVar("tomldiary_transaction", defau
 _as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Source:
-    """Why a transaction happens: what history says about it."""
+    """Why a transaction happens: what history says about it. Never changed."""
 
     type: str
     session: str = ""
@@ -137,11 +137,8 @@ class Transaction:
     def documents(self, kinds: Sequence[str]) -> list[Document]:
         """Return documents like `document`, some of which are going to be changed at once."""
         others = [kind for kind in kinds if kind not in self._edits and kind not in self._before]
-        self._seen = dict(zip(others, self.engine.load_all(self.user, others), strict=True))
-        return [
-            base_of(self._seen[kind]) if kind in self._seen else self.document(kind)
-            for kind in kinds
-        ]
+        seen = self._seen = dict(zip(others, self.engine.load_all(self.user, others), strict=True))
+        return [base_of(seen[kind]) if kind in seen else self.document(kind) for kind in kinds]
 
     def kinds(self) -> list[str]:
         """Return the documents that were asked for to be changed."""

@@ -50,9 +50,9 @@ class Stored:
     token: Token
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: those take longer to make
 class Commit:
-    """All that one transaction changes; it is stored as a whole or not at all."""
+    """All that one transaction changes; it is stored as a whole or not at all. Never changed."""
 
     contents: Mapping[str, bytes]
     """New text of each changed document in UTF-8, by kind."""

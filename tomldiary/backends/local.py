@@ -165,12 +165,15 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
         """Store a transaction, and the saves that it has displaced behind it; the caller holds the user's lock."""
+        swept = self._swept.pop(user, None)  # until it is sure that nothing staged is left
         tokens, displaced = self._stored(user, commit)
         if displaced:
             try:
                 take_in(self.folder(user), displaced, partial(self._stored, user))
             except (OSError, DiaryError) as error:
                 _logger.warning("a person's save is merged by the next write only: %s", error)
+        elif swept is not None:
+            self._swept[user] = swept
         return tokens
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
@@ -275,6 +278,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Remove a selection from all files; the caller holds the user's lock."""
         from tomldiary.backends.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
+        self._swept.pop(user, None)  # until it is done, and whatever it leaves
         return forget(self, user, selection)
 
     def settle(self, user: str) -> None:
@@ -284,6 +288,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             OSError, BackendError: Some are not there.
         """
         if self._sync:
+            self._swept.pop(user, None)  # it may stage, and fail
             folder = str(self.folder(user))
             staged_as = partial(self._temp_name, folder, seq=0)
             settle(self.folder(user), self._synced.of(user, folder), staged_as)

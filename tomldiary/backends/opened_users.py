@@ -54,6 +54,8 @@ class OpenedUsers(UserFolders):
         self.epochs = Epochs(base_path / SYSTEM)
         self._tails = HistoryTails()
         self._recovered: set[str] = set()
+        self._swept: dict[str, int] = {}
+        """By user in whose folder nothing was staged: in which tenure of the lock that was, and is still so."""
         self._synced = DurableNames(base_path, sync=sync)
         # Process ids come again, in a container after each restart: a name that a crash left must not.
         self._names = itertools.count(secrets.randbits(16))
@@ -97,9 +99,12 @@ class OpenedUsers(UserFolders):
 
     def _recover(self, user: str) -> None:
         """Publish what was committed and sweep what was only staged; the caller holds the lock."""
+        tenure = self._locks.tenure(user)
+        if self._swept.get(user) == tenure:
+            return  # nobody else was here since, who could have been killed
         folder = self.folder(user)
         try:
-            self._repair(user, folder)
+            self._repair(user, folder, tenure)
         except FileNotFoundError:
             return  # there is no such user
         except OSError as error:
@@ -108,7 +113,7 @@ class OpenedUsers(UserFolders):
                 " Check free space and permissions."
             ) from error
 
-    def _repair(self, user: str, folder: Path) -> None:
+    def _repair(self, user: str, folder: Path, tenure: int) -> None:
         names = os.listdir(folder)  # noqa: PTH208 - names, not paths
         if any(name.startswith(JOB_PREFIX) for name in names):
             from tomldiary.backends.forget_job import finish  # noqa: PLC0415 - hardly ever needed
@@ -120,6 +125,7 @@ class OpenedUsers(UserFolders):
             return
         staged = staged_in(names)
         if not staged and user in self._recovered:
+            self._swept[user] = tenure
             return
         text = self._tail(user)[1]
         was_cut = False
@@ -150,6 +156,7 @@ class OpenedUsers(UserFolders):
         self._folders.pop(user, None)
         self._synced.drop(user)
         self._recovered.discard(user)
+        self._swept.pop(user, None)
 
     def epoch(self, user: str) -> int:
         """Return how often something of the user was forgotten."""

@@ -208,9 +208,9 @@ class Catalog:
             # Somebody else may have added one behind the last that is known here.
             number = numbers[-1] + 1 if numbers else 1
             kinds = [part_name(base, each) for each in (*numbers, number)]
-            found = dict(zip(kinds, tx.documents(kinds), strict=True))
-            if not found[kinds[-1]].data:
-                return {kind: each for kind, each in found.items() if each.data}
+            found = tx.documents(kinds)
+            if not found[-1].data:
+                return {kind: each for kind, each in zip(kinds, found, strict=True) if each.data}
             with self._guard:
                 self._add(base, number, namespace)
             numbers.append(number)

@@ -49,7 +49,7 @@ LONGEST_TTL = 1e9
 _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
 _BITS = 13_000  # about the digits of an integer that TOML text may hold
-_PLAIN = (str, int, float, bool)
+_PLAIN = frozenset({str, int, float, bool})
 
 
 def moment(micros: int) -> datetime:
@@ -169,9 +169,7 @@ def table_of(
         session: The session that puts it.
     """
     fields = {(f"\\{key}" if key.startswith(_ESCAPED) else key): value[key] for key in value}
-    table = (
-        fields if all(type(each) in _PLAIN for each in fields.values()) else encode_nulls(fields)
-    )
+    table = fields if _PLAIN.issuperset(map(type, fields.values())) else encode_nulls(fields)
     updated = now if old is None else max(now, _updated(old) + 1)
     created = old.get("_created") if old is not None else None
     last = written(updated)

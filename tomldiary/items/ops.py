@@ -153,7 +153,10 @@ def _are_plain(labels: Any) -> bool:
     """Tell whether labels are what `_labels` would return, for the reads that are most of what is done."""
     if type(labels) is not tuple or not labels:
         return False
-    return all(type(each) is str and each and each != SHARED for each in cast("Namespace", labels))
+    for each in cast("Namespace", labels):
+        if type(each) is not str or not each or each == SHARED:
+            return False
+    return True
 
 
 def _labels(found: Any, *, least: int = 1) -> Namespace:

@@ -161,11 +161,14 @@ class ItemStore(ItemPuts):
             except Forgotten:
                 if any(isinstance(op, Put) for op in work.ops):
                     raise
-        vectors = dict(zip(work.queries, queries, strict=True))
-        view = self._view(is_shared=len(work.ops) > 1)
-        results = [self._read(view, op, vectors) for op in work.ops]
-        view.refresh()
-        self._write([op for op in work.ops if isinstance(op, Put)], session)
+        puts = [op for op in work.ops if isinstance(op, Put)]
+        results: list[Result] = [None] * len(puts)
+        if len(puts) < len(work.ops):
+            vectors = dict(zip(work.queries, queries, strict=True))
+            view = self._view(is_shared=len(work.ops) > 1)
+            results = [self._read(view, op, vectors) for op in work.ops]
+            view.refresh()
+        self._write(puts, session)
         return results
 
     def _view(self, *, is_shared: bool = False) -> View:

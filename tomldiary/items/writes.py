@@ -72,16 +72,16 @@ class _Target:
         self._namespace = namespace
         self._base = kind_of(catalog.user, namespace)
         documents = catalog.documents(tx, namespace)
-        self._stored = {
-            kind: document.table((_TABLE,)) or {} for kind, document in documents.items()
-        }
-        self._holding = {
-            kind: tables
-            for kind, tables in self._stored.items()
-            if not tables.keys().isdisjoint(keys)
-        }
+        self._stored: dict[str, Mapping[str, Any]] = {}
+        self._holding: dict[str, Mapping[str, Any]] = {}
+        """Those documents that hold one of the items."""
+        self._sizes: dict[str, int] = {}
+        for kind, document in documents.items():
+            tables = self._stored[kind] = document.table((_TABLE,)) or {}
+            if not tables.keys().isdisjoint(keys):
+                self._holding[kind] = tables
+            self._sizes[kind] = document.size
         self._edits: dict[str, Edit] = {}
-        self._sizes = {kind: document.size for kind, document in documents.items()}
         self._limit = min(LARGEST, max(SMALL, sum(self._sizes.values()) // _SHARE))
         self._most = min(LARGEST, _AT_ONCE * self._limit)
         self._next = part_of(next(reversed(documents)))[1] + 1 if documents else 1

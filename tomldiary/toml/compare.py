@@ -23,7 +23,10 @@ _STRIDE = 256  # blocks compared at once
 
 
 class Span(NamedTuple):
-    """At character `at` of the old version, the text `old` gives way to `new`; both are whole blocks."""
+    """At character `at` of the old version, the text `old` gives way to `new`; both are whole blocks.
+
+    A blank line may stand in front of blocks that are added.
+    """
 
     at: int
     old: str
@@ -49,15 +52,17 @@ def edited_spans(
     at = number = 0
     for first, end in _runs(sorted([place for place in rewritten if place < aligned])):
         at = _position(base, first, number, at)
-        span = _joined(old[first:end], new[first:end])
-        spans.append(Span(at, span.old, span.new))
-        at += len(span.old)
-        number = end
+        span = _span(at, _texts(old[first:end]), _texts(new[first:end]))
+        spans.append(span)
+        at, number = span.at + len(span.old), end
     if aligned < len(old) or aligned < len(new):
         at = _position(base, aligned, number, at)
         left, right = old[aligned:], new[aligned:]
-        rest = [_joined(left, right)] if is_whole else changed_spans(left, right)
-        spans += [Span(at + span.at, span.old, span.new) for span in rest]
+        if is_whole:
+            spans.append(_span(at, _texts(left), _texts(right)))
+        else:
+            rest = changed_spans(left, right)
+            spans += [Span(at + span.at, span.old, span.new) for span in rest]
     return [span for span in spans if span.old != span.new]
 
 
@@ -76,13 +81,17 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
 
 def _position(document: Document, wanted: int, number: int, at: int) -> int:
     """Return where a block begins in the text, from where one before it begins."""
+    blocks = document.blocks
+    behind = len(blocks) - wanted
+    if behind < wanted - number and behind < _STRIDE:  # most of what is added goes to the end
+        return document.size - _length(blocks[wanted:])
     stride = wanted // _STRIDE
     if stride > number // _STRIDE:
         starts = document.starts
         if stride >= len(starts):
-            starts = document.starts = _measured(document.blocks, starts, stride)
+            starts = document.starts = _measured(blocks, starts, stride)
         number, at = stride * _STRIDE, starts[stride]
-    return at + _length(document.blocks[number:wanted])
+    return at + _length(blocks[number:wanted])
 
 
 def _measured(blocks: list[Block], starts: list[int], stride: int) -> list[int]:
@@ -137,10 +146,10 @@ def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:
             while j < len(new) and (i == len(old) or new[j] is not old[i]):
                 added.append(new[j].text)
                 j += 1
-        span = Span(at, "".join(removed), "".join(added))
+        span = _span(at, removed, added)
         if span.old != span.new:
             spans.append(span)
-        at += len(span.old)
+        at = span.at + len(span.old)
     return spans
 
 
@@ -172,5 +181,15 @@ def _common_end(old: list[Block], new: list[Block]) -> int:
     return same
 
 
-def _joined(old: list[Block], new: list[Block]) -> Span:
-    return Span(0, "".join(map(_text_of, old)), "".join(map(_text_of, new)))
+def _texts(blocks: list[Block]) -> list[str]:
+    return [block.text for block in blocks]
+
+
+def _span(at: int, old: list[str], new: list[str]) -> Span:
+    """Return a change of blocks; those that only get a blank line behind them, as more follows now, are no part of it."""
+    before, kept = "".join(old), "".join(new[: len(old)])
+    if len(new) > len(old) and kept.startswith(before):
+        distance = kept[len(before) :]
+        if not distance.strip("\r\n"):
+            return Span(at + len(before), "", distance + "".join(new[len(old) :]))
+    return Span(at, before, "".join(new))

@@ -65,7 +65,13 @@ class Edit(Overlay):
         self._set_data(path, dict(data))
 
     def restore(
-        self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
+        self,
+        path: Path,
+        text: str,
+        data: Mapping[str, Any],
+        *,
+        after: Path | None = None,
+        behind: str = "",
     ) -> None:
         """Write the table at `path` exactly as another version of the document did.
 
@@ -74,6 +80,7 @@ class Edit(Overlay):
             text: Its block in the other version: attached comments, header and lines.
             data: The values those lines hold, without tables below that have headers of their own.
             after: The block it stood behind there; None puts a new table behind its siblings.
+            behind: What stood between the two there and belongs to neither, a comment for instance.
         """
         known = self.table(path)
         block = self._index.get(path)
@@ -84,7 +91,7 @@ class Edit(Overlay):
             self.put(path, {**known, **data})
             return
         else:
-            self._insert(path, data, at_head=False, text=body, after=after)
+            self._insert(path, data, at_head=False, text=body, after=after, behind=behind)
         own = [
             key
             for key in known or {}
@@ -184,6 +191,7 @@ class Edit(Overlay):
         at_head: bool,
         text: str | None = None,
         after: Path | None = None,
+        behind: str = "",
     ) -> None:
         self._check_way(path)
         parent = path[:-1]
@@ -205,6 +213,9 @@ class Edit(Overlay):
             body, tail = anchor.text[:length], anchor.text[length:]
         else:
             body, tail = split_tail(anchor.text)
+        if behind.strip() and tail.rstrip() == behind.rstrip():
+            # It is still there, and stays in front.
+            body, tail = anchor.text.rstrip() + self.newline, ""
         if body and not body.endswith("\n"):
             body += self.newline
         gap = self.newline if body.strip() else ""

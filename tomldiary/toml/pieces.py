@@ -49,12 +49,14 @@ class Piece:
 class Pieces:
     """All pieces of a text; never changed."""
 
-    __slots__ = ("_pieces", "length")
+    __slots__ = ("_pieces", "characters", "length")
 
     def __init__(self, pieces: list[Piece], length: int) -> None:
         self._pieces = pieces
         self.length = length
         """Bytes of the whole text."""
+        self.characters = sum([each.characters for each in pieces])
+        """How many characters the text has."""
 
     @classmethod
     def of(cls, data: bytes) -> Pieces:
@@ -69,11 +71,6 @@ class Pieces:
         """The whole text."""
         pieces = self._pieces
         return pieces[0].data if len(pieces) == 1 else b"".join([each.data for each in pieces])
-
-    @property
-    def characters(self) -> int:
-        """How many characters the text has."""
-        return sum([each.characters for each in self._pieces])
 
     @property
     def fingerprint(self) -> str:
