@@ -867,6 +867,13 @@ def test_a_document_that_says_it_holds_what_is_no_namespace_hides_no_other(store
     assert get(store, far, "k").value == {}
 
 
+def test_namespaces_are_in_the_order_of_tuples_and_not_of_joined_text(store):
+    names = [("a", "z"), ("a-b",), ("a", "a", "c"), ("a!",), ("a", "z z"), ("a", "z", "b")]
+    store.run([Put(namespace, "k", {}) for namespace in names])
+    assert namespaces(store) == sorted(names)
+    assert sorted(names) not in (sorted(names, key=join) for join in (".".join, "/".join))
+
+
 def test_limits_and_offsets_may_be_larger_than_a_machine_counts(store):
     put(store, NS, "k", {})
     put(store, NS, "l", {})
