@@ -355,6 +355,16 @@ def test_a_filter_means(condition, expected):
     assert compile_filter(condition)(value) is expected
 
 
+@pytest.mark.parametrize("operator", ["$eq", "$gte", "$lte", "$in"])
+def test_a_time_without_a_zone_equals_the_one_in_utc_that_it_is_ordered_with(operator):
+    times = datetime(2026, 1, 2, 3), datetime(2026, 1, 2, 3, tzinfo=UTC)  # noqa: DTZ001 - it is the question
+    for stored in times:
+        for asked in times:
+            operand = [asked] if operator == "$in" else asked
+            assert compile_filter({"at": {operator: operand}})({"at": stored})
+            assert not compile_filter({"at": {"$ne": asked}})({"at": stored})
+
+
 @pytest.mark.parametrize(
     "path", ["a..b", "[", "a[", "{", "{}", "a{b", "]", "a[1", "[*", ".", "*.*.*"]
 )
