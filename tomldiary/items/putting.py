@@ -149,6 +149,7 @@ class ItemPuts:
         if tx.is_open:
             # Whoever opened it may go on after an error: what fails must fail before anything is changed.
             self._apply(_trial(tx), puts, session)
+        session = session or tx.session
         items: list[Put] = []
         typed: list[Put] = []
         for put in puts:
