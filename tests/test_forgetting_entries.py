@@ -137,6 +137,30 @@ def test_what_is_written_in_a_transaction_is_of_its_session(alice, tmp_path, is_
     assert hits(alice, tmp_path, *canaries, *kept, "session-one") == kept
 
 
+TYPED = [
+    (("preferences", "likes"), "canary-key", {"text": "canary-likes"}, {"more": "canary-more"}),
+    (("facts", "diet"), "canary-role", {"role": "canary-role", "food": "canary-food"}, {"note": "canary-note"}),
+    (("blocks",), "canary-key", {"text": "canary-text"}, {"more": "canary-more"}),
+    (("episodes",), "canary-key", {"input": "canary-in", "output": "canary-out"}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "key", "value", "more"), TYPED, ids=[each[0][0] for each in TYPED])  # fmt: skip
+def test_a_typed_entry_that_the_store_puts_is_of_its_session(
+    alice, tmp_path, labels, key, value, more
+):
+    store = DiaryStore(alice.diary)
+    with alice.transaction(session_id="session-one"):
+        store.put(("alice", "diary", *labels), key, value)
+    if more:
+        with alice.transaction(session_id="session-one"):
+            store.put(("alice", "diary", *labels), key, {**value, **more})
+    canaries = [*value.values(), *more.values()]
+    assert hits(alice, tmp_path, *canaries) == canaries
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *canaries, "session-one") == []
+
+
 def test_everything_is_everything(alice, tmp_path):
     told(alice)
     alice.forget(everything=True)

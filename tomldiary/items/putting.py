@@ -156,7 +156,7 @@ class ItemPuts:
             (typed if is_typed(put.namespace) else items).append(put)
         if typed:
             changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
-            TypedEntries.within(self.diary, tx).apply(changes, timestamp())
+            TypedEntries.within(self.diary, tx, session).apply(changes, timestamp())
         if items:
             apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
 
