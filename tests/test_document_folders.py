@@ -6,6 +6,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.backends.layout import staged_name
+from tomldiary.checkup import check
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, IdentifierError
 
@@ -80,4 +81,32 @@ def test_forgetting_reaches_documents_in_folders(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     put(diary, "episodes/2026-11", "canary")
     diary.user("alice").forget(everything=True)
+    assert not (tmp_path / "alice").exists()
+
+
+@pytest.mark.parametrize("name", ["preferences (1)", "Notes", "items/My Notes", "é", "x" * 200])
+def test_a_copy_under_a_name_no_document_has_is_told_and_only_forgetting_waits_for_it(
+    tmp_path, name
+):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "secret tea", session_id="s1")
+    alice.upsert_preference("likes", "coffee", session_id="s2")
+    copy = tmp_path / f"alice/{name}.toml"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_bytes((tmp_path / "alice/preferences.toml").read_bytes())
+    assert diary.engine.backend.kinds("alice") == ["preferences"]
+    assert list(alice.export()["documents"]) == ["preferences"]
+    told = check(diary, ["alice"], mounts=tmp_path / "none")
+    assert str(copy) in [
+        one.place for one in told if "no document can have this name" in one.message
+    ]
+    with pytest.raises(BackendError, match=r"Nothing was forgotten\. Remove the file"):
+        alice.forget(session_id="s1")
+    assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
+    copy.unlink()
+    alice.forget(session_id="s1")
+    copy.write_text("secret tea")
+    assert "secret tea" not in (tmp_path / "alice/preferences.toml").read_text()
+    alice.forget(everything=True)
     assert not (tmp_path / "alice").exists()

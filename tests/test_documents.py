@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import tomllib
+from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
 from hypothesis import given, settings
@@ -193,6 +194,25 @@ def test_text_with_line_breaks_is_readable_and_exact():
 def test_a_value_that_toml_has_no_word_for_is_refused(value):
     with pytest.raises(InvalidValue, match=r"items\.k"):
         render_value([value], where="items.k")
+
+
+class _OwnDate(date):
+    """As a library of dates could have it."""
+
+    def isoformat(self):
+        return "2026-01-01\n[evil]"
+
+
+@pytest.mark.parametrize(
+    "value", [time(1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=timezone(timedelta(seconds=90)))]
+)
+def test_a_time_that_toml_cannot_write_is_refused_with_its_place(value):
+    with pytest.raises(InvalidValue, match=r"items\.k\.0: .* zone"):
+        render_value([value], where="items.k")
+
+
+def test_a_date_of_a_subclass_is_written_as_a_date_and_nothing_else():
+    assert render_value(_OwnDate(2026, 1, 1)) == "2026-01-01"
 
 
 def test_same_value_tells_types_apart():

@@ -234,6 +234,28 @@ def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_
     assert parse_record(segments_module.last_record(segment)[0]).seq == 2
 
 
+def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_path, monkeypatch):
+    diary = Diary(tmp_path, agent="rules", durability="none")
+    novel = {"text": "x" * 5_000_000}
+    diary.engine.write(
+        "alice", lambda tx: tx.edit("novel").put(("entries", "one"), novel), Source("test")
+    )
+    segment = next((tmp_path / "alice/history").iterdir())
+    searched = []
+    real = segments_module._last_header
+
+    def spy(data, end=None):
+        searched.append(len(data))
+        return real(data, end)
+
+    monkeypatch.setattr(segments_module, "_last_header", spy)
+    assert parse_record(segments_module.last_record(segment)[0]).seq == 1
+    assert sum(searched) < 4 * segment.stat().st_size
+    searched.clear()
+    assert len(list(segments_module.read_records(segment.parent))) == 1
+    assert sum(searched) < 4 * segment.stat().st_size
+
+
 def test_text_that_looks_like_a_record_does_not_fool_the_log(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     text = 'x\n[[tx]]\ncheck = "00000000"\nseq = 99\n'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from datetime import UTC, datetime, timedelta
 
@@ -11,6 +12,7 @@ from pydantic import BaseModel
 from tomldiary import Constraint, Diary
 from tomldiary.errors import NotSupported, UnknownEntry
 from tomldiary.timeline import Timeline
+from tomldiary_langgraph import DiaryStore
 
 
 class Diet(BaseModel):
@@ -98,6 +100,65 @@ def test_a_session_is_forgotten_in_every_document_and_nothing_else_is(alice, tmp
     assert (alice.query("home"), alice.query("birth")) == ([], [])
     assert alice.recall("canary") == []
     assert replays(alice)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_what_is_written_in_a_transaction_is_of_its_session(alice, tmp_path, is_async):
+    """Also what the store puts; who names another session within one is of that."""
+    store = DiaryStore(alice.diary)
+
+    def write(name, **session):
+        alice.upsert_preference("likes", f"{name}-likes", **session)
+        identity = alice.commit(Diet(role=f"{name}-role", food=f"{name}-food"), **session)
+        alice.update(identity, {"note": f"{name}-note"}, **session)
+        alice.set_block(f"{name}-block", f"{name}-text", **session)
+        alice.append_block(f"{name}-block", f"{name}-more", **session)
+        alice.replace_in_block(f"{name}-block", f"{name}-more", f"{name}-other", **session)
+        alice.add_episode(f"{name}-in", f"{name}-out", **session)
+
+    async def write_all():
+        async with alice.atransaction(session_id="session-one"):
+            await asyncio.to_thread(write, "canary")
+            await asyncio.to_thread(write, "kept", session_id="s2")
+            await store.aput(("alice", "things"), "canary-key", {"text": "canary-item"})
+
+    if is_async:
+        asyncio.run(write_all())
+    else:
+        with alice.transaction(session_id="session-one"):
+            write("canary")
+            write("kept", session_id="s2")
+            store.put(("alice", "things"), "canary-key", {"text": "canary-item"})
+    words = ["likes", "role", "food", "note", "block", "text", "other", "in", "out"]
+    canaries = [f"canary-{word}" for word in [*words, "key", "item"]]
+    kept = [f"kept-{word}" for word in words]
+    assert hits(alice, tmp_path, *canaries, *kept) == [*canaries, *kept]
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *canaries, *kept, "session-one") == kept
+
+
+TYPED = [
+    (("preferences", "likes"), "canary-key", {"text": "canary-likes"}, {"more": "canary-more"}),
+    (("facts", "diet"), "canary-role", {"role": "canary-role", "food": "canary-food"}, {"note": "canary-note"}),
+    (("blocks",), "canary-key", {"text": "canary-text"}, {"more": "canary-more"}),
+    (("episodes",), "canary-key", {"input": "canary-in", "output": "canary-out"}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "key", "value", "more"), TYPED, ids=[each[0][0] for each in TYPED])  # fmt: skip
+def test_a_typed_entry_that_the_store_puts_is_of_its_session(
+    alice, tmp_path, labels, key, value, more
+):
+    store = DiaryStore(alice.diary)
+    with alice.transaction(session_id="session-one"):
+        store.put(("alice", "diary", *labels), key, value)
+    if more:
+        with alice.transaction(session_id="session-one"):
+            store.put(("alice", "diary", *labels), key, {**value, **more})
+    canaries = [*value.values(), *more.values()]
+    assert hits(alice, tmp_path, *canaries) == canaries
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *canaries, "session-one") == []
 
 
 def test_everything_is_everything(alice, tmp_path):

@@ -7,19 +7,21 @@ import json
 import multiprocessing
 import os
 import random
+import re
+import sys
 import threading
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tomldiary import Diary
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, NewerVersion
 from tomldiary.items import writes
-from tomldiary.items.expiry import Expiry
+from tomldiary.items.expiry import Expiry, Sweeper
 from tomldiary.items.naming import SHARED, kind_of, namespace_of, part_name, part_of
 from tomldiary.items.ops import Get, List, Put, Search
 from tomldiary.items.store import ItemStore
@@ -472,6 +474,38 @@ def test_any_json_value_comes_back_equal(value):
     assert json.dumps(back, sort_keys=True) == json.dumps(value, sort_keys=True)
 
 
+class _OwnTime(datetime):
+    """As a library of times could have it: one that says more of itself than a file takes."""
+
+    def isoformat(self, *_):
+        return f"{super().isoformat()}\n[evil]"
+
+
+TIMES = [
+    time(1, 2, 3, 4), date(1, 1, 1), datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=UTC), _OwnTime(2026, 1, 1, 1),
+    datetime(2026, 7, 1, tzinfo=timezone(timedelta(hours=-23, minutes=-59))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TIMES)
+def test_a_time_comes_back_as_it_does_from_a_file(store, tmp_path, value):
+    put(store, NS, "k", {"at": value})
+    for each in (store, ItemStore(Diary(tmp_path / "m"))):
+        back = get(each, NS, "k").value["at"]
+        assert back == value
+        assert type(back) in {date, time, datetime}
+
+
+@pytest.mark.parametrize(
+    "value", [time(1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=timezone(timedelta(seconds=90)))]
+)
+def test_a_time_that_toml_cannot_write_leaves_the_namespace_as_it_was(store, tmp_path, value):
+    put(store, NS, "k", {"n": 1})
+    with pytest.raises(InvalidValue, match=r"memories/bad\.at\.0: .* zone"):
+        put(store, NS, "bad", {"at": [value]})
+    assert found(ItemStore(Diary(tmp_path / "m")), NS) == ["k"]
+
+
 # Owners
 
 
@@ -694,10 +728,157 @@ def test_a_sweep_does_not_remove_what_was_put_or_read_meanwhile(diary):
     assert next(iter(diary.user("alice").history())).type == "expire"
 
 
-@pytest.mark.parametrize("ttl", [0, -1, True, "5", float("nan"), float("inf"), 1e12])
+@pytest.mark.parametrize("ttl", [0, -1, True, "5", float("nan"), float("inf"), 1e12, 10**400])
 def test_a_time_to_live_is_minutes_above_zero(store, ttl):
     with pytest.raises(InvalidValue, match="ttl"):
         put(store, NS, "k", {}, ttl=ttl)
+
+
+def test_what_others_noted_while_we_did_is_known_at_the_next_look(store, tmp_path):
+    """A sweep that did not know it would remove what somebody has just read."""
+    put(store, NS, "ours", {}, ttl=60)
+    put(store, NS, "theirs", {}, ttl=60)
+    entries = {key: store.catalog("alice").snapshot(NS).get(key) for key in ("ours", "theirs")}
+    mine, other = store.deadlines("alice"), ItemStore(Diary(tmp_path / "m")).deadlines("alice")
+    later = entries["ours"].expires
+    mine.refresh([(NS, entries["ours"])], later)  # so that there is a file
+    other.refresh([(NS, entries["ours"])], later * 2)
+    append = mine._append
+
+    def meanwhile(path, lines):
+        other.refresh([(NS, entries["theirs"])], later)
+        append(path, lines)
+
+    mine._append = meanwhile
+    mine.refresh([(NS, entries["ours"])], later * 3)
+    assert not mine.is_over(NS, entries["theirs"], later)
+    assert mine.of(NS, entries["theirs"]) == other.of(NS, entries["theirs"])
+
+
+def test_one_user_s_trouble_keeps_no_other_s_items(store, tmp_path):
+    for user in ("ann", "bo", "cy"):
+        put(store, (user, "m"), "k", {}, ttl=0.0001)
+        put(store, (user, "m"), "stays", {})
+    file = tmp_path / "m/bo/items/m.toml"
+    file.write_text(file.read_text().replace('"0.3"', '"99.0"'))
+    ends = store.catalog("cy").snapshot(("cy", "m")).get("k").expires
+    while store._clock.now() <= ends:
+        pass
+    with pytest.raises(NewerVersion):
+        store.sweep()
+    assert [found(store, (user, "m")) for user in ("ann", "cy")] == [["stays"], ["stays"]]
+
+
+def test_a_sweeper_that_was_asked_to_end_can_be_started_again():
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def sweep():
+        at_work.set()
+        go_on.wait()
+        return 0
+
+    sweeper = Sweeper(sweep)
+    first = sweeper.start(0.0001)
+    at_work.wait()
+    assert not sweeper.stop(0)
+    again = sweeper.start(float("inf"))
+    go_on.set()
+    first.result(10)
+    assert sweeper.is_running
+    assert not again.done()
+    assert sweeper.stop()
+    assert again.done()
+
+
+@pytest.mark.parametrize("written", ["inf", "1" + "0" * 400, "-1", "nan", '"x"'])
+def test_no_number_that_a_person_writes_as_time_to_live_breaks_a_read(store, tmp_path, written):
+    put(store, NS, "k", {"n": 1}, ttl=0.5)
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(file.read_text().replace("_ttl = 0.5", f"_ttl = {written}"))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert found(store, ()) == ["k"]
+
+
+@pytest.mark.parametrize("field", ["_created", "_updated", "_expires"])
+@pytest.mark.parametrize(
+    "written", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "9999-12-31T23:59:59Z"]
+)  # fmt: skip
+def test_no_time_that_a_person_writes_breaks_a_read_or_a_put(store, tmp_path, field, written):
+    put(store, NS, "k", {"n": 1}, ttl=60)
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(re.sub(rf'{field} = "[^"]*"', f'{field} = "{written}"', file.read_text()))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert found(store, ()) == ["k"]
+    put(store, NS, "k", {"n": 2}, ttl=1e9)
+    assert get(store, NS, "k").value == {"n": 2}
+
+
+def test_what_is_put_while_a_person_has_broken_the_file_is_read_and_updated(store, diary, tmp_path):
+    put(store, NS, "k", {"n": 0})
+    put(store, NS, "other", {"n": 0})
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(file.read_text().replace("n = 0", "n = ", 1))
+    os.utime(file, (1, 1))
+    for number in range(1, 4):
+        store.update(NS, "k", lambda value: {"n": value["n"] + 1})
+        put(store, NS, "other", {"n": number})
+        assert [get(store, NS, key).value["n"] for key in ("k", "other")] == [number] * 2
+        items = store.run([Search(("alice",), filter={"n": number})])[0]
+        assert sorted(item.key for item in items) == ["k", "other"]
+    put(store, NS, "k", None)
+    assert found(store, ()) == ["other"]
+    assert "n = \n" in file.read_text()
+    assert verify(diary.engine.backend, "alice") is None
+
+
+STRAYS = ["memories (1)", "My Notes", "Memories", "é", "#memories#", "memories~1", "memories~0", "x" * 200,
+          "memories~1" + "0" * 180, f"~h{'0' * 64} (1)", "sub/My Notes", f"My/~{'0' * 64}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_copy_that_a_person_keeps_beside_a_file_changes_nothing(store, tmp_path, name):
+    put(store, NS, "k", {"n": 1})
+    put(store, ("bo", "m"), "k", {})
+    file = tmp_path / "m/alice/items/memories.toml"
+    copy = file.parent / f"{name}.toml"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_text(file.read_text())
+    for each in (store, ItemStore(Diary(tmp_path / "m", durability="process"))):
+        put(each, NS, "l", {"n": 2})
+        assert get(each, NS, "k").value == {"n": 1}
+        assert sorted(found(each, NS, query=None)) == ["k", "l"]
+        assert namespaces(each) == [NS, ("bo", "m")]
+        assert each.sweep() == 0
+    assert "[items.l]" not in copy.read_text()
+
+
+def test_a_document_that_says_it_holds_what_is_no_namespace_hides_no_other(store, tmp_path):
+    far = ("alice", "x" * 90, "y" * 90)
+    put(store, far, "k", {})
+    put(store, NS, "k", {})
+    file = next((tmp_path / "m/alice/items").glob("~h*.toml"))
+    for labels in ('["alice", ""]', '["bo", "x"]', "[]", "5", '["a\\u0000"]'):
+        lines = [
+            f"namespace = {labels}" if line.startswith("namespace =") else line
+            for line in file.read_text().split("\n")
+        ]
+        file.write_text("\n".join(lines))
+        assert namespaces(ItemStore(Diary(tmp_path / "m"))) == [NS]
+    assert get(store, far, "k").value == {}
+
+
+def test_namespaces_are_in_the_order_of_tuples_and_not_of_joined_text(store):
+    names = [("a", "z"), ("a-b",), ("a", "a", "c"), ("a!",), ("a", "z z"), ("a", "z", "b")]
+    store.run([Put(namespace, "k", {}) for namespace in names])
+    assert namespaces(store) == sorted(names)
+    assert sorted(names) not in (sorted(names, key=join) for join in (".".join, "/".join))
+
+
+def test_limits_and_offsets_may_be_larger_than_a_machine_counts(store):
+    put(store, NS, "k", {})
+    put(store, NS, "l", {})
+    assert len(store.run([Search(NS, limit=sys.maxsize, offset=1)])[0]) == 1
+    assert store.run([Search(NS, limit=10**30, offset=10**30)])[0] == []
 
 
 def test_writers_that_take_turns_lose_no_item_while_a_person_has_broken_the_document(tmp_path):

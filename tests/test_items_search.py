@@ -96,6 +96,30 @@ def test_many_matches_page_without_hole_or_double(store):
     assert len(late) == 3
 
 
+@pytest.mark.parametrize(
+    "word",
+    [
+        "Straße",
+        "λόγος",
+        "ΛΌΓΟΣ",
+        "ﬁne",
+        "cafe\u0301",
+        "ПРИВЕТ",
+        "커피를",
+        "नमस्ते",
+        "北京大学",
+    ],
+)
+def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
+    put(store, "k", f"{word} 1")
+    store.run([Put(NS, f"n{n}", {"text": f"walnut {n}"}) for n in range(3)])
+    alice = store.diary.user("alice")
+    alice.upsert_preference("likes", f"{word} 1")
+    for query in (word, word.lower(), f"{word} walnut?"):
+        assert found(store, query)[0] == "k"
+        assert [hit.text for hit in alice.recall(query)] == [f"{word} 1"]
+
+
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip
 def test_a_query_is_words_and_never_a_language(store, query):
     put(store, "k", "walnut")
@@ -172,6 +196,60 @@ def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
     with pytest.raises(InvalidValue, match="vectors of 26 numbers"):
         put(store, "a", "walnut")
     assert store.run([Get(NS, "a")]) == [None]
+
+
+@pytest.mark.parametrize("wrong", [lambda texts: [], lambda texts: [letters("a")] * (len(texts) + 1),
+                                   lambda texts: [[1.0] * (n + 1) for n, _ in enumerate(texts)], lambda texts: ["no"]])  # fmt: skip
+def test_what_embeds_and_answers_with_something_else_writes_nothing(tmp_path, wrong):
+    store = indexed(tmp_path, wrong)
+    ops = [Put((user, "m"), "k", {"text": f"walnut {user}"}) for user in ("ann", "bo", "cy")]
+    with pytest.raises(InvalidValue, match=r"index: expected .*vectors"):
+        store.run(ops)
+    assert store.run([Search(())]) == [[]]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e300])
+def test_a_vector_of_no_numbers_is_like_nothing_and_keeps_no_other_from_its_place(tmp_path, number):
+    def embed(texts):
+        return [letters(text) if text.strip() else [number] * 26 for text in texts]
+
+    store = indexed(tmp_path, embed)
+    for user in ("ann", "bo"):
+        for text in ("", "walnut", "wal"):
+            store.run([Put((user, "m"), text or "empty", {"text": text})])
+    items = store.run([Search((), query="walnut")])[0]
+    assert [item.key for item in items] == ["walnut", "walnut", "wal", "wal", "empty", "empty"]
+    assert [item.score for item in items[4:]] == [0.0, 0.0]
+
+
+def test_an_index_that_cannot_be_kept_is_no_reason_to_refuse_a_put(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    (tmp_path / ".tomldiary/index").mkdir(parents=True)
+    (tmp_path / ".tomldiary/index/alice").write_text("in the way")
+    put(store, "a", "walnut")
+    put(store, "b", "almond", ttl=5)
+    assert found(store, "walnut") == ["a", "b"]
+
+
+def test_vectors_of_one_model_are_not_taken_for_another_s(tmp_path):
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+
+    class Model:
+        def __init__(self, sign, **names):
+            self.sign = sign
+            vars(self).update(names)
+
+        def __call__(self, texts):
+            return [[self.sign * number for number in letters(text)] for text in texts]
+
+    for name in ("model", "model_name", "model_id"):
+        for sign in (1, -1):
+            index = {"dims": 26, "embed": Model(sign, **{name: f"{name} {sign}"})}
+            store = DiaryStore(
+                Diary(tmp_path, durability="process"), index=index | {"fields": ["text"]}
+            )
+            store.put(NS, "k", {"text": "walnut"})
+            assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
 
 
 def test_zero_and_equal_vectors_are_no_error(tmp_path):
@@ -275,6 +353,16 @@ def test_a_filter_means(condition, expected):
         "a": {"b": "nested"}, "day": "2026-05-01", "at": "2026-05-01T14:00:00Z", "text": "tea",
     }  # fmt: skip
     assert compile_filter(condition)(value) is expected
+
+
+@pytest.mark.parametrize("operator", ["$eq", "$gte", "$lte", "$in"])
+def test_a_time_without_a_zone_equals_the_one_in_utc_that_it_is_ordered_with(operator):
+    times = datetime(2026, 1, 2, 3), datetime(2026, 1, 2, 3, tzinfo=UTC)  # noqa: DTZ001 - it is the question
+    for stored in times:
+        for asked in times:
+            operand = [asked] if operator == "$in" else asked
+            assert compile_filter({"at": {operator: operand}})({"at": stored})
+            assert not compile_filter({"at": {"$ne": asked}})({"at": stored})
 
 
 @pytest.mark.parametrize(

@@ -684,6 +684,9 @@ def test_only_namespaces_with_entries_are_listed_in_order(store):
         store.batch([ListNamespacesOp((MatchCondition("infix", ("a",)),))])
     with pytest.raises(InvalidNamespaceError):
         store.batch([ListNamespacesOp((MatchCondition("prefix", ("a.b",)),))])
+    for labels in ("abc", {"a"}, None):
+        with pytest.raises(ValueError, match="a tuple of labels"):
+            store.update(labels, "k", lambda _: {})
 
 
 # Use

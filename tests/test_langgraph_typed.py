@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from langgraph.store.base import PutOp
 from pydantic import BaseModel
 
 from tomldiary import Constraint, Diary
-from tomldiary.errors import ImmutableEntry, InvalidValue
+from tomldiary.errors import ImmutableEntry, InvalidValue, NestedTransaction, NotSupported
 from tomldiary_langgraph import DiaryStore
 
 
@@ -81,3 +82,39 @@ def test_rules_hold_through_the_store_and_a_batch_that_breaks_one_writes_nothing
     with pytest.raises(error, match=message):
         store.put(namespace, key, value) if value is not None else store.delete(namespace, key)
     assert alice.export()["documents"] == before
+
+
+def test_a_default_time_to_live_is_for_items_and_not_for_entries(diary):
+    store = DiaryStore(diary, ttl={"default_ttl": 60})
+    store.put(BLOCKS, "persona", {"text": "Brief."})
+    asyncio.run(store.aput(BLOCKS, "tone", {"text": "Warm."}))
+    store.update(BLOCKS, "persona", lambda old: {"text": f"{old['text']} Kind."})
+    assert {item.value["text"] for item in store.search(BLOCKS)} == {"Brief. Kind.", "Warm."}
+    for namespace in (("alice", "notes"), ["alice", "notes"]):
+        store.put(namespace, "k", {"n": 1})
+        assert "_ttl = 60.0" in diary.user("alice").document("items/notes")
+    with pytest.raises(NotSupported, match="do not expire"):
+        store.put(BLOCKS, "persona", {"text": "Short."}, ttl=5)
+
+
+def test_a_put_that_fails_within_a_transaction_leaves_nothing_in_it(diary):
+    store, alice, notes = DiaryStore(diary), diary.user("alice"), ("alice", "notes")
+    store.put(notes, "k", {"n": 1})
+    with alice.transaction(session_id="s1"):
+        store.put(notes, "first", {"n": 1})
+        store.put(BIRTH, "user", {"who": "user", "year": 1980})
+        inside = alice.export()["documents"]
+        bad = PutOp(BIRTH, "user", {"who": "user", "year": 1981})
+        for ops, error in (
+            ([PutOp(notes, "k", {"n": 2}), PutOp(BLOCKS, "b", {"text": "x"}), bad], ImmutableEntry),
+            ([PutOp(notes, "k", {"n": 2}), PutOp(("bo", "notes"), "k", {"n": 2})], NestedTransaction),
+        ):  # fmt: skip
+            with pytest.raises(error):
+                store.batch(ops)
+            assert alice.export()["documents"] == inside
+        with pytest.raises(ImmutableEntry):
+            store.update(BIRTH, "user", lambda _: {"who": "user", "year": 1981})
+        store.batch([PutOp(notes, "last", {"n": 3}), PutOp(BLOCKS, "b", {"text": "x"})])
+    assert {item.key for item in store.search(notes)} == {"k", "first", "last"}
+    assert [item.value for item in store.search(BLOCKS)] == [{"text": "x"}]
+    assert store.search(("bo",)) == []

@@ -73,6 +73,7 @@ class BlockVerbs:
         Raises:
             InvalidValue: The name or the text is too long. Nothing was changed.
         """
+        session_id = session_id or self._engine.session_here(self.user_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -110,6 +111,7 @@ class BlockVerbs:
         Raises:
             InvalidValue: The block would be too long. Nothing was changed.
         """
+        session_id = session_id or self._engine.session_here(self.user_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -147,6 +149,7 @@ class BlockVerbs:
             UnknownEntry: There is no such block.
             InvalidValue: `old` is not there, or more than once. Nothing was changed.
         """
+        session_id = session_id or self._engine.session_here(self.user_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
+from tomldiary.backends.layout import strays_in
 from tomldiary.backends.local import LocalBackend
 from tomldiary.backends.names import user_of
 from tomldiary.checkup_entries import check_entries
@@ -96,6 +97,8 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield from problems
         if document is not None:
             yield from check_entries(diary, backend.place(user, kind), kind, document)
+    if isinstance(backend, LocalBackend):
+        yield from _strays(backend.folder(user))
     walked = walk(backend, user)
     if walked.damage is not None:
         time.sleep(_AGAIN)
@@ -109,6 +112,16 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
             "note",
             user,
             f"the last write is transaction {walked.newest.seq}, {walked.newest.time[:19]} UTC.",
+        )
+
+
+def _strays(folder: Path) -> Iterator[Finding]:
+    for name in strays_in(folder):
+        yield Finding(
+            "warning",
+            str(folder / name),
+            "no document can have this name: nobody reads it, and forgetting has to wait for it.",
+            "Remove the file, or move it out of the folder.",
         )
 
 

@@ -93,6 +93,11 @@ class Engine(KnownDocuments):
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None
 
+    def session_here(self, user: str) -> str:
+        """Return the session of the transaction that a write of this user is part of here, or ""."""
+        joined = self._seen(user)
+        return "" if joined is None else joined.session
+
     @property
     def lists_documents(self) -> bool:
         """Whether the backend finds documents whose names are not known before, such as episodes."""
@@ -245,7 +250,7 @@ class Engine(KnownDocuments):
             return
         with self.backend.lock(user, self.lock_timeout):
             transaction = self._begin(user, expected)
-            transaction.has_operation = bool(source.operation)
+            transaction.session, transaction.has_operation = source.session, bool(source.operation)
             with transaction.opened():
                 yield transaction
             self._finish(user, transaction, source)
@@ -263,7 +268,7 @@ class Engine(KnownDocuments):
         try:
             await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
             transaction = await worker.run(lambda: self._begin(user, expected))
-            transaction.has_operation = bool(source.operation)
+            transaction.session, transaction.has_operation = source.session, bool(source.operation)
             transaction.task = current_task()
             transaction.worker = worker
             with transaction.opened():

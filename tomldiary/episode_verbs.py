@@ -57,6 +57,7 @@ class EpisodeVerbs:
             InvalidValue: A text is too long. Nothing was changed.
             NotSupported: The backend has six methods, none of which lists documents.
         """
+        session_id = session_id or self._engine.session_here(self.user_id)
         when = datetime.now(UTC) if now is None else in_utc(now)
         value = {"input": input, "output": output}
 

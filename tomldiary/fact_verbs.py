@@ -74,6 +74,7 @@ class FactVerbs:
         """
         schema = self._schema_of(fact)
         data = schema.data(fact)
+        session_id = session_id or self._engine.session_here(self.user_id)
         by = Provenance(timestamp(now), session_id, source)
 
         def change(tx: Transaction) -> str:
@@ -112,6 +113,7 @@ class FactVerbs:
             UnknownEntry: There is no such fact.
             InvalidValue, ImmutableEntry: The rules say no. Nothing was changed.
         """
+        session_id = session_id or self._engine.session_here(self.user_id)
         by = Provenance(timestamp(now), session_id)
         name = id.partition("/")[0]
         plain = _plain(changes, name)

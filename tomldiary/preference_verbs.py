@@ -105,6 +105,7 @@ class PreferenceVerbs:
         Raises:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
         """
+        session_id = session_id or self._engine.session_here(self.user_id)
         moment = timestamp(now)
         # It is read more than once.
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)

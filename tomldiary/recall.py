@@ -222,12 +222,13 @@ class Indexes:
             self._indexes.keep(user, index)
         index.refresh(documents, sources)
         return [
-            (source, score, [word for word in words if word in source.body.casefold()])
+            (source, score, [word for word in words if word in source.body.lower()])
             for source, score in index.search(words, limit)
         ]
 
 
 def query_words(query: str) -> list[str]:
     """Return the words of a question that are worth looking for; all of them if none is left."""
-    words = list(dict.fromkeys(_WORD.findall(query.casefold())))
+    # Not casefold: SQLite, which splits the texts, keeps ß and ligatures as they are.
+    words = list(dict.fromkeys(_WORD.findall(query.lower())))
     return ([word for word in words if word not in _COMMON] or words)[:_MOST_WORDS]

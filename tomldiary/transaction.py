@@ -78,6 +78,8 @@ class Transaction:
         """Where the blocking calls of the task run that owns the transaction."""
         self.patience: float = 3.0
         """Seconds that it waits for an editor to finish saving a document."""
+        self.session = ""
+        """Of which session what is written here is that names none of its own."""
         self.has_operation = False
         """Whether it may be a repetition, which what is asked for tells."""
         self.contents: list[str] = []

@@ -77,6 +77,7 @@ class TypedEntries:
         tables: Returns the document of a kind, or an edit of it; asked once for each kind.
         kinds: Returns the names of the user's documents.
         tx: The transaction, if there is one.
+        session: The session that writes.
     """
 
     def __init__(
@@ -85,11 +86,13 @@ class TypedEntries:
         tables: Callable[[str], Document | Overlay],
         kinds: Callable[[], Iterable[str]],
         tx: Transaction | None = None,
+        session: str = "",
     ) -> None:
         self._diary = diary
         self._tables = tables
         self._kinds = kinds
         self._tx = tx
+        self._session = session
 
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
@@ -103,9 +106,9 @@ class TypedEntries:
         return cls(diary, read, lambda: diary.engine.kinds(user))
 
     @classmethod
-    def within(cls, diary: Diary, tx: Transaction) -> Self:
+    def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, tx)
+        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, tx, session)
 
     # Reading
 
@@ -226,7 +229,7 @@ class TypedEntries:
             case ("episodes",):
                 when = datetime.fromisoformat(now)
                 assert self._tx is not None  # noqa: S101 - only entries within one are written
-                new_episode(self._tx, encode_nulls(value), when, "", key)
+                new_episode(self._tx, encode_nulls(value), when, self._session, key)
             case _:
                 self._put_preference(collection[1], key, value, now)
 
@@ -245,11 +248,11 @@ class TypedEntries:
                     " if there is none, to a new key.",
                     where=f"{name}.{key}",
                 )
-        self._facts.commit(schema, data, Provenance(now), key=key)
+        self._facts.commit(schema, data, Provenance(now, self._session), key=key)
 
     def _put_block(self, key: str, value: Mapping[str, Any], now: str) -> None:
         book = self._blocks
-        book.put(key, value["text"], now=now)
+        book.put(key, value["text"], now=now, session=self._session)
         entry = book.find(key)
         assert entry is not None  # noqa: S101 - it was just stored
         fresh = _entry(dict(value), entry, now)
@@ -259,7 +262,9 @@ class TypedEntries:
     def _put_preference(self, category: str, key: str, value: Mapping[str, Any], now: str) -> None:
         book = self._preferences
         where = f"{category}.{key}"
-        outcome = book.upsert(category, key, value["text"], (), now=now, session="", count_up=False)
+        outcome = book.upsert(
+            category, key, value["text"], (), now=now, session=self._session, count_up=False
+        )
         if outcome.action == "merged":
             raise InvalidValue(
                 f"{category}/{outcome.id} holds the same text. Put to that key, or change the text.",
@@ -281,7 +286,9 @@ class TypedEntries:
             first = error.errors()[0]
             place = ".".join(map(str, (where, *first["loc"])))
             raise InvalidValue(f"{first['msg']}.", where=place) from None
-        self._edit("preferences").put(path, _entry(data, entry, now) | {"_updated_by": ""})
+        self._edit("preferences").put(
+            path, _entry(data, entry, now) | {"_updated_by": self._session}
+        )
 
     def _put_conversation(self, key: str, value: Mapping[str, Any], now: str) -> None:
         book = self._conversations

@@ -71,7 +71,7 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         block inside the block is part of it.
 
         Args:
-            session_id: For history, like `actor` and `reason`.
+            session_id: For history, and for entries written in it without a session of their own.
             actor: Who does it.
             reason: Why.
             operation_id: An id of your own: the same one a second time changes nothing.

@@ -68,6 +68,7 @@ def _name(embed: Any) -> str:
     """Return what tells one model from another: what was asked for, or the object's class and model."""
     if isinstance(embed, str):
         return embed
-    model = getattr(embed, "model", None) or getattr(embed, "model_name", None)
+    given = (getattr(embed, name, None) for name in ("model", "model_name", "model_id"))
+    model = next((each for each in given if isinstance(each, str) and each), None)
     kind = getattr(embed, "__qualname__", None) or type(embed).__qualname__
-    return f"{kind} {model}" if isinstance(model, str) else str(kind)
+    return str(kind) if model is None else f"{kind} {model}"

@@ -85,6 +85,7 @@ def check_written(namespace: tuple[str, ...]) -> None:
     Raises:
         InvalidNamespaceError: It is empty, begins with "langgraph", or has a label that is not allowed.
     """
+    _check_sequence(namespace)
     if not namespace:
         raise InvalidNamespaceError("Namespace cannot be empty.")
     validate_op_namespace(PutOp(namespace, "", None))

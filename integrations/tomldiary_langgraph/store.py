@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
 from tomldiary.diary import Diary
 from tomldiary.items.expiry import Expiry
 from tomldiary.items.store import ItemStore
+from tomldiary.items.typed import is_typed
 from tomldiary.twins import in_thread
 from tomldiary_langgraph.embeddings import Embedder
 from tomldiary_langgraph.identity import session_here
@@ -16,7 +17,7 @@ from tomldiary_langgraph.operations import check_written, item, operation, resul
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from concurrent.futures import Future
     from typing import Literal, Self
 
@@ -97,6 +98,30 @@ class DiaryStore(BaseStore):
         """Return an item, or None; `refresh_ttl` as in `BaseStore.get`."""
         found = self._glance([GetOp(namespace, str(key))])
         return super().get(namespace, key, refresh_ttl=refresh_ttl) if found is None else found
+
+    def put(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store a value as `BaseStore.put` does; typed entries, which do not expire, get no default time to live."""
+        super().put(namespace, key, value, index, ttl=_given(ttl, namespace))
+
+    async def aput(
+        self,
+        namespace: tuple[str, ...],
+        key: str,
+        value: Mapping[str, Any],
+        index: Literal[False] | list[str] | None = None,
+        *,
+        ttl: float | NotProvided | None = NOT_PROVIDED,
+    ) -> None:
+        """Store a value like `put`."""
+        await super().aput(namespace, key, value, index, ttl=_given(ttl, namespace))
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
         """Run operations and return their results in the same order.
@@ -199,6 +224,7 @@ class DiaryStore(BaseStore):
         session: str,
     ) -> Item | None:
         check_written(namespace)
+        ttl = _given(ttl, namespace)
         minutes = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
         found = self._items.update(
             tuple(namespace), str(key), fn, index=index, ttl=minutes, session=session
@@ -221,6 +247,12 @@ class DiaryStore(BaseStore):
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
         """Stop removing expired items; False if the thread is still at work after `timeout` seconds."""
         return self._items.sweeper.stop(timeout)
+
+
+def _given(ttl: Any, namespace: Any) -> Any:
+    """Return what a put says of the time to live; nothing said of a typed entry is None."""
+    is_entry = isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace))
+    return None if is_entry and ttl is NOT_PROVIDED else ttl
 
 
 def _expiry(ttl: TTLConfig | None) -> Expiry:

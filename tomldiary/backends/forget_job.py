@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.backends.base import Stored
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.backends.job_file import STAGED, Job, read_job, sweep_staged, take_back, write_job
-from tomldiary.backends.layout import JOB_NAME, OWNER_NAME
+from tomldiary.backends.layout import JOB_NAME, OWNER_NAME, strays_in
 from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.segments import damaged, new_segment, segments, split_records
 from tomldiary.erasure import Plan, plan
@@ -202,6 +202,11 @@ class _Work:
         self._folder = folder
         self._segments: dict[str, bytes] = {}
         self._texts: list[list[str]] = []
+        for name in strays_in(folder):
+            raise BackendError(
+                f"{folder / name}: may hold what is to be forgotten, and no document can have this name."
+                " Nothing was forgotten. Remove the file, or move it out of the folder."
+            )
         self._records: list[Record] = []
         _check_folder(folder / "history")
         drop_superseded(folder / "history")

@@ -33,6 +33,7 @@ __all__ = [
     "make_parent",
     "staged_in",
     "staged_name",
+    "strays_in",
     "target_of",
 ]
 
@@ -61,7 +62,7 @@ def checked_kind(kind: str) -> str:
     Raises:
         IdentifierError: It is not, or is a name that the folder needs itself.
     """
-    if not _KIND.fullmatch(kind) or len(kind) > _LONGEST:
+    if not _can_be_kind(kind):
         raise IdentifierError(
             f"{kind!r} cannot name a document. Use lower-case letters, digits, '-', '_' and '/', at most"
             f" {_LONGEST} characters."
@@ -116,12 +117,29 @@ def target_of(staged: str) -> str:
     return f"{name.replace('%2f', '/').replace('%25', '%')}{_SUFFIX}"
 
 
+def _can_be_kind(name: str) -> bool:
+    return _KIND.fullmatch(name) is not None and len(name) <= _LONGEST
+
+
 def kinds_in(folder: Path) -> list[str]:
     """Return the names of all documents in a folder, sorted; links are not followed.
 
     Raises:
         BackendError: It cannot be listed.
     """
+    return [name for name in _names_in(folder) if _can_be_kind(name)]
+
+
+def strays_in(folder: Path) -> list[str]:
+    """Return the other TOML files in a folder: copies that people keep there, under names no document can have.
+
+    Raises:
+        BackendError: It cannot be listed.
+    """
+    return [f"{name}{_SUFFIX}" for name in _names_in(folder) if not _can_be_kind(name)]
+
+
+def _names_in(folder: Path) -> list[str]:
     found: list[str] = []
     waiting = [("", str(folder))]
     while waiting:

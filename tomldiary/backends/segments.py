@@ -148,7 +148,7 @@ def last_record(path: Path) -> tuple[str | None, int]:
     with path.open("rb") as file:
         begin, data = file.seek(0, os.SEEK_END), b""
         while begin > 0:
-            step = min(_TAIL, begin)
+            step = _step(data, begin)
             begin -= step
             file.seek(begin)
             data = file.read(step) + data
@@ -235,10 +235,15 @@ def read_records(folder: Path) -> Iterator[str]:
                     data = data[:at]
                 if begin == 0:
                     break
-                step = min(_TAIL, begin)
+                step = _step(data, begin)
                 begin -= step
                 file.seek(begin)
                 data = file.read(step) + data
+
+
+def _step(data: bytes, begin: int) -> int:
+    """Return how much to read in front of what was read: more and more, so that a long record is searched twice at most."""
+    return min(max(_TAIL, len(data)), begin)
 
 
 def _without_rest(data: bytes) -> bytes:

@@ -12,8 +12,9 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.forks import renew_after_fork
-from tomldiary.items.naming import ROOT, kind_of, namespace_of, part_name, part_of
+from tomldiary.items.naming import ROOT, is_hashed, kind_of, namespace_of, part_name, part_of
 from tomldiary.items.snapshot import Part, Snapshot
 from tomldiary.logging import get_logger
 from tomldiary.transaction import OPEN
@@ -144,9 +145,7 @@ class Catalog:
             started,
         )
         # A file this fresh may change again without showing it.
-        if joined is None and all(
-            part.known is not None and not part.known.is_young for part in parts
-        ):
+        if joined is None and all(part.shows_changes for part in parts):
             if len(pages) >= _PAGES:
                 pages.clear()
             pages[prefix] = made
@@ -322,16 +321,26 @@ class Catalog:
 
     def _namespace(self, base: str, number: int) -> Namespace:
         found = namespace_of(self.user, base)
+        if found is None and is_hashed(base):
+            found = self._told(base, number)
         if found is None:
-            part = self._part(part_name(base, number))
-            meta = (part.document.table(("_meta",)) if part is not None else None) or {}
-            labels = meta.get("namespace")
-            if isinstance(labels, list):
-                found = tuple(str(label) for label in cast("list[Any]", labels))
-        if found is None or not found or kind_of(self.user, found) != base:
+            # A copy that a person keeps beside ours, under a name that no document of ours has.
             _logger.warning("%s holds items of no namespace; it is left alone", base)
             return ()
         return found
+
+    def _told(self, base: str, number: int) -> Namespace | None:
+        """Return the namespace that a document says it holds, if it can be that one's."""
+        try:
+            part = self._part(part_name(base, number))
+            meta = (part.document.table(("_meta",)) if part is not None else None) or {}
+            labels = meta.get("namespace")
+            if not isinstance(labels, list):
+                return None
+            found = tuple(str(label) for label in cast("list[Any]", labels))
+            return found if kind_of(self.user, found) == base else None
+        except (IdentifierError, InvalidValue):  # a person's name of a file, or of a label
+            return None
 
 
 def _same(before: tuple[Part, ...], now: list[Part]) -> bool:

@@ -24,9 +24,10 @@ from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.guards import MAX_DEPTH
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
 
 __all__ = [
+    "LONGEST_TTL",
     "Clock",
     "Entry",
     "checked_key",
@@ -40,6 +41,11 @@ __all__ = [
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MINUTE = 60_000_000  # microseconds
 _MICROSECOND = timedelta(microseconds=1)
+_EARLIEST = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+_LATEST = (datetime(8000, 1, 1, tzinfo=UTC) - _EPOCH) // _MICROSECOND
+"""What a person wrote of later times, or before the year 1, is no time: there has to be room behind it."""
+LONGEST_TTL = 1e9
+"""Minutes; two thousand years."""
 _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
 _BITS = 13_000  # about the digits of an integer that TOML text may hold
@@ -69,9 +75,10 @@ def _micros(text: Any) -> int | None:
         found = text if isinstance(text, datetime) else datetime.fromisoformat(text)
         if found.tzinfo is None:
             found = found.replace(tzinfo=UTC)
-        return (found - _EPOCH) // _MICROSECOND
+        micros = (found - _EPOCH) // _MICROSECOND
     except (TypeError, ValueError, OverflowError):
         return None
+    return micros if _EARLIEST <= micros <= _LATEST else None
 
 
 def _updated(table: Mapping[str, Any]) -> int:
@@ -130,7 +137,8 @@ class Entry:
     def ttl(self) -> float | None:
         """Minutes it lives from the last time it was put or read; None if it does not expire."""
         found = self.table.get("_ttl")
-        return float(found) if isinstance(found, int | float) and found > 0 else None
+        # A person may have written any number.
+        return float(found) if isinstance(found, int | float) and 0 < found <= LONGEST_TTL else None
 
     @property
     def index(self) -> bool | list[str] | None:
@@ -261,12 +269,21 @@ def _scalar(value: Any, where: str) -> Any:
     if isinstance(value, float):
         return float(value)
     if isinstance(value, date | time_of_day):
-        return value
+        return value if type(value) is date else _written_time(value, where)
     raise InvalidValue(
         f"expected what JSON knows, found {type(value).__name__}. Turn it into text, numbers, lists"
         " and tables.",
         where=where,
     )
+
+
+def _written_time(value: date | time_of_day, where: str) -> Any:
+    """Return a time as it comes back from a file, also if it is of a subclass or names its zone."""
+    text = render_value(value, where=where)
+    for kind in (datetime, time_of_day):
+        if isinstance(value, kind):
+            return kind.fromisoformat(text)
+    return date.fromisoformat(text)
 
 
 def _check_depth(depth: int, where: str) -> None:

@@ -17,7 +17,14 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import file_token, make_folder, read_file, write_all, write_new
+from tomldiary.backends.files import (
+    file_token,
+    make_folder,
+    read_file,
+    token_of,
+    write_all,
+    write_new,
+)
 from tomldiary.errors import InvalidValue
 from tomldiary.forks import renew_after_fork
 from tomldiary.logging import get_logger
@@ -126,6 +133,7 @@ class Deadlines:
             return
         self._token = token
         found = read_file(self._path)
+        self._read_to = 0 if found is None else len(found[0])
         if found is None:
             self._known = {}  # somebody removed it: what was forgotten is not written again
             return
@@ -147,12 +155,14 @@ class Deadlines:
             descriptor = os.open(path, flags)
             try:
                 write_all(descriptor, lines)
-                size = os.fstat(descriptor).st_size
+                found = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
-            if size > _LARGEST:
+            if found.st_size != self._read_to + len(lines):
+                return  # others have noted something since it was read: the next look finds it
+            self._read_to, self._token = found.st_size, token_of(found)
+            if found.st_size > _LARGEST:
                 self._compact(path)
-            self._token = file_token(path)
         except OSError as error:
             _logger.warning("%s: a refresh was not noted (%s)", path, error.strerror)
 
@@ -169,12 +179,13 @@ class Deadlines:
         self._known = {name: noted for name, noted in self._known.items() if noted[1] > now}
         known = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
         self._write(path, _HEAD + self._salt.hex().encode() + b"\n" + "".join(known).encode())
+        self._token = None
 
-    @staticmethod
-    def _write(path: Path, data: bytes) -> None:
+    def _write(self, path: Path, data: bytes) -> None:
         temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
         write_new(temp, data, sync=False)
         os.replace(temp, path)  # noqa: PTH105 - a text beside a path
+        self._read_to = len(data)
 
 
 class Sweeper:
@@ -205,14 +216,14 @@ class Sweeper:
 
         if isinstance(minutes, bool) or not minutes > 0:
             raise InvalidValue(f"expected minutes above 0, found {minutes!r}.", where="interval")
-        if self.is_running and self._done is not None:
+        if self.is_running and self._done is not None and not self._stop.is_set():
             return self._done
         self._stop = threading.Event()
         done: Future[None] = Future()
         self._done = done
         self._thread = threading.Thread(
             target=self._run,
-            args=(minutes * 60, self._stop, done),
+            args=(min(minutes * 60, threading.TIMEOUT_MAX), self._stop, done),
             name="tomldiary-sweeper",
             daemon=True,
         )

@@ -188,7 +188,8 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(left, list | tuple) and isinstance(right, list | tuple):
         first, second = cast("Sequence[Any]", left), cast("Sequence[Any]", right)
         return len(first) == len(second) and all(map(_equal, first, second))
-    return bool(left == right)
+    one, other = _same_zone(left, right)
+    return bool(one == other)
 
 
 def _order(value: Any) -> type[Any] | None:

@@ -6,6 +6,7 @@ import threading
 from heapq import merge
 from itertools import chain, islice
 from operator import itemgetter
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Forgotten
@@ -75,7 +76,7 @@ class Finder:
         elif fits is not None:
             found = (each for each in found if fits(each[2].value))
         shown = (each for each in found if view.is_shown(each[1], each[2]))
-        page = list(islice(shown, op.offset, op.offset + op.limit))
+        page = list(islice(shown, min(op.offset, maxsize), min(op.offset + op.limit, maxsize)))
         if op.refresh:
             for _, snapshot, entry in page:
                 view.read(snapshot, entry)

@@ -149,7 +149,7 @@ class LexicalIndex:
 def _pairs(query: str, words: list[str]) -> list[str]:
     """Return neighbouring words of a question that are both worth looking for."""
     known = set(words)
-    found = _WORD.findall(query.casefold())
+    found = _WORD.findall(query.lower())
     return [f"{one} {other}" for one, other in pairwise(found) if one in known and other in known][
         :_MOST_PAIRS
     ]

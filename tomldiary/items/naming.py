@@ -21,7 +21,16 @@ from tomldiary.errors import InvalidValue
 from tomldiary.identifiers import encode_folder
 from tomldiary.remembered import let_go_on_forget
 
-__all__ = ["ROOT", "SHARED", "Namespace", "kind_of", "namespace_of", "part_name", "part_of"]
+__all__ = [
+    "ROOT",
+    "SHARED",
+    "Namespace",
+    "is_hashed",
+    "kind_of",
+    "namespace_of",
+    "part_name",
+    "part_of",
+]
 
 Namespace = tuple[str, ...]
 
@@ -33,7 +42,8 @@ SHARED = "\0shared"
 _OWNER = "~"
 _HASHED = "~h"
 _LONGEST = 150  # characters of a document's name as it is staged; see backends.layout
-_PART = re.compile(r"(.+)~([1-9][0-9]*)")
+_HASH = re.compile("~h?[0-9a-f]{64}")
+_PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
 _BEYOND = re.compile(r"[.@+,=]")
 
 
@@ -100,6 +110,11 @@ def namespace_of(user: str, kind: str) -> Namespace | None:
         return found if kind_of(user, found) == kind else None
     except (UnicodeDecodeError, InvalidValue):
         return None
+
+
+def is_hashed(kind: str) -> bool:
+    """Tell whether a document's name says nothing of its namespace, so that the document has to."""
+    return any(_HASH.fullmatch(part) for part in kind.split("/"))
 
 
 def _decoded(part: str) -> str:

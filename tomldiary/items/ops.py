@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.items.entry import checked_key, checked_value
+from tomldiary.items.entry import LONGEST_TTL, checked_key, checked_value
 from tomldiary.items.filters import compile_filter
 from tomldiary.items.naming import SHARED, Namespace
 
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
     from tomldiary.items.filters import Predicate
 
 __all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "checked"]
-
-_LONGEST_TTL = 1e9  # minutes; two thousand years
 
 
 class Item(NamedTuple):
@@ -146,10 +143,7 @@ def _checked_put(op: Put) -> Put:
         index = list(cast("Sequence[str]", index))
     ttl: Any = op.ttl
     if ttl is not None and (
-        isinstance(ttl, bool)
-        or not isinstance(ttl, int | float)
-        or not math.isfinite(ttl)
-        or not 0 < ttl <= _LONGEST_TTL
+        isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL
     ):
         raise InvalidValue(f"expected minutes above 0, found {ttl!r}.", where="ttl")
     return Put(namespace, key, value, index, None if ttl is None else float(ttl))

@@ -15,6 +15,7 @@ from tomldiary.items.ops import Put
 from tomldiary.items.typed import TypedNamespaces, is_typed
 from tomldiary.items.writes import apply_puts
 from tomldiary.models import timestamp
+from tomldiary.outside import Known
 from tomldiary.recent import Recent
 from tomldiary.together import Work, write_together
 from tomldiary.transaction import OPEN, Transaction
@@ -79,7 +80,10 @@ class ItemPuts:
             mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
             # Each user is a transaction of their own: find what fails before the first one.
+            joined = OPEN.get()
             for user, changes in mine.items():
+                if joined is not None:
+                    joined.is_joined_by(self.diary.engine, user)  # raises if it is another user's
                 self._apply(Transaction(self.diary.engine, user), changes, session)
         for user, changes in mine.items():
             work = self._work(changes, session)
@@ -142,15 +146,25 @@ class ItemPuts:
         return errors
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
+        if tx.is_open:
+            # Whoever opened it may go on after an error: what fails must fail before anything is changed.
+            self._apply(_trial(tx), puts, session)
+        session = session or tx.session
         items: list[Put] = []
         typed: list[Put] = []
         for put in puts:
             (typed if is_typed(put.namespace) else items).append(put)
         if typed:
             changes = [(self._typed.collection(put.namespace), put.key, put.value) for put in typed]
-            TypedEntries.within(self.diary, tx).apply(changes, timestamp())
+            TypedEntries.within(self.diary, tx, session).apply(changes, timestamp())
         if items:
             apply_puts(tx, self.catalog(tx.user), items, self._clock, session)
+
+
+def _trial(tx: Transaction) -> Transaction:
+    """Return a transaction on what another one has made so far, to see whether changes can be applied."""
+    known = {kind: Known(None, tx.document(kind), "", is_logged=True) for kind in tx.kinds()}
+    return Transaction(tx.engine, tx.user, known)
 
 
 def _last_of_each(puts: Sequence[Put]) -> list[Put]:

@@ -77,10 +77,17 @@ class Part:
         """What stands in the document by key, items or not."""
         return self.document.table(("items",)) or {}
 
+    @property
+    def shows_changes(self) -> bool:
+        """Whether the version of its file is another one as soon as it holds something else."""
+        known = self.known
+        # Not while it is broken: what is written then goes into history alone.
+        return known is not None and not known.is_young and known.problem is None
+
     def is_at(self, token: object) -> bool:
         """Tell whether it was read at this version of its file, which did not change since."""
         known = self.known
-        return known is not None and known.token == token and not known.is_young
+        return known is not None and known.token == token and self.shows_changes
 
 
 class Snapshot:

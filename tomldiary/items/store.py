@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine import Source
-from tomldiary.errors import Forgotten, NotSupported
+from tomldiary.errors import DiaryError, Forgotten, InvalidValue, NotSupported
 from tomldiary.items.entry import Entry, copied
 from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
 from tomldiary.items.finding import Finder, as_item
@@ -140,7 +140,16 @@ class ItemStore(ItemPuts):
             texts: A vector for each of its texts.
             queries: A vector for each of its queries.
             session: As in `run`.
+
+        Raises:
+            InvalidValue: There are not as many vectors as texts and queries.
         """
+        for made, asked in ((texts, work.texts), (queries, work.queries)):
+            if len(made) != len(asked):
+                raise InvalidValue(
+                    f"expected {len(asked)} vectors, found {len(made)}. Check what embeds.",
+                    where="index",
+                )
         for user, epoch in work.epochs.items():
             mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
             if not mine:
@@ -288,10 +297,13 @@ class ItemStore(ItemPuts):
         if is_typed(namespace):
             table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
             return None if table is None else copied(Entry(key, table).value)
-        snapshot = self.catalog(tx.user).snapshot(namespace)
-        entry = snapshot.get(key)
-        if entry is None:
+        # Not as reads see it: while a person has broken a file, what was written since is in history alone.
+        documents = self.catalog(tx.user).documents(tx, namespace).values()
+        tables = [document.table(("items", key)) for document in documents]
+        entries = [Entry(key, table) for table in tables if table is not None]
+        if not entries:
             return None
+        entry = max(entries, key=lambda each: each.updated)  # a hand edit may have made two
         deadlines = self.deadlines(tx.user)
         if self.expiry.omit_expired and deadlines.is_over(namespace, entry, self._clock.now()):
             return None
@@ -300,10 +312,21 @@ class ItemStore(ItemPuts):
     # Expiry
 
     def sweep(self) -> int:
-        """Remove the items whose time is over and return how many that were."""
+        """Remove the items whose time is over and return how many that were.
+
+        Raises:
+            DiaryError: Somebody's items cannot be read or removed just now; everybody else's were removed.
+        """
         engine, now = self.diary.engine, self._clock.now
-        users = self.diary.users()
-        return sum(sweep(engine, self.catalog(user), self.deadlines(user), now) for user in users)
+        count, errors = 0, list[DiaryError]()
+        for user in self.diary.users():
+            try:
+                count += sweep(engine, self.catalog(user), self.deadlines(user), now)
+            except DiaryError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return count
 
     # Who and where
 

@@ -161,13 +161,25 @@ class VectorIndex:
                 self._append(self._path, b"".join(map(_sealed, records)))
 
     def _checked(self, texts: Sequence[str], vectors: Sequence[Sequence[float]]) -> Any:
-        made = self._np.asarray(vectors, dtype="float32")
+        np = self._np
+        try:
+            with np.errstate(over="ignore"):
+                made = np.asarray(vectors, dtype="float32")
+        except (TypeError, ValueError) as error:
+            raise InvalidValue(
+                f"expected vectors of numbers ({error}). Check what embeds.", where="index"
+            ) from None
         if made.shape != (len(texts), self._embedding.dims):
             raise InvalidValue(
                 f"expected {len(texts)} vectors of {self._embedding.dims} numbers, found an array of"
                 f" {made.shape}. Check dims and what embeds.",
                 where="index",
             )
+        odd = ~np.isfinite(made).all(axis=1)
+        if odd.any():
+            # Some models answer so to a text without words; a score that is no number has no place in any order.
+            _logger.warning("vectors hold what is no number; they are taken for zero")
+            made = np.where(odd[:, None], np.float32(0), made)
         return self._unit(made)
 
     def _unit(self, vectors: Any) -> Any:
@@ -272,7 +284,7 @@ class VectorIndex:
         np = self._np
         try:
             found = os.stat(self._path)  # noqa: PTH116 - looked at by every search
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             if self._read_to:
                 self._clear()  # somebody removed it: what was forgotten must not come back
             return

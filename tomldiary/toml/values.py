@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from datetime import date, datetime, time
+from datetime import date, datetime, time, timedelta
 from functools import lru_cache
 from json.encoder import encode_basestring
 from typing import Any, cast
@@ -54,6 +54,7 @@ _SHORT = {
 _MAX_DIGITS = 4000  # Python refuses to read integers of more than 4300 digits
 _SMALL = 1 << 63
 _TIMES = (datetime, date, time)
+_A_MINUTE = timedelta(minutes=1)
 _LISTS = (list, tuple)
 _quoted = encode_basestring  # what `JSONEncoder(ensure_ascii=False).encode` ends up with for text
 
@@ -149,7 +150,7 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
     if isinstance(value, float):
         return _render_float(value)
     if isinstance(value, _TIMES):
-        return value.isoformat()
+        return _render_time(value, where)
     if depth >= MAX_DEPTH - 1:
         raise InvalidValue(f"nested deeper than {MAX_DEPTH - 1}. Flatten it.", where=where)
     if isinstance(value, Mapping):
@@ -192,6 +193,26 @@ def _render_float(value: float) -> str:
     if math.isinf(value):
         return "inf" if value > 0 else "-inf"
     return float.__repr__(value)
+
+
+def _render_time(value: date | time, where: str) -> str:
+    # Not the value's own method: what a subclass makes of itself would be put into the text as it is.
+    if isinstance(value, time):
+        if value.tzinfo is not None:
+            raise InvalidValue(
+                "a time of day with a zone, which TOML cannot write. Add the date, or leave out the zone.",
+                where=where,
+            )
+        return time.isoformat(value)
+    if not isinstance(value, datetime):
+        return date.isoformat(value)
+    offset = value.utcoffset()
+    if offset is not None and offset % _A_MINUTE:
+        raise InvalidValue(
+            f"a zone {offset} from UTC, which TOML cannot write: it counts whole minutes. Take it to UTC.",
+            where=where,
+        )
+    return datetime.isoformat(value)
 
 
 def same_value(left: Any, right: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -156,7 +157,11 @@ class Lifetime(StoreFixtures):
         store = mortal()
         store.put(NS, "k", {}, ttl=SHORT / 10)
         store.put(("mark",), "mark", {}, ttl=None)
+        ended = time.monotonic() + SHORT / 10 * 60 + 0.001
+        until(lambda: time.monotonic() > ended)
         assert store.get(NS, "k", refresh_ttl=False) is not None
+        assert keys(store.search(NS, refresh_ttl=False)) == ["k"]
+        assert store.list_namespaces() == [("mark",), NS]
         until(lambda: self.sweep(store))
         assert store.get(NS, "k") is None
         assert store.list_namespaces() == [("mark",)]
