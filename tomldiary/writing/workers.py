@@ -300,10 +300,10 @@ class Workers:
         """Answer for a turn that could not even be parked; it stays in the journal."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
-        _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
         with self._state:
             if self.working.pop(job, None) is None:
-                return
+                return  # `close` has answered
+            _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
             self._figures.failed += 1 + len(job.group)
             self._settle([job, *job.group], None, failure)
             self.lines.release(job.turn.user_id)
