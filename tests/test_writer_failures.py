@@ -345,6 +345,43 @@ def test_waiting_turns_of_one_session_are_read_together_if_one_wants(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 5
 
 
+def test_of_turns_that_are_read_together_only_the_bad_ones_are_parked(tmp_path):
+    seen, gate = [], threading.Event()
+
+    async def look(message, *, deps):
+        seen.append(deps.user_msg)
+        while not gate.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        if "bad" in deps.user_msg:
+            raise ValueError(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, look)
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        receipts = [writer.submit_nowait(Turn("alice", "s", "zero", "ok"))]
+        while not seen:
+            time.sleep(0.001)
+        receipts += [
+            writer.submit_nowait(Turn("alice", "s", word, "ok"))
+            for word in ("one", "bad", "three", "four")
+        ]
+        receipts[-1].wait_stored(LONG)
+        gate.set()
+        assert writer.flush(LONG)
+        stats = writer.stats()
+    assert seen[1:] == [
+        "one\n\nbad\n\nthree\n\nfour",
+        "one",
+        "bad\n\nthree\n\nfour",
+        "bad",
+        "three\n\nfour",
+    ]
+    assert texts(diary, "alice") == ["zero", "one", "three\n\nfour"]
+    assert [letter.turn.user_msg for letter in letters_of(tmp_path)] == ["bad"]
+    assert (stats["completed"], stats["failed"], stats["dead_letters"]) == (4, 1, 1)
+    assert (stats["submitted"], stats["pending"]) == (5, 0)
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -371,6 +408,7 @@ def test_pauses_grow_have_jitter_and_respect_what_the_server_asks_for():
         pauses = {policy.pause(attempts, ValueError()) for _ in range(50)}
         assert most / 2 <= min(pauses) <= max(pauses) <= most
         assert len(pauses) > 1 or most == 10.0
+    assert policy.pause(100_000, ValueError()) == 10.0  # whoever never gives up
     asked = type("E", (Exception,), {"retry_after": "7"})()
     assert retry_after(asked) == 7.0
     assert policy.pause(1, asked) == 7.0

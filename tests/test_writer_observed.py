@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 
 import pytest
@@ -204,6 +206,8 @@ def test_prometheus_reads_it(watched):
     assert samples["tomldiary_writer_latency_seconds_count"] == 1
     assert samples['tomldiary_writer_latency_seconds{quantile="0.5"}'] > 0
     assert text.count("# TYPE") == text.count("# HELP") == len({*re.findall("# TYPE (\\S+)", text)})
+    # A rounded time would tell an alarm that nothing was applied for an hour.
+    assert samples["tomldiary_writer_last_success"] == writer.stats()["last_success"]
     assert prometheus_text(writer.stats(), prefix="x").startswith("# HELP x_submitted_total")
 
 
@@ -229,3 +233,25 @@ def test_the_verdict_names_its_reasons(tmp_path, change, status, reason):
     assert verdict.http_status == (503 if status == "unhealthy" else 200)
     assert reason is None or any(reason in each for each in verdict.reasons)
     assert verdict.to_dict()["status"] == status
+
+
+def test_a_turn_that_waits_for_a_disk_that_hangs_is_seen_to_wait(tmp_path, monkeypatch):
+    began, may_go_on = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def hang(descriptor):
+        began.set()
+        assert may_go_on.wait(LONG)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok"))
+        assert began.wait(LONG)
+        later = writer.stats()["oldest_age"]
+        assert later > 0
+        assert writer.stats()["oldest_age"] > later
+        assert writer.health(longest_wait=0.0).status == "unhealthy"
+        may_go_on.set()
+        assert writer.flush(LONG)
+        assert writer.stats()["oldest_age"] == 0

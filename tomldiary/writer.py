@@ -115,8 +115,8 @@ class MemoryWriter:
 
     def _reset(self) -> None:
         self._state = threading.Condition()
+        self._ending, self._has_ended = threading.RLock(), False  # a signal handler may close too
         self._figures = Figures()
-        self._kept = 0
         self._workers = Workers(
             self.diary, self._options, self._state, self._figures, self._context,
             Breaker(*self._breaker), Telemetry(_store_of(self.diary), _figures_of(_weak(self))),
@@ -181,7 +181,8 @@ class MemoryWriter:
     ) -> Receipt:
         """Store a turn in the journal and return its receipt; waits in line while the queue is full.
 
-        Cancelling a `submit` that waits takes the turn back, unless it is being applied already.
+        Cancelling a `submit` that waits takes the turn back, unless it is being applied already or somebody
+        else has submitted it too, under the same id.
         `user_message` and `assistant_response` are other names for the two messages.
 
         Raises:
@@ -246,9 +247,7 @@ class MemoryWriter:
         lose now, and `durability` what the others survive.
         """
         with self._state:
-            return stats_of(
-                self._figures, self._options, self._workers, self._reception, kept=self._kept
-            )
+            return stats_of(self._figures, self._options, self._workers, self._reception)
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
         """Return a verdict for a health endpoint.
@@ -295,13 +294,19 @@ class MemoryWriter:
         self._closed = True
         self._reception.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
-        is_done = self.flush(max(0.0, wait)) if drain else self.flush(0)
+        self.flush(max(0.0, wait) if drain else 0)
+        with self._ending:  # several threads may close, and each may do so again
+            if not self._has_ended:
+                self._end()
+                self._has_ended = True
+        return self.stats()
+
+    def _end(self) -> None:
         if self._intake is not None:
             self._intake.stop()
         self._cleaner.stop()
-        if not is_done or not self.flush(0):
+        if not self.flush(0):
             left = self._workers.abandon(_GRACE)
-            self._kept = left if self._intake is not None else 0
             if self._intake is None:
                 _logger.error("the writer was closed with %d turns not applied", left)
             else:
@@ -310,7 +315,6 @@ class MemoryWriter:
                     left, self._intake.root,
                 )  # fmt: skip
         self._stop()
-        return self.stats()
 
     async def close(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:  # noqa: ASYNC109 - the twin of close_sync
         """Close like `close_sync` without holding the event loop."""

@@ -8,11 +8,11 @@ they are one.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder, read_all, sync_folder, write_all, write_new
-from tomldiary.errors import BackendError
+from tomldiary.errors import BackendError, Forgotten
 from tomldiary.writing.entries import render_dead, split_entries, turn_of
 from tomldiary.writing.locked import lock_file
 
@@ -41,6 +41,8 @@ class DeadLetter:
     """When it was taken in."""
     parked: str
     """When it was given up."""
+    epoch: int
+    """The user's epoch that it is of: what is forgotten later may be it."""
 
 
 class DeadLetters:
@@ -57,10 +59,17 @@ class DeadLetters:
     def __repr__(self) -> str:
         return f"DeadLetters({str(self._path)!r})"
 
-    def add(self, job: Job, error: str) -> None:
+    def add(self, job: Job, error: str, epoch_of: Callable[[str], int]) -> None:
         """Park a turn; it is on the disk when this returns.
 
+        Args:
+            job: The turn.
+            error: Why it could not be applied.
+            epoch_of: Tells a user's epoch; it is asked while the file is locked, so that a turn is either
+                found by a forgetting or not parked.
+
         Raises:
+            Forgotten: Something of the user was forgotten since the turn was taken in. Nothing was parked.
             BackendError: It could not be written.
         """
         text = render_dead(
@@ -72,9 +81,16 @@ class DeadLetters:
             is_new = not self._path.exists()
             with lock_file(self._path, create=True) as descriptor:
                 os.fchmod(descriptor, 0o600)
+                if epoch_of(job.turn.user_id) != job.epoch:
+                    raise Forgotten(
+                        "something of this user was forgotten before a turn was parked."
+                    )
                 data = read_all(descriptor)
-                if any(each.id == job.operation for each in _letters(data)):
-                    return  # written just before a crash
+                turn = replace(job.turn, operation_id=job.operation)
+                if any(each.turn == turn for each in _letters(data)):
+                    return  # written just before a crash; another user's may have the same id
+                if data and not data.endswith(b"\n"):
+                    text = f"\n{text}"  # behind what is torn, or was saved like that
                 try:
                     write_all(descriptor, text.encode())
                     os.fsync(descriptor)
@@ -138,6 +154,7 @@ def _letters(data: bytes) -> list[DeadLetter]:
             entry.data["attempts"],
             entry.data["time"],
             entry.data["parked"],
+            entry.data["epoch"],
         )
         for entry in split_entries(data)
         if entry.kind == "dead" and entry.data is not None

@@ -223,8 +223,10 @@ def render_dead(
     turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
 ) -> str:
     """Render a turn that could not be applied, for people to look at."""
+    # An error may quote anything, also what no file can hold.
+    storable = error.encode("utf-8", "backslashreplace").decode()
     body = (
-        f"error = {render_value(error)}\nattempts = {attempts}\nepoch = {epoch}\n"
+        f"error = {render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
         f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
     )
     return f'[[dead]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'

@@ -35,21 +35,28 @@ def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int
     Raises:
         OSError: A file could not be written. Do it again.
     """
-    return sum(_forget_in(path, user, selection, epoch) for path in _files(root))
+    count = 0
+    others: dict[Path, set[int]] = {}
+    for path in _files(root):
+        known = others.setdefault(path.parent, set())
+        count += _forget_in(path, user, selection, epoch, known)
+    return count
 
 
 def _files(root: Path) -> Iterator[Path]:
+    # Dead letters first: those that are put back meanwhile are in a journal before they are gone from there.
+    # A journal's files oldest first: what was made of a turn is in the turn's file or in a later one.
+    yield from sorted(root.glob("*.toml"))
     yield from sorted(root.glob("*/*.toml"))
     yield from sorted(root.glob("*/*.damaged"))
-    yield from sorted(root.glob("*.toml"))
 
 
-def _forget_in(path: Path, user: str, selection: Selection, epoch: int) -> int:
+def _forget_in(path: Path, user: str, selection: Selection, epoch: int, others: set[int]) -> int:
     try:
         with lock_file(path) as descriptor:
             data = read_all(descriptor)
             entries = split_entries(data)
-            kept, count = _kept(entries, user, selection, epoch)
+            kept, count = _kept(entries, user, selection, epoch, others)
             fresh = "".join(entry.text for entry in kept).encode()
             temp = path.with_name(f".{path.name}.tmp")
             temp.unlink(missing_ok=True)  # of somebody who was killed; the lock keeps others away
@@ -66,27 +73,29 @@ def _forget_in(path: Path, user: str, selection: Selection, epoch: int) -> int:
 
 
 def _kept(
-    entries: list[Entry], user: str, selection: Selection, epoch: int
+    entries: list[Entry], user: str, selection: Selection, epoch: int, others: set[int]
 ) -> tuple[list[Entry], int]:
+    """Return what stays of a file, and add to `others` the numbers of turns that are not the user's."""
     kept: list[Entry] = []
-    mine: set[int] = set()
     count = 0
     for entry in entries:
         data = entry.data
         if data is None:
             continue  # what cannot be read cannot be looked through, so it does not stay
         if entry.kind == "operations":
-            if mine.isdisjoint(data["numbers"]):
+            # Of a turn that is in no file any more nobody needs it, and nobody knows whose it was.
+            if others.issuperset(data["numbers"]):
                 kept.append(entry)
         elif entry.kind == "done":
             kept.append(entry)
         else:
             turn = turn_of(data)
             if turn.user_id == user and data["epoch"] < epoch:
-                mine.add(data.get("number", 0))
                 if _is_selected(turn, data, selection):
                     count += 1
                     continue
+            else:
+                others.add(data.get("number", 0))
             kept.append(entry)
     return kept, count
 

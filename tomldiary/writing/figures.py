@@ -130,7 +130,7 @@ def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer
             metric = f"{prefix}_{name}{ending}"
             lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
             lines.append(
-                f"{metric} {float(value):g}"
+                f"{metric} {value!r}"  # all digits: seconds since 1970 have ten before the point
                 if isinstance(value, float)
                 else f"{metric} {int(value)}"
             )

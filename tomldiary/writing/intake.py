@@ -13,7 +13,6 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError
 from tomldiary.logging import get_logger
 from tomldiary.models import timestamp
 from tomldiary.writing.entries import render_turn
@@ -34,6 +33,7 @@ _QUICK = (
 )
 _REMEMBERED = 16  # syncs
 _BUSY = 64  # turns; for so many, a loop that had other tasks is taken to have some still
+_GRACE = 1.0  # seconds that whoever stores a turn himself has to end, when the writer is closed
 _ALONE = 4  # turns; for so many, a task that was alone is taken to be alone still
 
 _logger = get_logger(__name__)
@@ -71,7 +71,7 @@ class Intake:
         self._refuse = refuse
         self._journal: Journal | None = None
         self._pending: list[Job] = []
-        self._in_batch = 0
+        self._batch: list[Job] = []
         self._is_storing = False
         self._has_adopted = False
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
@@ -81,7 +81,13 @@ class Intake:
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
-        return len(self._pending) + self._in_batch
+        return len(self._pending) + len(self._batch)
+
+    def oldest(self) -> float | None:
+        """Return when the turn came that waits longest to be stored (monotonic clock), or None."""
+        return min(
+            (jobs[0].queued_at for jobs in (self._batch, self._pending) if jobs), default=None
+        )
 
     @property
     def is_idle(self) -> bool:
@@ -107,7 +113,7 @@ class Intake:
             self._is_storing = True
             self._flusher.submit(self._flush)
 
-    def begin_here(self, loop: asyncio.AbstractEventLoop) -> bool:
+    def begin_here(self, job: Job, loop: asyncio.AbstractEventLoop) -> bool:
         """Tell whether a turn may be stored in this thread, on this event loop; `store_here` has to follow.
 
         It may if that holds nobody up: the calling task is the only one of its loop, and the disk has been
@@ -118,7 +124,7 @@ class Intake:
             return False
         if self._sync and (max(self._took) > _QUICK or not self._is_alone(loop)):
             return False
-        self._is_storing, self._in_batch = True, 1
+        self._is_storing, self._batch = True, [job]
         return True
 
     def _is_alone(self, loop: asyncio.AbstractEventLoop) -> bool:
@@ -146,9 +152,9 @@ class Intake:
         finally:
             if goes_on:
                 with self._state:
-                    if self._in_batch:
+                    if self._batch:
                         self._pending.insert(0, job)
-                        self._in_batch = 0
+                        self._batch = []
                 self._flusher.submit(self._flush)
 
     def take_back(self, job: Job) -> bool:
@@ -176,7 +182,7 @@ class Intake:
                 self._adopt()
             with self._state:
                 batch, self._pending = self._pending, []
-                self._in_batch = len(batch)
+                self._batch = batch
                 if not batch:
                     goes_on = self._ends_batch()
             if batch:
@@ -200,16 +206,20 @@ class Intake:
                 self._journal.finish(jobs, now=True)
                 raise
         except Exception as error:  # noqa: BLE001 - it is told to each of them
-            if self._journal is not None and self._journal.problem is not None:
-                self._journal = None  # the next turn begins another one
             _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
             with self._state:
-                self._in_batch = 0
+                self._batch = []
+                journal = self._journal
+                if journal is not None and journal.problem is not None:
+                    self._journal = None  # the next turn begins another one
+                    self.let_go(journal)
                 self._refuse(jobs, error)
                 return self._ends_batch()
         self._took.append(time.perf_counter() - begin)
+        for job in jobs:
+            job.rendered = ""
         with self._state:
-            self._in_batch = 0
+            self._batch = []
             self._deliver(jobs)
             return self._ends_batch()
 
@@ -237,8 +247,8 @@ class Intake:
                 continue
             try:
                 found = Journal.adopt(folder, sync=self._sync)
-            except (OSError, BackendError, ValueError) as error:
-                _logger.error("%s: cannot be taken over (%s)", folder, error)  # noqa: TRY400 - one line is enough
+            except Exception as error:  # noqa: BLE001 - it may say anything, and turns wait behind it
+                _logger.error("%s: cannot be taken over (%r)", folder, error)  # noqa: TRY400 - one line is enough
                 continue
             if found is None or not found[1]:
                 continue
@@ -260,6 +270,8 @@ class Intake:
 
     def stop(self) -> None:
         """Store what is pending, and nothing more after that."""
+        with self._state:  # also what is just being stored in a thread of somebody else's
+            self._state.wait_for(lambda: not self._is_storing, _GRACE)
         self._flusher.shutdown(wait=True)
 
     def close(self) -> int:

@@ -23,7 +23,7 @@ class Job:
 
     __slots__ = (
         "attempts", "cost", "epoch", "error", "group", "is_new", "journal", "number", "operation",
-        "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter",
+        "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
     )  # fmt: skip
 
     def __init__(self, turn: Turn, operation: str, *, is_new: bool) -> None:
@@ -53,6 +53,8 @@ class Job:
         """Seconds that the last attempt took."""
         self.waiter: tuple[AbstractEventLoop, Future[None]] | None = None
         """A `submit` that returns once the turn is stored."""
+        self.wanted = 1
+        """How many have submitted it, by the same id, and were not cancelled meanwhile."""
 
     @property
     def content(self) -> str:

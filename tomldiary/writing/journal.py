@@ -3,9 +3,9 @@
 All journals are below one folder, each in one of its own:
 
     .tomldiary/journal/
-      20261120-034512-9f0c2a71/     one writer's
-        owner.lock                  locked by the writer for as long as it lives
-        000001.toml                 records, see `entries`; a file goes when all its turns are done
+      20261120-034512-320748-9f0c2a71/    one writer's
+        owner.lock                        locked by the writer for as long as it lives
+        000001.toml                       records, see `entries`; a file goes when all its turns are done
 
 A folder whose owner file nobody holds is a dead writer's; any other writer takes it over.
 """
@@ -26,6 +26,7 @@ from tomldiary.writing.entries import (
     render_turn_record,
     split_entries,
 )
+from tomldiary.writing.locked import remove_locked
 from tomldiary.writing.ownership import claim_dead, claim_new, give_up
 from tomldiary.writing.reading import read_journal, segment_files
 from tomldiary.writing.record_file import RecordFile
@@ -91,7 +92,11 @@ class Journal:
         try:
             folder, owner = claim_new(root, sync=sync)
             journal = cls(folder, owner, sync=sync)
-            journal._new_segment()
+            try:
+                journal._new_segment()
+            except BaseException:
+                journal.close()
+                raise
         except OSError as error:
             raise _cannot(root, error) from error
         return journal
@@ -161,7 +166,7 @@ class Journal:
         """
         with self._mutex:
             if self.problem is not None:
-                raise BackendError(self.problem)
+                raise BackendError(f"{self.problem} The turn was not taken in.")
             try:
                 if self._file.end > SEGMENT_BYTES:
                     if not wait:
@@ -175,10 +180,10 @@ class Journal:
                 ):
                     return False
             except OSError as error:
+                if isinstance(error, FileNotFoundError):  # somebody has removed the folder
+                    self._take_no_more(error)
                 raise _cannot(self._path(self._segment), error) from error
             self._open[self._segment].update([job.number for job in jobs])
-            for job in jobs:
-                job.rendered = ""
         return True
 
     def _render(self, jobs: Sequence[Job]) -> str:
@@ -267,7 +272,7 @@ class Journal:
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
             # What a newer file says is done in this one need not be said any more.
-            self._path(segment).unlink(missing_ok=True)
+            remove_locked(self._path(segment))
             del self._open[segment]
             self._done.pop(segment, None)
 
@@ -291,15 +296,24 @@ class Journal:
 
     def _new_segment(self) -> None:
         """Begin the next file; it says again which turns of older files are done."""
-        self._segment += 1
-        self._open.setdefault(self._segment, set())
+        segment = self._segment + 1
+        self._file.create(str(self._path(segment)))
+        # Only now: as long as there is no other file, turns are in the old one.
+        self._segment = segment
+        self._open.setdefault(segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
-        self._done[self._segment] = []
-        self._file.create(self._place)
-        if self.is_synced:
-            sync_folder(self.folder)
-        if done:
-            self._file.append(lambda: render_done(done))
+        self._done[segment] = []
+        try:
+            if self.is_synced:
+                sync_folder(self.folder)
+            if done:
+                self._file.append(lambda: render_done(done))
+        except OSError as error:
+            self._take_no_more(error)
+            raise
+
+    def _take_no_more(self, error: OSError) -> None:
+        self._file.problem = f"{self.folder}: cannot be written any more ({error.strerror})."
 
     def sync(self) -> None:
         """Make what was appended durable.
@@ -314,8 +328,11 @@ class Journal:
         try:
             getattr(os, "fdatasync", os.fsync)(descriptor)
         except OSError as error:
-            with self._mutex, contextlib.suppress(OSError):
-                self._new_segment()
+            with self._mutex:
+                try:
+                    self._new_segment()
+                except OSError as another:
+                    self._take_no_more(another)
             raise _cannot(self._path(self._segment), error) from error
         finally:
             with self._mutex:
@@ -348,7 +365,9 @@ class Journal:
         return left
 
     def _remove(self) -> None:
-        for path in (*segment_files(self.folder), *self.folder.glob(".*.tmp")):
+        for path in segment_files(self.folder):
+            remove_locked(path)
+        for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
         give_up(self.folder)
 

@@ -74,10 +74,10 @@ class Lines:
             self._ready.append(user)
 
     def remove(self, job: Job) -> bool:
-        """Take a waiting turn out; False if it does not wait here."""
+        """Take a waiting turn out; False if it does not wait here, or others are read with it."""
         user = job.turn.user_id
         line = self._lines.get(user)
-        if line is None or job not in line:
+        if line is None or job not in line or job.group:
             return False
         line.remove(job)
         self._count -= 1
@@ -105,6 +105,7 @@ def _fit(first: Job, other: Job) -> bool:
     return (
         first.turn.session_id == other.turn.session_id
         and first.epoch == other.epoch
+        and first.journal is other.journal  # what is noted of all of them is noted in one
         and all(
             job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
             for job in (first, other)

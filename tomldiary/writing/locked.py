@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from filelock import lock_descriptor, unlock_descriptor
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
-__all__ = ["lock_file", "try_lock", "unlock"]
+__all__ = ["lock_file", "remove_locked", "try_lock", "unlock"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
@@ -55,3 +55,9 @@ def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
                 return
         finally:
             os.close(descriptor)  # which lets go of the lock
+
+
+def remove_locked(path: Path) -> None:
+    """Remove a file, if it is there, and not while somebody replaces it, who would bring it back."""
+    with suppress(FileNotFoundError), lock_file(path):
+        path.unlink()

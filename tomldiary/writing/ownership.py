@@ -27,17 +27,27 @@ def claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
         OSError: It cannot be made.
     """
     make_folder(root, sync=sync)
-    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(4)}"
+    # To the microsecond: journals are taken over by name, and one process may leave several in a second.
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
     hidden = root / f".{name}"
     hidden.mkdir(mode=0o700)
     hidden.chmod(0o700)
-    owner = os.open(hidden / _OWNER, _FLAGS | os.O_CREAT, 0o600)
-    os.fchmod(owner, 0o600)
-    try_lock(owner)
-    # Nobody looks at a hidden folder, so nobody takes it for a dead writer's before it is locked.
-    hidden.rename(root / name)
-    if sync:
-        sync_folder(root)
+    owner = -1
+    try:
+        owner = os.open(hidden / _OWNER, _FLAGS | os.O_CREAT, 0o600)
+        os.fchmod(owner, 0o600)
+        try_lock(owner)
+        # Nobody looks at a hidden folder, so nobody takes it for a dead writer's before it is locked.
+        hidden.rename(root / name)
+        if sync:
+            sync_folder(root)
+    except BaseException:
+        for folder in (hidden, root / name):
+            with contextlib.suppress(OSError):
+                give_up(folder)
+        if owner >= 0:
+            os.close(owner)
+        raise
     return root / name, owner
 
 

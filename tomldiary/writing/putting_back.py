@@ -21,14 +21,13 @@ def put_back(backend: LocalBackend, letters: list[DeadLetter]) -> None:
     Raises:
         BackendError: The journal could not be written.
     """
-    jobs: list[Job] = []
-    for letter in letters:
-        job = Job(letter.turn, letter.id, is_new=False)
-        job.rendered = render_turn(letter.turn, letter.id, letter.queued)
-        jobs.append(job)
     journal = Journal.create(backend.journal_root, sync=True)
     try:
-        journal.append_turns(jobs, backend.epoch)
+        for letter in letters:
+            job = Job(letter.turn, letter.id, is_new=False)
+            job.rendered = render_turn(letter.turn, letter.id, letter.queued)
+            # Their own epoch, not today's: a forgetting that is under way has to know them.
+            journal.append_turns([job], lambda _user, epoch=letter.epoch: epoch)
         journal.sync()
     finally:
         journal.close()

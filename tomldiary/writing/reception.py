@@ -81,13 +81,17 @@ class Reception:
                     room = Future()
                     self.line.append((job, room))
                 elif intake is not None:
-                    is_here = intake.begin_here(loop)
+                    is_here = intake.begin_here(job, loop)
                 if intake is not None and not is_here:
                     job.waiter = (loop, loop.create_future())
                 if room is None:
                     self._accept(job, is_here=is_here)
         if same is not None:
-            await same.receipt.astored()
+            try:
+                await same.receipt.astored()
+            except asyncio.CancelledError:
+                self._take_back(same, None)
+                raise
             return same.receipt
         try:
             if room is not None:
@@ -138,6 +142,9 @@ class Reception:
                 f"operation {job.operation!r} is on its way already, with other content. Use a new id.",
                 keys=[job.operation],
             )
+        if before is not None:
+            # From now on, a submitter that is cancelled does not take it from this one.
+            before.wanted += 1
         return before
 
     def _check_open(self) -> None:
@@ -158,6 +165,11 @@ class Reception:
 
     def take_in(self, jobs: list[Job]) -> None:
         """Queue turns that are in a journal; called with the state held."""
+        unwanted = [job for job in jobs if not job.wanted]
+        if unwanted:  # cancelled while they were being stored
+            jobs = [job for job in jobs if job.wanted]
+            for job in unwanted:
+                self._withdraw(job)
         for job in jobs:
             if job.receipt.is_stored:  # taken over
                 self._figures.submitted += 1 + len(job.group)
@@ -166,6 +178,8 @@ class Reception:
                 job.receipt.settle_stored(True)  # noqa: FBT003 - the answer itself
         self._workers.add(jobs)
         _wake(jobs, None)
+        if unwanted:
+            self.make_room()
 
     def refuse(self, jobs: list[Job], error: BaseException) -> None:
         """Answer for turns that could not be stored; called with the state held."""
@@ -191,15 +205,21 @@ class Reception:
             if room is not None and (job, room) in self.line:
                 self.line.remove((job, room))
                 return
-            is_unstored = self.intake is not None and self.intake.take_back(job)
-            if not is_unstored and not self._workers.lines.remove(job):
+            job.wanted -= 1
+            if job.wanted:
                 return
-            if job.journal is not None:
-                job.journal.finish([job], now=True)
-            self._figures.submitted -= 1
-            self.forget_operation(job)
-            self.make_room()
-            self._state.notify_all()
+            is_unstored = self.intake is not None and self.intake.take_back(job)
+            if is_unstored or self._workers.lines.remove(job):
+                self._withdraw(job)
+                self.make_room()
+                self._state.notify_all()
+
+    def _withdraw(self, job: Job) -> None:
+        """Have it as if a turn had never come; called with the state held."""
+        if job.journal is not None:
+            job.journal.finish([job], now=True)
+        self._figures.submitted -= 1
+        self.forget_operation(job)
 
     def forget_operation(self, job: Job) -> None:
         """Let the turn's id go: history knows it now, if it was applied; called with the state held."""

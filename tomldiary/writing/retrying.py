@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Breaker", "RetryPolicy", "is_of_the_model", "is_transient", "retry_after"]
 
+_DOUBLINGS = 64  # of a pause; more have no meaning, and a thousand no number
 _STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _NAMES = ("timeout", "ratelimit", "connect", "overloaded", "unavailable", "throttl", "servererror")
 
@@ -108,7 +109,7 @@ class RetryPolicy:
 
     def pause(self, attempts: int, error: BaseException) -> float:
         """Return the seconds to wait after so many tries."""
-        grown = self.first_pause * 2.0 ** (attempts - 1)
+        grown = self.first_pause * 2.0 ** min(attempts - 1, _DOUBLINGS)
         jittered = grown * (0.5 + random.random() / 2)  # noqa: S311 - not for secrets
         return min(self.longest_pause, max(jittered, retry_after(error) or 0.0))
 

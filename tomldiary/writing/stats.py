@@ -15,20 +15,17 @@ __all__ = ["stats_of"]
 
 
 def stats_of(
-    figures: Figures, options: Options, workers: Workers, reception: Reception, *, kept: int
+    figures: Figures, options: Options, workers: Workers, reception: Reception
 ) -> dict[str, Any]:
-    """Return what `MemoryWriter.stats` returns; the caller holds the writer's state.
-
-    `kept` is how many turns a closed writer left in its journal.
-    """
+    """Return what `MemoryWriter.stats` returns; the caller holds the writer's state."""
     intake = reception.intake
     finished = figures.completed + figures.failed
     active, queued = workers.active, reception.queued
+    waiting = (workers.lines.oldest(), intake.oldest() if intake is not None else None)
     oldest = min(
-        filter(None, (workers.lines.oldest(), *(job.queued_at for job in workers.working))),
-        default=None,
+        filter(None, (*waiting, *(job.queued_at for job in workers.working))), default=None
     )
-    pending = queued + active + kept
+    pending = queued + active + workers.kept
     p50, p95, p99 = figures.latencies(0.5, 0.95, 0.99)
     return {
         "queue_size": queued,

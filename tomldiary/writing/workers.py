@@ -7,7 +7,7 @@ import time
 from concurrent.futures import CancelledError as FutureCancelled
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import DiaryError, ExtractionError, Forgotten
+from tomldiary.errors import BackendError, DiaryError, ExtractionError, Forgotten, LockTimeout
 from tomldiary.logging import get_logger
 from tomldiary.twins import in_thread
 from tomldiary.writing.applying import apply
@@ -55,6 +55,8 @@ class Workers:
     ) -> None:
         self.lines = Lines()
         self.working: dict[Job, asyncio.Task[None]] = {}
+        self.kept = 0
+        """Turns that were left in a journal when the writer was closed."""
         self.breaker = breaker
         self.intake: Intake | None = None
         self.letters: DeadLetters | None = None
@@ -130,8 +132,10 @@ class Workers:
         try:
             with self._telemetry.turn(job):
                 result = await apply(self._diary, job, timeout=self._options.timeout)
-        except BaseException as caught:  # noqa: BLE001 - whatever it is, it is told
-            error = caught
+        except BaseException as caught:
+            if isinstance(caught, GeneratorExit) and self._is_ending:
+                raise  # the event loop is gone and this is thrown away; `close` has answered
+            error = caught  # whatever it is, it is told
         job.cost = time.monotonic() - begin
         job.attempts += 1
         try:
@@ -182,25 +186,57 @@ class Workers:
         # What went wrong may quote the conversation: details are for who asks for them.
         kind = type(error.__cause__ or error).__name__
         _logger.debug("why a turn could not be applied", exc_info=error)
-        if isinstance(error, Forgotten) and await self._is_still_wanted(job):
-            _logger.info("something else of the user was forgotten; a turn is read again")
-            self._again(job, 0.0)
+        if isinstance(error, Forgotten) and job.journal is not None:
+            await self._after_forgetting(job, error)
         elif transient and job.attempts < self._options.retry.attempts:
             pause = self._options.retry.pause(max(1, job.attempts), error)
             _logger.warning("a turn could not be applied: %s; again in %.1f s", kind, pause)
             self._again(job, pause)
+        elif job.group and isinstance(error, ExtractionError):
+            _logger.warning("turns could not be read together: %s; they are read one by one", kind)
+            self._part(job)
         else:
             await self._park(job, error, kind)
 
-    async def _is_still_wanted(self, job: Job) -> bool:
-        """Tell whether what was forgotten is something else; then the turn is read again, in today's memory."""
-        if job.journal is None or job.group:
-            return False
-        if not await in_thread(job.journal.holds, job):
-            return False
-        job.epoch = await in_thread(self._diary.engine.backend.epoch, job.turn.user_id)
-        job.operations = None
-        return True
+    async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
+        """Read again, in today's memory, the turns that were not forgotten; those read together, one by one."""
+        jobs = [job, *job.group]
+        try:
+            wanted = await in_thread(self._still_wanted, jobs)
+        except (BackendError, LockTimeout):  # nobody knows yet; what may be forgotten is not parked
+            job.attempts -= 1
+            self._again(job, self._options.retry.pause(1, error))
+            return
+        gone = [each for each in jobs if each not in wanted]
+        if gone and job.journal is not None:
+            await in_thread(job.journal.finish, gone, now=True)
+            _logger.error("%d turns could not be applied: Forgotten", len(gone))
+        if wanted:
+            _logger.info("something else of the user was forgotten; a turn is read again")
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            job.group = []
+            for each in reversed(wanted):
+                self.lines.put_back(each)
+            self._figures.retries += bool(wanted)
+            self._figures.failed += len(gone)
+            self._settle(gone, None, error)
+            self.lines.release(job.turn.user_id)
+            self._let_go(job)
+            self._state.notify_all()
+
+    def _still_wanted(self, jobs: list[Job]) -> list[Job]:
+        """Return the turns that are still in the journal; from now on they are of today's epoch."""
+        backend, user = self._diary.engine.backend, jobs[0].turn.user_id
+        # The epoch is the first thing that a forgetting changes, and the journals are not the last: whoever
+        # forgets holds the user's lock all the time.
+        with backend.lock(user, self._diary.engine.lock_timeout):
+            epoch = backend.epoch(user)
+            wanted = [job for job in jobs if job.journal is not None and job.journal.holds(job)]
+        for job in wanted:
+            job.epoch, job.operations = epoch, None
+        return wanted
 
     def _again(self, job: Job, pause: float) -> None:
         with self._state:
@@ -211,6 +247,17 @@ class Workers:
             if self._is_ending:
                 return
         asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
+
+    def _part(self, job: Job) -> None:
+        """Put turns back that were read together: the first is read alone, and so on with the others."""
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            jobs, job.group = [job, *job.group], []
+            for each in reversed(jobs):
+                self.lines.put_back(each)
+            self._figures.retries += 1
+            self.lines.release(job.turn.user_id)
 
     def _resume(self, user: str) -> None:
         with self._state:
@@ -224,10 +271,16 @@ class Workers:
             error = RuntimeError("this turn was cancelled")
         parked = 0
         if job.journal is not None:
-            if self.letters is not None and not isinstance(error, Forgotten):
+            if self.letters is not None:
+                epoch_of = self._diary.engine.backend.epoch
+                text = f"{type(error).__name__}: {error}"
                 for each in jobs:
                     each.attempts = job.attempts
-                    await in_thread(self.letters.add, each, f"{type(error).__name__}: {error}")
+                    try:
+                        await in_thread(self.letters.add, each, text, epoch_of)
+                    except Forgotten as forgotten:
+                        await self._after_forgetting(job, forgotten)
+                        return
                 parked = len(jobs)
             await in_thread(job.journal.finish, jobs, now=True)
         _logger.error(
@@ -247,10 +300,10 @@ class Workers:
         """Answer for a turn that could not even be parked; it stays in the journal."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
-        _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
         with self._state:
             if self.working.pop(job, None) is None:
-                return
+                return  # `close` has answered
+            _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
             self._figures.failed += 1 + len(job.group)
             self._settle([job, *job.group], None, failure)
             self.lines.release(job.turn.user_id)
@@ -289,6 +342,8 @@ class Workers:
                 count += len(jobs)
                 if job.journal is None:
                     self._figures.failed += len(jobs)
+                else:
+                    self.kept += len(jobs)
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count

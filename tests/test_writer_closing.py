@@ -1,0 +1,181 @@
+"""Closing from several threads, again, and in the middle of everything: each turn is answered for, once."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.writing import intake
+
+LONG = 30
+
+
+class Stubborn:
+    """An extractor that does not let itself be cancelled, for some time."""
+
+    def __init__(self):
+        self.began, self.enough = threading.Semaphore(0), threading.Event()
+
+    async def run(self, message, *, deps):
+        self.began.release()
+        while not self.enough.is_set():
+            try:
+                await asyncio.to_thread(self.enough.wait, LONG)
+            except asyncio.CancelledError:
+                continue
+
+
+@pytest.fixture
+def stubborn():
+    made = Stubborn()
+    yield made
+    made.enough.set()
+
+
+def adds_up(stats):
+    return stats["submitted"] == stats["completed"] + stats["failed"] + stats["pending"]
+
+
+def test_two_threads_that_close_at_once_both_come_back_and_agree(tmp_path, stubborn):
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn), workers=2)
+    receipts = [writer.submit_nowait(Turn(user, "s", "tea", "ok")) for user in ("a", "b", "c")]
+    for receipt in receipts:
+        assert receipt.wait_stored(LONG)
+    for _ in range(2):
+        assert stubborn.began.acquire(timeout=LONG)
+    found = []
+    closers = [
+        threading.Thread(target=lambda: found.append(writer.close_sync(0.0)), daemon=True)
+        for _ in range(3)
+    ]
+    for closer in closers:
+        closer.start()
+    for closer in closers:
+        closer.join(LONG)
+    assert [stats["pending"] for stats in found] == [3, 3, 3]
+    assert all(map(adds_up, found))
+    for receipt in receipts:
+        with pytest.raises(RuntimeError, match="kept in the journal"):
+            receipt.wait(0)
+
+
+def test_a_thread_that_closes_while_another_gives_up_comes_back(tmp_path, caplog):
+    """The event loop is gone by the time that it would wait for the turn to end."""
+
+    tasks = []
+
+    class Deaf:
+        began, cancelled = threading.Event(), threading.Event()
+
+        async def run(self, message, *, deps):
+            tasks.append(asyncio.current_task())
+            self.began.set()
+            while True:
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    self.cancelled.set()
+
+    def close_too():
+        assert Deaf.cancelled.wait(LONG)
+        found.append(writer.close_sync(0.5))
+
+    found = []
+    writer = MemoryWriter(Diary(tmp_path, agent=Deaf()))
+    writer.submit_nowait(Turn("alice", "s", "tea", "ok"))
+    assert Deaf.began.wait(LONG)
+    second = threading.Thread(target=close_too, daemon=True)
+    second.start()
+    found.append(writer.close_sync(0.0))
+    second.join(LONG)
+    assert [stats["pending"] for stats in found] == [1, 1]
+    tasks.clear()
+    gc.collect()  # what never came to an end is thrown away, and nothing is done about it any more
+    assert "nor parked" not in caplog.text
+
+
+def test_a_signal_handler_may_close_while_the_program_does(tmp_path, stubborn, monkeypatch):
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
+    assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
+    assert stubborn.began.acquire(timeout=LONG)
+    stop, found = writer._intake.stop, []
+
+    def close_too():
+        monkeypatch.undo()
+        found.append(writer.close_sync(0.0))
+        stop()
+
+    monkeypatch.setattr(writer._intake, "stop", close_too)
+    closer = threading.Thread(target=lambda: found.append(writer.close_sync(0.0)), daemon=True)
+    closer.start()
+    closer.join(LONG)
+    assert [stats["pending"] for stats in found] == [1, 1]
+
+
+def test_closing_again_lets_nobody_have_the_journal_of_a_turn_that_does_not_end(tmp_path, stubborn):
+    writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
+    assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
+    assert stubborn.began.acquire(timeout=LONG)
+    thread = writer._thread
+    assert writer.close_sync(0.0) == writer.close_sync(0.0)
+    with MemoryWriter(Diary(tmp_path, agent=lambda message, *, deps: None)) as another:
+        assert another.flush(LONG)
+        assert another.stats()["recovered"] == 0
+    stubborn.enough.set()
+    thread.join(LONG)
+
+
+def test_a_turn_that_is_just_being_stored_on_an_event_loop_is_answered_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(intake, "_QUICK", LONG)
+    began, may_go_on = threading.Event(), threading.Event()
+    real, main = os.fdatasync, threading.get_ident()
+
+    def wait(descriptor):
+        if threading.get_ident() == main:
+            began.set()
+            assert may_go_on.wait(LONG)
+        real(descriptor)
+
+    def close():
+        assert began.wait(LONG)
+        found.append(writer.close_sync(drain=False))
+
+    async def submit():
+        return await writer.submit("alice", "s", "tea", "ok")
+
+    monkeypatch.setattr(os, "fdatasync", wait)
+    found = []
+    agent = Stubborn()
+    agent.enough.set()
+    writer = MemoryWriter(Diary(tmp_path, agent=agent))
+    writer.submit_nowait(Turn("bob", "s", "first", "ok")).wait(LONG)
+    closer = threading.Thread(target=close)
+    closer.start()
+    threading.Timer(0.1, may_go_on.set).start()
+    receipt = asyncio.run(submit())
+    closer.join(LONG)
+    assert receipt.is_done
+    assert adds_up(found[0])
+    assert found[0]["completed"] + found[0]["pending"] == 2
+
+
+def test_what_several_writers_left_in_one_second_is_applied_in_the_order_it_came(tmp_path):
+    async def hang(message, *, deps):
+        await asyncio.Event().wait()
+
+    said = [str(number) for number in range(6)]
+    for text in said:
+        writer = MemoryWriter(Diary(tmp_path, agent=hang))
+        assert writer.submit_nowait(Turn("alice", "s", text, "ok")).wait_stored(LONG)
+        writer.close_sync(drain=False)
+    seen = []
+    with MemoryWriter(
+        Diary(tmp_path, agent=lambda message, *, deps: seen.append(deps.user_msg))
+    ) as writer:
+        assert writer.flush(LONG)
+    assert seen == said
