@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
 from tomldiary.diary import Diary
 from tomldiary.items.expiry import Expiry
 from tomldiary.items.store import ItemStore
-from tomldiary.items.typed import is_typed
+from tomldiary.items.typed import may_expire
 from tomldiary.twins import in_thread
 from tomldiary_langgraph.embeddings import Embedder
 from tomldiary_langgraph.identity import session_here
@@ -17,7 +17,7 @@ from tomldiary_langgraph.operations import check_written, item, operation, resul
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from concurrent.futures import Future
     from typing import Literal, Self
 
@@ -250,9 +250,8 @@ class DiaryStore(BaseStore):
 
 
 def _given(ttl: Any, namespace: Any) -> Any:
-    """Return what a put says of the time to live; nothing said of a typed entry is None."""
-    is_entry = isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace))
-    return None if is_entry and ttl is NOT_PROVIDED else ttl
+    """Return what a put says of the time to live; nothing said is None where nothing expires."""
+    return None if ttl is NOT_PROVIDED and not may_expire(namespace) else ttl
 
 
 def _expiry(ttl: TTLConfig | None) -> Expiry:

@@ -6,7 +6,7 @@ one of them or none.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.items.entry import Entry
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tomldiary.items.naming import Namespace
     from tomldiary.typed_entries import Collection
 
-__all__ = ["MARK", "TypedNamespaces", "is_typed"]
+__all__ = ["MARK", "TypedNamespaces", "is_typed", "may_expire"]
 
 MARK = "diary"
 _DOCUMENTS = ("preferences", "conversations", "facts", "blocks")
@@ -32,6 +32,11 @@ _PREFIX = 2  # labels in front of the collection: the user and the mark
 def is_typed(namespace: Sequence[str]) -> bool:
     """Tell whether a namespace is kept for typed entries."""
     return len(namespace) >= _PREFIX and namespace[1] == MARK
+
+
+def may_expire(namespace: object) -> bool:
+    """Tell whether what is put to a namespace may have a time to live: entries of the diary have none."""
+    return not (isinstance(namespace, tuple | list) and is_typed(cast("Sequence[str]", namespace)))
 
 
 class TypedNamespaces:

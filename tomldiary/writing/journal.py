@@ -166,7 +166,7 @@ class Journal:
         """
         with self._mutex:
             if self.problem is not None:
-                raise BackendError(f"{self.problem} The turn was not taken in.")
+                raise BackendError(f"{self.problem} The turn was not taken in. Submit it again.")
             try:
                 if self._file.end > SEGMENT_BYTES:
                     if not wait:
