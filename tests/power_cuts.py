@@ -3,7 +3,8 @@
 `Recorder` watches the file operations that a storage really makes. `crash_states` replays them and yields
 what may be found after the power went at any of them, by the rules that a file system keeps:
 
-- what was written to a file is on the disk once that file was synced; until then all, some or none of it is;
+- what was written to a file is on the disk once that file was synced; until then all, some or none of it is, and where
+  it was written over, each sector as it was at some time since;
 - a name (created, renamed, exchanged, removed) is on the disk once its folder was synced; until then each change
   of names is there as a whole or not at all, in any order;
 - what was not synced may be there all the same.
@@ -231,6 +232,8 @@ class _File:
     def content(self, how: str) -> bytes:
         if how == "lost" or not self.pending:
             return self.durable
+        if how.startswith(MIXED):  # what was written over had been written since the last sync, too
+            return self._mixed(random.Random(how))
         last = self.pending[-1]
         if how == "kept" or last.data is None:
             return _written(self.durable, self.pending)
@@ -244,6 +247,18 @@ class _File:
         cut = int(how)
         cut = max(0, size + cut) if cut < 0 else min(cut, size)
         return _written(before, [Write(last.node, last.at, last.data[:cut])])
+
+    def _mixed(self, choose: random.Random) -> bytes:
+        """Return sectors of all that the file has been, each as it was at some time, and a size it had."""
+        versions = [self.durable]
+        for write in self.pending:
+            versions.append(_written(versions[-1], [write]))
+        size = len(choose.choice(versions))
+        parts = []
+        for at in range(0, size, SECTOR):
+            part = choose.choice(versions)[at : min(at + SECTOR, size)]
+            parts.append(part.ljust(min(SECTOR, size - at), b"\0"))
+        return b"".join(parts)
 
 
 def _written(data: bytes, writes: list[Write]) -> bytes:
@@ -271,8 +286,12 @@ class CrashState:
     how: str
 
 
+SECTOR = 512
+MIXED = "mixed"
 KEPT = ("kept",)
-TORN = ("lost", "kept", "zeros", "holes", "1", "3", "7", "8", "40", "-1", "-2", "-3")
+TORN = (
+    "lost", "kept", "zeros", "holes", "1", "3", "7", "8", "40", "-1", "-2", "-3", f"{MIXED} 1", f"{MIXED} 2",
+)  # fmt: skip
 
 
 def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: Iterable[int] = ()):

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from hand_edits import age, begin, texts
 from tomldiary import Constraint, Diary
-from tomldiary.backends import exchange, local
+from tomldiary.backends import exchange, staging
 from tomldiary.backends.files import file_token
 from tomldiary.errors import BackendError, Conflict
 from tomldiary.history import parse_record
@@ -272,7 +272,7 @@ def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        around(patch, (lambda: first(file), lambda: patch.setattr(local, "write_new", full)))
+        around(patch, (lambda: first(file), lambda: patch.setattr(staging, "write_new", full)))
         alice.upsert_preference("likes", "water")
         assert types(alice) == ["upsert"] * 3  # ours is stored, and nothing else is claimed
     by_rename(file, second(file.read_text()))

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary, twins
-from tomldiary.backends import LocalBackend, exchange
+from tomldiary.backends import LocalBackend, exchange, staging
 from tomldiary.backends import local as local_module
 from tomldiary.backends import segments as segments_module
 from tomldiary.engine import Source
@@ -159,7 +159,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
         pass
 
     calls = 0
-    real = local_module.put_in_place
+    real = staging.put_in_place
 
     def publish(*arguments):
         nonlocal calls
@@ -175,7 +175,7 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
         if stop_before == "append":
             patch.setattr(local_module, "append_records", crash)
         else:
-            patch.setattr(local_module, "put_in_place", publish)
+            patch.setattr(staging, "put_in_place", publish)
         with pytest.raises(Crash):
             diary.user("alice").add_turn("I love coffee.", "ok", session_id="s")
     after = Diary(tmp_path, agent="rules").user("alice")

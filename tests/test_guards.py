@@ -16,7 +16,7 @@ from zlib import crc32
 import pytest
 
 from tomldiary import Diary, history, outside, verification
-from tomldiary.backends import LocalBackend, exchange, files, local, segments
+from tomldiary.backends import LocalBackend, exchange, files, local, segments, staging
 from tomldiary.engine import Engine
 from tomldiary.errors import BackendError, Conflict, DiaryError
 from tomldiary.locks import UserLocks
@@ -256,7 +256,7 @@ GUARDS = {
     ),
     "exchange": (
         a_save_at_the_instant_of_the_exchange_is_kept,
-        [(local, "put_in_place", replaced)],
+        [(staging, "put_in_place", replaced)],
     ),
     "compare": (
         a_save_at_the_instant_of_the_exchange_is_kept,

@@ -27,6 +27,7 @@ from tomldiary.backends import (
     recovery,
     segments,
     settling,
+    staging,
 )
 from tomldiary.backends import local as local_module
 
@@ -208,6 +209,9 @@ class Examiner:
         backend = diary.engine.backend
         try:
             found = seen(diary, user)
+            known = [diary.engine.load(user, kind) for kind in backend.kinds(user)]
+            if any(each.problem for each in known):
+                return f"a document is broken: {[each.problem for each in known]}"
             damage = verification.verify(backend, user)
             if damage is not None and not is_never_written(damage):
                 return f"{damage.place} {damage.message}"
@@ -261,7 +265,8 @@ def examine(workload, disk, monkeypatch, states, *, until_the_first=False):
 
 
 def test_the_recorder_misses_no_operation(disk, monkeypatch):
-    recorder = record(disk, monkeypatch).recorder
+    workload = record(disk, monkeypatch)
+    recorder = workload.recorder
     *_, last = (state for state in crash_states(recorder, subsets=0) if not state.is_power_cut)
     found = {path: data for path, data in tree_of(recorder.top).items() if "/locks/" not in path}
     assert last.tree == found
@@ -363,6 +368,19 @@ def unsynced(write_new):
     return lambda path, data, *, sync: write_new(path, data, sync=False)
 
 
+def filled_too_early(stage):
+    def filled(self, *, sync):
+        stage(self, sync=sync)
+        for kind in self._paths.keys() - self._written.keys():
+            self._written[kind] = self._written_late(kind, self._paths[kind])
+
+    return filled
+
+
+def is_beginning(data, versions):
+    return any(version.encode().startswith(data) for version in versions)
+
+
 class Nameless:
     """What would be known of a user's names if they were never synced with their documents."""
 
@@ -377,7 +395,7 @@ class Nameless:
     "guard",
     [
         "history", "documents of a window", "their names", "folders", "known names", "root", "snapshot",
-        "snapshot's name",
+        "snapshot's name", "record in front of a spare", "mixed versions", "spares of a window",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("_small_windows")
@@ -399,6 +417,12 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(names, "_folders_of", lambda folder, kind: [])
         elif guard == "snapshot":
             patch.setattr(pruning, "write_new", unsynced(pruning.write_new))
+        elif guard == "record in front of a spare":
+            patch.setattr(staging.Staging, "stage", filled_too_early(staging.Staging.stage))
+        elif guard == "mixed versions":
+            monkeypatch.setattr(recovery, "is_torn", is_beginning)
+        elif guard == "spares of a window":
+            patch.setattr(staging, "window_of", lambda _: 0)
         elif guard == "snapshot's name":
             patch.setattr(pruning, "sync_folder", no_sync)
         else:

@@ -9,7 +9,7 @@ import shutil
 import pytest
 
 from tomldiary import Diary
-from tomldiary.backends import LocalBackend, opened_users, recovery, settling
+from tomldiary.backends import LocalBackend, local, opened_users, recovery, settling
 from tomldiary.errors import BackendError
 from tomldiary.history import parse_record
 
@@ -67,6 +67,25 @@ def test_the_disk_has_begun_with_all_documents_when_the_first_is_waited_for(
     alice.upsert_preference("likes", "rum")
     order = [number for number in synced if abs(number) in files]
     assert {-number for number in order[:2]} == set(order[2:]) == files
+
+
+def test_documents_are_on_the_disk_before_history_drops_what_they_could_be_made_again_from(
+    tmp_path, monkeypatch, synced
+):
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing {number}")
+    real = local.prune
+
+    def prune(*arguments):
+        assert file.stat().st_ino in synced
+        assert file.parent.stat().st_ino in synced
+        real(*arguments)
+
+    monkeypatch.setattr(local, "prune", prune)
+    synced.clear()
+    alice.prune_history(keep=1)
+    assert alice.kept_history().is_pruned
 
 
 def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, monkeypatch, synced):
@@ -167,6 +186,52 @@ def test_a_torn_document_is_made_again_from_history(tmp_path, restarted, tear):
     os.utime(file, (1, 1))
     assert texts(restarted()) == [f"thing {number}" for number in range(4)]
     assert file.read_bytes() == whole
+
+
+def sectors(size, letters):
+    return b"".join(bytes([letter]) * size for letter in letters.encode())
+
+
+def test_what_was_written_over_may_be_left_as_any_mixture_of_what_it_was():
+    size = recovery._SECTOR
+    old, new = sectors(size, "abcd"), sectors(size, "vwxyz")[:-100]
+    versions = [old.decode(), new.decode()]
+    whole = [
+        old,
+        new,
+        sectors(size, "awcyz")[:-100],
+        sectors(size, "vwxd"),
+        sectors(size, "ab") + bytes(size) + sectors(size, "y"),
+        # The disk took a sector that was just being written.
+        b"v" * 100 + b"a" * (size - 100) + sectors(size, "bcd"),
+        # The longer one's size, and no more of it.
+        old + bytes(size - 100),
+        b"",
+    ]
+    assert [each for each in whole if not recovery.is_torn(each, versions)] == []
+    saved = [
+        sectors(size, "abcde"),
+        sectors(size, "abxc"),  # nothing of it stood there
+        old.replace(b"b", b"B"),
+        b"a" * 100 + b"v" * (size - 100) + b"?" + sectors(size, "bcd")[1:],
+        new + b"zz" * 100,
+        b"v" * 10 + b"a" * 10 + b"v" * (size - 20) + old[size:],
+    ]
+    assert [each for each in saved if recovery.is_torn(each, versions)] == []
+
+
+@pytest.mark.parametrize(("later", "is_theirs"), [(5, False), (120, True)])
+def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, later, is_theirs):
+    file = tmp_path / "alice/preferences.toml"
+    saved = cut_between_entries(file.read_bytes())
+    file.write_bytes(saved)
+    moment = file.stat().st_mtime + later
+    os.utime(file, (moment, moment))
+    alice = restarted()
+    alice._engine.backend.last_record("alice")
+    with alice._engine.backend.lock("alice", 1.0):
+        pass
+    assert (file.read_bytes() == saved) == is_theirs
 
 
 def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):

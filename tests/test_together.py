@@ -20,8 +20,7 @@ from power_cuts import Recorder, crash_states, materialise
 from processes import close
 from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
-from tomldiary.backends import LocalBackend, opened_users, segments, settling
-from tomldiary.backends import local as local_module
+from tomldiary.backends import LocalBackend, opened_users, segments, settling, staging
 from tomldiary.backends.base import Commit
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
@@ -426,7 +425,7 @@ def test_what_is_in_history_though_its_file_could_not_be_replaced_is_read_at_onc
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(local_module, "put_in_place", refused)
+        patch.setattr(staging, "put_in_place", refused)
         met = together(diary, work("items/a", "z", 3), work("items/a", "y", 4))
         assert [type(each) for each in met] == [CommittedUnpublished] * 2
         patch.setattr(

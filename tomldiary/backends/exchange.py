@@ -18,6 +18,8 @@ from tomldiary.backends.files import file_token
 from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tomldiary.backends.files import FileToken
 
 __all__ = ["identity", "put_in_place", "swap", "take_back"]
@@ -30,7 +32,11 @@ _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
 def put_in_place(
-    temp: str, target: str, expected: FileToken | None, written: FileToken | None = None
+    temp: str,
+    target: str,
+    expected: FileToken | None,
+    written: FileToken | None = None,
+    keep: Callable[[str, FileToken], None] | None = None,
 ) -> FileToken | None:
     """Give `target` the file `temp`, and return its token; None if somebody's save came in between.
 
@@ -39,6 +45,7 @@ def put_in_place(
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
+        keep: Takes the path of the version that was replaced, and the token of the new one; None: it is removed.
 
     Raises:
         OSError: Nothing was put in place.
@@ -57,14 +64,18 @@ def put_in_place(
         if held is None or held.has_writer or identity(held.token) != identity(expected):
             os.unlink(temp)  # noqa: PTH108 - see above
             return None
-        return _exchanged(temp, target, ours, held)
+        return _exchanged(temp, target, ours, held, keep)
     finally:
         if held is not None:
             held.let_go()
 
 
 def _exchanged(
-    temp: str, target: str, ours: tuple[int, int, int] | None, held: Held
+    temp: str,
+    target: str,
+    ours: tuple[int, int, int] | None,
+    held: Held,
+    keep: Callable[[str, FileToken], None] | None,
 ) -> FileToken | None:
     """Exchange the two, unless somebody saves just now; nobody opens the old file for writing meanwhile."""
     try:
@@ -78,8 +89,12 @@ def _exchanged(
     if identity(file_token(temp)) != identity(held.token):
         return None  # a save came in between
     if not held.is_wanted():
-        os.unlink(temp)  # noqa: PTH108 - see above
-        return _token_of(target, ours)
+        token = _token_of(target, ours)
+        if keep is None or token is None:
+            os.unlink(temp)  # noqa: PTH108 - see above
+        else:
+            keep(temp, token)
+        return token
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)
     return None

@@ -12,10 +12,8 @@ puts the temporary files in their places. Only history is waited for; see `settl
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -23,15 +21,16 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.async_verbs import AsyncVerbs
 from tomldiary.backends.base import Stored
 from tomldiary.backends.displaced import take_in
-from tomldiary.backends.exchange import put_in_place
-from tomldiary.backends.files import FileToken, file_token, folder_time, read_file, write_new
-from tomldiary.backends.layout import JOB_NAME, check_parent, checked_kind, kinds_in, make_parent
+from tomldiary.backends.files import FileToken, file_token, folder_time, read_file
+from tomldiary.backends.layout import JOB_NAME, check_parent, checked_kind, kinds_in
 from tomldiary.backends.names import user_of
 from tomldiary.backends.opened_users import OpenedUsers
 from tomldiary.backends.pruning import prune
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import append_records
 from tomldiary.backends.settling import opens_window, room_of_window, settle
+from tomldiary.backends.spares import Spares
+from tomldiary.backends.staging import Staging
 from tomldiary.backends.user_folders import SYSTEM, YOUNG
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError
 from tomldiary.history import next_sequence
@@ -40,7 +39,8 @@ from tomldiary.logging import get_logger
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    import os
+    from collections.abc import Iterable, Sequence
 
     from tomldiary.backends.base import Commit, Durability
     from tomldiary.forgetting import ForgetReceipt, Selection
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 _logger = get_logger(__name__)
-_Staged = dict[str, tuple[str, "FileToken"]]
-"""By document, the path of its new version, and what was written there."""
 
 
 class LocalBackend(OpenedUsers, AsyncVerbs):
@@ -79,6 +77,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
         super().__init__(Path(chosen), sync=durability == "full")
+        self._spares = Spares(self.base_path / SYSTEM / "spare")
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """Where journals are, also those of writers with another durability."""
@@ -183,21 +182,22 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         seq = next_sequence(commit.records[-1]) - 1
         if opens_window(first, seq):
             raise ValueError(f"transactions {first} to {seq} are more than `room` allows at once.")
-        staged: _Staged = {}
+
+        def staged_as(kind: str, data: bytes, seq: int, fingerprint: str) -> str:
+            return self._temp_name(folder, kind, data, seq, fingerprint)
+
+        # Without a sync nobody knows what of history is on the disk before what is written over.
+        spares = self._spares if self._sync else None
+        staging = Staging(folder, commit, seq, spares, staged_as)
         try:
             synced = self._synced.of(user, folder)
             tail = self._tails.numbered(user, f"{folder}/history", first)
             if opens_window(first - 1, first):
                 self.settle(user)
             _check_expected(folder, commit)
-            for kind, data in commit.contents.items():
-                if "/" in kind:
-                    make_parent(folder, kind, sync=self._sync)
-                mark = commit.fingerprints.get(kind, "")
-                temp = self._temp_name(folder, kind, data, seq, mark)
-                staged[kind] = temp, write_new(temp, data, sync=False)
+            staging.stage(sync=self._sync)
         except BaseException as error:
-            self._drop(staged)
+            staging.drop()
             if isinstance(error, OSError):
                 raise _unwritten(error, folder) from error
             raise
@@ -211,7 +211,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 size=tail.token[2] if tail is not None else 0,
             )
         except OSError as error:
-            self._drop(staged)
+            staging.drop()
             raise _unwritten(error, folder) from error
         except BackendError:
             # Whoever opens the user next finds out what is in history, and needs what is staged.
@@ -225,38 +225,17 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             for kind in commit.contents
             if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
-        tokens = self._publish(user, folder, staged, commit.expected, new)
+        tokens = self._publish(user, folder, staging, new)
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
-        if len(tokens) == len(staged):
-            return tokens, []
-        return tokens, [
-            os.path.basename(temp)  # noqa: PTH119 - paths are strings here
-            for temp, _ in staged.values()
-            if os.path.lexists(temp)
-        ]
-
-    @staticmethod
-    def _drop(staged: _Staged) -> None:
-        for temp, _ in staged.values():
-            with suppress(OSError):  # swept by whoever comes next
-                os.unlink(temp)  # noqa: PTH108 - paths are strings here
+        is_whole = len(tokens) == len(commit.contents)
+        return tokens, [] if is_whole else staging.displaced()
 
     def _publish(
-        self,
-        user: str,
-        folder: str,
-        staged: _Staged,
-        expected: Mapping[str, FileToken | None],
-        new: set[str],
+        self, user: str, folder: str, staging: Staging, new: set[str]
     ) -> dict[str, FileToken]:
         """Put the staged files in their places; the names of those that are `new` are synced."""
-        tokens: dict[str, FileToken] = {}
         try:
-            for kind, (temp, written) in staged.items():
-                target = f"{folder}/{kind}.toml"
-                token = put_in_place(temp, target, expected.get(kind), written)
-                if token is not None:
-                    tokens[kind] = token
+            tokens = staging.publish()
             if self._sync and new:
                 self._synced.of(user, folder).sync(new)
         except (OSError, BackendError) as error:
@@ -279,7 +258,18 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         from tomldiary.backends.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
         self._swept.pop(user, None)  # until it is done, and whatever it leaves
+        self._drop_spares(user, sync=True)
         return forget(self, user, selection)
+
+    def _drop_spares(self, user: str, *, sync: bool = False) -> None:
+        folder = str(self.folder(user))
+        try:
+            self._spares.drop(folder, sync=sync)
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or folder}: cannot be removed ({error.strerror}). Nothing was changed."
+                " Check the permissions."
+            ) from error
 
     def settle(self, user: str) -> None:
         """Put documents on the disk that history stands for until then; the caller holds the user's lock.
@@ -296,6 +286,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Let a snapshot stand for all history up to transaction `seq`; the caller holds the user's lock."""
         self._tail(user)  # a torn end is cut off
+        # What is dropped could be needed to make documents again that are not on the disk.
+        self._drop_spares(user)
+        self.settle(user)
         try:
             prune(self.folder(user) / "history", seq, snapshot)
         except OSError as error:
@@ -310,6 +303,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""
         folder = self.folder(user)
+        self._drop_spares(user, sync=True)
         try:
             if kind is not None:
                 path = self._file(user, kind)

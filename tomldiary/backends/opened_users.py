@@ -16,6 +16,7 @@ from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.recovery import (
     is_left_over,
     is_older_than_the_system,
+    may_be_behind,
     roll_forward,
     stored_together,
     window_records,
@@ -124,15 +125,16 @@ class OpenedUsers(UserFolders):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
         staged = staged_in(names)
-        if not staged and user in self._recovered:
+        segment, text = self._tail(user)
+        is_behind = may_be_behind(folder, text, segment)
+        if not staged and not is_behind and user in self._recovered:
             self._swept[user] = tenure
             return
-        text = self._tail(user)[1]
         was_cut = False
         if text is not None:
             record = parse_record(text)
             was_cut = is_older_than_the_system(record)
-            if staged or was_cut:
+            if staged or was_cut or is_behind:
                 records = window_records(folder) if was_cut else [record]
                 records = stored_together(folder, records)
                 staged_as = partial(self._temp_name, str(folder))

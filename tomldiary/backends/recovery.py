@@ -18,25 +18,27 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.base import digest
 from tomldiary.backends.displaced import history_of
 from tomldiary.backends.exchange import put_in_place
-from tomldiary.backends.files import read_file, sync_folder, write_new
+from tomldiary.backends.files import file_token, read_file, sync_folder, write_new
 from tomldiary.backends.layout import is_as_staged, make_parent, target_of
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import read_records
 from tomldiary.backends.settling import window
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.history import is_snapshot, next_sequence, parse_record, redo
+from tomldiary.history import is_snapshot, next_sequence, parse_record, redo, result_kinds
 from tomldiary.logging import get_logger
 from tomldiary.timeline import EMPTY
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
+    from tomldiary.backends.files import FileToken
     from tomldiary.history import Record
 
 __all__ = [
     "is_left_over",
     "is_older_than_the_system",
+    "may_be_behind",
     "roll_forward",
     "stored_together",
     "window_records",
@@ -44,6 +46,8 @@ __all__ = [
 
 _logger = get_logger(__name__)
 _WRITTEN = re.compile(rb"[^\0]+")
+_SECTOR = 512  # bytes; a disk writes no less at a time, and begins files with a new one
+_LONG_AFTER = 60.0  # seconds; a document is written at once behind its record
 
 
 def is_older_than_the_system(record: Record) -> bool:
@@ -54,6 +58,22 @@ def is_older_than_the_system(record: Record) -> bool:
     now, written = time.time(), datetime.fromisoformat(record.time).timestamp()
     # A time to come says that a clock was set back, perhaps by the restart.
     return written < now - time.clock_gettime(clock) or written > now
+
+
+def may_be_behind(folder: Path, text: str | None, segment: str | None) -> bool:
+    """Tell whether documents may not be where the last record led, as whoever wrote that was killed.
+
+    Args:
+        folder: The user's.
+        text: The record; None if there is none.
+        segment: The file that it is in.
+    """
+    written = file_token(segment) if text is not None and segment is not None else None
+    if text is None or written is None:
+        return False
+    found = [file_token(folder / f"{kind}.toml") for kind in result_kinds(text)]
+    # What was put in its place behind a record was changed behind it, if only its name.
+    return any(token is not None and token[1] <= written[0] for token in found)
 
 
 def window_records(folder: Path) -> list[Record]:
@@ -105,7 +125,8 @@ def roll_forward(
         target = folder / f"{kind}.toml"
         found = read_file(target)
         if found is not None:
-            text = _brought_forward(folder, kind, steps, found[0], may_be_torn=may_be_torn)
+            is_ours = may_be_torn and not _is_written_later(found[1], steps[0])
+            text = _brought_forward(folder, kind, steps, found[0], may_be_torn=is_ours)
         else:
             newest = records[0]
             steps = [record for record in steps if record.seq >= (newest.group or newest.seq)]
@@ -119,6 +140,11 @@ def roll_forward(
         put_in_place(temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync a name that was there before.
         sync_folder(target.parent)
+
+
+def _is_written_later(token: FileToken, record: Record) -> bool:
+    """Tell whether a file was written so long after a record that somebody else did it."""
+    return token[0] / 1e9 > datetime.fromisoformat(record.time).timestamp() + _LONG_AFTER
 
 
 def _brought_forward(
@@ -170,14 +196,41 @@ def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
 
 
 def is_torn(data: bytes, versions: list[str]) -> bool:
-    """Tell whether this is what a power cut left of one of these texts: its beginning, or zeros for parts of it."""
-    return any(_is_part(data, version.encode("utf-8")) for version in versions)
+    """Tell whether this is what a power cut left of a file that held these texts, one written over the other.
+
+    Each of its sectors is that of one of them, or zeros, or was just being written over.
+    """
+    wholes = [version.encode("utf-8") for version in versions]
+    if len(data) > max(map(len, wholes), default=-1):
+        return False
+    return all(
+        _is_mixed(data[at : at + _SECTOR], [whole[at : at + _SECTOR] for whole in wholes])
+        for at in range(0, len(data), _SECTOR)
+    )
+
+
+def _is_mixed(part: bytes, found: Collection[bytes]) -> bool:
+    """Tell whether a sector was one of these, or begins like one and ends like another; behind them are zeros."""
+    if any(part == each[: len(part)] for each in found):
+        return True
+    zeros = bytes(len(part))
+    wholes = {zeros, *(each[: len(part)].ljust(len(part), b"\0") for each in found)}
+    if any(_is_part(part, whole) for whole in wholes):
+        return True
+    begin = max(_common(part, whole) for whole in wholes)
+    end = max(_common(part[::-1], whole[::-1]) for whole in wholes)
+    return begin + end >= len(part)
+
+
+def _common(one: bytes, two: bytes) -> int:
+    """Return how many bytes two sectors begin with alike."""
+    pairs = enumerate(zip(one, two, strict=True))
+    return next((at for at, (left, right) in pairs if left != right), len(one))
 
 
 def _is_part(data: bytes, whole: bytes) -> bool:
-    return len(data) <= len(whole) and all(
-        whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data)
-    )
+    """Tell whether the one is the other with zeros in place of some of its bytes."""
+    return all(whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data))
 
 
 def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> bool:

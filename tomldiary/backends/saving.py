@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import folder_time, token_of
@@ -22,7 +23,7 @@ if sys.platform == "linux":
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
 
-__all__ = ["Held", "is_being_saved"]
+__all__ = ["Held", "is_being_saved", "lease", "let_go_of_lease"]
 
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
@@ -63,7 +64,7 @@ class Held:
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, _FLAGS)
         try:
-            refusal = _lease(self._descriptor)
+            refusal = lease(self._descriptor)
             self._is_leased = refusal == 0
             # Behind the lease: a writer who was quicker has left a new time, or is seen.
             self.token = token_of(os.fstat(self._descriptor))
@@ -82,24 +83,31 @@ class Held:
 
     def let_go(self) -> None:
         """Let everybody have the file."""
-        try:
-            if sys.platform == "linux" and self._is_leased:
-                # Not left to closing it: a process forked meanwhile would keep the lease.
-                fcntl.fcntl(self._descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        except OSError:
-            pass  # a process that is stopped loses it after a while
-        finally:
-            os.close(self._descriptor)
+        if self._is_leased:
+            let_go_of_lease(self._descriptor)
+        os.close(self._descriptor)
 
 
-def _lease(descriptor: int) -> int:
-    """Take a read lease; return 0, or why there is none: EAGAIN if somebody has the file open for writing."""
+def let_go_of_lease(descriptor: int) -> None:
+    """Give a lease back, which is not left to closing the file: a process forked meanwhile would keep it."""
+    if sys.platform == "linux":
+        with suppress(OSError):  # a process that is stopped loses it after a while
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+
+
+def lease(descriptor: int, *, for_writing: bool = False) -> int:
+    """Take a lease, under which whoever opens the file waits; return 0, or why there is none.
+
+    That is EAGAIN if somebody has the file open for writing already or, where the lease is `for_writing`, at all.
+    Without `for_writing`, only those wait who open it for writing.
+    """
     if sys.platform != "linux":
         return errno.ENOSYS
     try:
         # Whoever opens the file meanwhile makes the system send a signal: one that is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+        kind = fcntl.F_WRLCK if for_writing else fcntl.F_RDLCK
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, kind)
     except OSError as error:
         return error.errno or errno.EINVAL
     return 0
@@ -114,7 +122,7 @@ def _means_something(path: str) -> bool:
         with tempfile.TemporaryFile(dir=folder) as nobodys:
             descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return _lease(descriptor) == 0
+            return lease(descriptor) == 0
         finally:
             os.close(descriptor)
     except OSError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tomldiary.backends.names import Synced
 
-__all__ = ["WINDOW", "opens_window", "room_of_window", "settle", "window"]
+__all__ = ["WINDOW", "opens_window", "room_of_window", "settle", "window", "window_of"]
 
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
 WINDOW = 256
@@ -35,7 +35,12 @@ WINDOW = 256
 
 def opens_window(before: int, seq: int) -> bool:
     """Tell whether a commit up to transaction `seq` is the first of its window; `before` is the last one."""
-    return before > 0 and (before - 1) // WINDOW != (seq - 1) // WINDOW
+    return before > 0 and window_of(before) != window_of(seq)
+
+
+def window_of(seq: int) -> int:
+    """Return which window a transaction belongs to."""
+    return (seq - 1) // WINDOW
 
 
 def room_of_window(seq: int) -> int:

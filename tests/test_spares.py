@@ -1,0 +1,614 @@
+"""Two files take turns as one document, and nobody notices: not who reads an old version, nor who looks for what was forgotten."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import mmap
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hand_edits import age, begin, texts
+from processes import close
+from tomldiary import Diary
+from tomldiary.backends import exchange, segments, settling, spares, staging
+from tomldiary.errors import BackendError
+
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="files are exchanged and leased on Linux"),
+    pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning"),
+]
+
+
+def opened(root, durability="full"):
+    return Diary(root, agent="rules", durability=durability).user("alice")
+
+
+def write(alice, count=1):
+    """Write so many times; return the inodes that the document had."""
+    found = []
+    for _ in range(count):
+        alice.upsert_preference("likes", f"thing {len(texts(alice))}")
+        found.append(Path(alice.diary.engine.backend.place("alice", "preferences")).stat().st_ino)
+    return found
+
+
+class Stopped(BaseException):
+    """Nobody catches it."""
+
+
+def stops(*_args, **_options):
+    raise Stopped
+
+
+def kept(root):
+    """Return the spares that there are."""
+    folder = root / ".tomldiary/spare"
+    return list(folder.iterdir()) if folder.is_dir() else []
+
+
+@pytest.fixture
+def alice(tmp_path):
+    """Has written so often that the next version is written over a spare."""
+    alice = opened(tmp_path)
+    write(alice, 3)
+    assert len(kept(tmp_path)) == 1
+    return alice
+
+
+def test_two_files_take_turns_as_one_document(tmp_path, alice):
+    inodes = write(alice, 6)
+    assert inodes[:2] * 3 == inodes
+    assert len(set(inodes)) == 2
+    assert texts(opened(tmp_path)) == texts(alice) == [f"thing {number}" for number in range(9)]
+
+
+def test_a_shorter_version_leaves_nothing_of_a_longer_one(tmp_path, alice, file):
+    alice.upsert_preference("likes", "x" * 3000)
+    for key in list(alice.preferences("likes"))[2:]:
+        alice.forget_preference("likes", key)
+    assert "thing 2" not in file.read_text()
+    assert len(file.read_text()) < 1000
+    assert texts(opened(tmp_path)) == ["thing 0", "thing 1"]
+
+
+def test_who_reads_a_memory_sees_nothing_of_it(tmp_path, alice):
+    write(alice, 3)
+    assert [path.name for path in (tmp_path / "alice").iterdir() if path.is_file()] == [
+        "preferences.toml"
+    ]
+
+
+def test_documents_in_folders_have_spares_of_their_own(tmp_path):
+    backend = Diary(tmp_path, agent="rules").engine
+
+    def put(kind, number):
+        from tomldiary.engine import Source  # noqa: PLC0415 - used once
+
+        backend.write(
+            "alice", lambda tx: tx.edit(kind).put(("entries", "e"), {"n": number}), Source("put")
+        )
+
+    for number in range(6):
+        for kind in ("items/a", "items/a-b", "items%2fa"):
+            put(kind, f"{kind} {number}")
+    found = {
+        kind: backend.document("alice", kind) for kind in ("items/a", "items/a-b", "items%2fa")
+    }
+    assert {kind: each.table(("entries", "e"))["n"] for kind, each in found.items()} == {
+        kind: f"{kind} 5" for kind in found
+    }
+    assert len(kept(tmp_path)) == 3
+
+
+# Whoever has a file
+
+
+def test_whoever_reads_an_old_version_reads_it_to_the_end(alice, file):
+    with file.open("rb") as old:
+        begin = old.read(20)
+        whole = file.read_bytes()
+        write(alice, 4)
+        assert begin + old.read() == whole
+
+
+def test_whoever_has_mapped_an_old_version_keeps_it(alice, file):
+    whole = file.read_bytes()
+    with file.open("rb") as opened_file:
+        mapped = mmap.mmap(opened_file.fileno(), 0, access=mmap.ACCESS_READ)
+    write(alice, 4)
+    assert mapped[:] == whole
+    mapped.close()
+
+
+def test_a_copy_under_a_second_name_stays_what_it_was(tmp_path, alice, file):
+    copy, whole = tmp_path / "backup", file.read_bytes()
+    os.link(file, copy)
+    write(alice, 4)
+    assert copy.read_bytes() == whole
+
+
+@pytest.mark.parametrize("style", ["in place", "by rename"])
+def test_a_file_that_a_person_has_saved_is_never_written_over(alice, file, style):
+    text = file.read_text().replace("thing 1", "my thing")
+    if style == "in place":
+        file.write_text(text)
+    else:
+        (file.parent / "beside~").write_text(text)
+        (file.parent / "beside~").replace(file)
+    age(file)
+    theirs = file.stat().st_ino
+    held = os.open(file, os.O_PATH)  # its number is given to no other file meanwhile
+    assert theirs not in write(alice, 5)
+    os.close(held)
+    assert "my thing" in texts(alice)
+
+
+def test_what_a_person_saved_and_another_process_took_in_is_never_written_over(
+    tmp_path, alice, file, monkeypatch
+):
+    other = opened(tmp_path)
+    file.write_text(file.read_text().replace("thing 1", "my thing"))
+    age(file)
+    theirs = file.stat().st_ino
+    held = os.open(file, os.O_PATH)
+    with monkeypatch.context() as patch:
+        patch.setattr(other.diary.engine, "store", stops)
+        with pytest.raises(
+            Stopped
+        ):  # what they saved is in history, and nothing has come behind it
+            write(other)
+    assert alice.history()[0].type == "hand"
+    assert theirs not in write(alice, 5)
+    os.close(held)
+
+
+@pytest.mark.parametrize("moment", ["before", "during the sync"])
+def test_a_spare_that_somebody_has_written_to_is_not_written_over(
+    tmp_path, alice, monkeypatch, moment
+):
+    (spare,) = kept(tmp_path)
+    held = os.open(spare, os.O_PATH)
+    theirs, real = spare.stat().st_ino, segments._sync_data
+
+    def meanwhile(descriptor):
+        monkeypatch.setattr(segments, "_sync_data", real)
+        spare.write_text("What a save that came too late has written.")
+        real(descriptor)
+
+    if moment == "before":
+        spare.write_text("What a save that came too late has written.")
+    else:
+        monkeypatch.setattr(segments, "_sync_data", meanwhile)
+    assert theirs not in write(alice, 3)
+    os.close(held)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640])
+def test_rights_that_somebody_gave_to_an_old_version_are_not_given_to_new_ones(
+    alice, file, monkeypatch, mode
+):
+    file.chmod(mode)
+    write(alice)
+    with monkeypatch.context() as patch:
+        patch.setattr(spares.Spares, "fill", stops)  # that is known before there is a record
+        write(alice)
+    for _ in range(4):
+        write(alice)
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_where_nobody_can_tell_who_has_a_file_none_is_kept_any_more(alice, monkeypatch):
+    asked = []
+
+    def refused(descriptor, *, for_writing):
+        asked.append((descriptor, for_writing))
+        return errno.ENOSYS
+
+    monkeypatch.setattr(spares, "lease", refused)
+    monkeypatch.setattr(spares, "write_all", stops)
+    write(alice, 5)
+    assert [for_writing for _, for_writing in asked] == [True]
+
+
+# What is not to be lost
+
+
+def test_without_a_sync_nothing_is_written_over(tmp_path):
+    alice = opened(tmp_path, "process")
+    write(alice, 6)
+    assert kept(tmp_path) == []
+
+
+def test_a_spare_is_written_over_only_once_its_record_is_on_the_disk(tmp_path, alice, monkeypatch):
+    (spare,) = kept(tmp_path)
+    before = spare.read_bytes()
+    seen = []
+    real = segments.write_all, segments._sync_data
+
+    def looking(call):
+        def looked(*args):
+            seen.append(spare.read_bytes() == before)
+            done = call(*args)
+            seen.append(spare.read_bytes() == before)
+            return done
+
+        return looked
+
+    # A look at the file from here is a second one who has it, so that a second name has to do.
+    name = tmp_path / "name"
+    os.link(spare, name)
+    name.unlink()
+    monkeypatch.setattr(segments, "write_all", looking(real[0]))
+    monkeypatch.setattr(segments, "_sync_data", looking(real[1]))
+    monkeypatch.setattr(spares, "lease", lambda *_, **__: 0)
+    write(alice)
+    assert seen == [True] * 4
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
+
+
+def test_a_record_that_cannot_be_stored_leaves_document_and_spare_as_they_were(
+    tmp_path, alice, file, monkeypatch
+):
+    (spare,) = kept(tmp_path)
+    before = spare.read_bytes(), file.read_bytes()
+    opened_files = len(list(Path("/proc/self/fd").iterdir()))
+
+    def full(_descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "_sync_data", full)
+        with pytest.raises(BackendError, match="Nothing was changed"):
+            write(alice)
+    assert len(list(Path("/proc/self/fd").iterdir())) == opened_files
+    assert (spare.read_bytes(), file.read_bytes()) == before
+    write(alice, 2)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(5)]
+
+
+def test_a_full_disk_refuses_a_version_that_needs_more_room(tmp_path, alice, file, monkeypatch):
+    (spare,) = kept(tmp_path)
+    before = file.read_bytes(), spare.read_bytes()
+    real = os.statvfs
+
+    class Full:
+        f_bavail, f_frsize = 1000, 4096
+
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "statvfs", lambda _: Full)
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "write_new", full)
+        with pytest.raises(BackendError, match="Nothing was changed"):
+            alice.upsert_preference("likes", "x" * 9000)
+        write(alice)  # has room where the one before it was
+    assert len(alice.history()) == 4
+    assert before[1] != spare.read_bytes()
+    monkeypatch.setattr(os, "statvfs", real)
+    alice.upsert_preference("likes", "x" * 9000)
+    assert "x" * 9000 in file.read_text()
+
+
+def killed(root, moment, prepare=lambda: None):
+    """Write as often as it takes to have a spare, in a process of its own, which dies at some moment of one write more."""
+    child = os.fork()
+    if child == 0:
+        alice = opened(root)
+        write(alice, 2)
+        setattr(*moment)
+        prepare()
+        write(alice)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+def test_what_is_half_staged_behind_its_record_takes_no_document_s_place(tmp_path, file):
+    alice = opened(tmp_path)
+    write(alice)
+
+    def read_slowly():
+        os.open(
+            kept(tmp_path)[0], os.O_RDONLY
+        )  # so that there has to be a new file, once the record is written
+
+    killed(tmp_path, (staging, "write_new", half_staged), read_slowly)
+    (left,) = (tmp_path / "alice").glob(".staged-*")
+    assert left.stat().st_size == 100
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
+    assert "thing 3" in file.read_text()
+    assert [change.type for change in alice.history()] == ["upsert"] * 4
+
+
+def half_staged(path, data, *, sync):
+    Path(path).write_bytes(data[:100])
+    os._exit(7)
+
+
+def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path):
+    other = tmp_path / "other"
+    (other / "photos").mkdir(parents=True)
+    (other / f"{'0' * 16}-{'0' * 8}-0").write_text("a name like that of a spare")
+    age(other / f"{'0' * 16}-{'0' * 8}-0", 5000)
+    root = tmp_path / "m"
+    (root / ".tomldiary").mkdir(parents=True)
+    (root / ".tomldiary/spare").symlink_to(other)
+    alice = opened(root)
+    write(alice, 5)
+    assert len(list(other.iterdir())) == 2
+    alice.forget(everything=True)
+    assert len(list(other.iterdir())) == 2
+
+
+def test_a_folder_that_nobody_may_use_is_done_without(tmp_path, monkeypatch):
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    (tmp_path / ".tomldiary").mkdir()
+    (tmp_path / ".tomldiary/spare").write_text("in the way")
+    alice = opened(tmp_path)
+    write(alice, 5)
+    alice.prune_history(keep=1)
+    alice.forget(everything=True)
+    assert texts(alice) == []
+
+
+def test_no_spare_of_another_window_is_written_over(tmp_path, monkeypatch):
+    monkeypatch.setattr(settling, "WINDOW", 4)
+    alice = opened(tmp_path)
+    filled, real = [], spares.Spares.fill
+
+    def fill(*args):
+        done = real(*args)
+        filled.append(alice.history()[0].seq)
+        return done
+
+    monkeypatch.setattr(spares.Spares, "fill", fill)
+    write(alice, 12)
+    assert filled == [4, 6, 7, 8, 10, 11, 12]
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [(spares.Spares, "fill"), (exchange, "swap"), (spares.Spares, "keep"), (spares, "write_all")],
+    ids=["before it is written over", "before the exchange", "behind it", "half way"],
+)
+@pytest.mark.parametrize("who", ["one at work", "a new one"])
+def test_one_who_is_killed_behind_the_record_has_written(tmp_path, file, moment, who):
+    other = opened(tmp_path)
+    write(other)
+
+    def dies(*args, **_):
+        if moment[1] == "write_all":
+            os.write(args[0], bytes(args[1])[:100])
+        os._exit(7)
+
+    killed(tmp_path, (*moment, dies))
+    finder = other if who == "one at work" else opened(tmp_path)
+    finder.upsert_preference("goals", "rest")
+    assert texts(finder) == texts(other) == [f"thing {number}" for number in range(4)]
+    assert "thing 3" in file.read_text()
+    assert list((tmp_path / "alice").glob(".*")) == []
+    assert [change.type for change in finder.history()] == ["upsert"] * 5
+    write(other, 3)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(7)]
+
+
+def test_a_reader_puts_right_what_a_killed_writer_left(tmp_path, file):
+    write(opened(tmp_path))
+    killed(tmp_path, (spares.Spares, "fill", lambda *_: os._exit(7)))
+    assert "thing 3" not in file.read_text()
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
+    assert "thing 3" in file.read_text()
+
+
+def test_a_document_that_a_person_removed_is_staged_before_its_record(alice, file, monkeypatch):
+    monkeypatch.setattr(spares.Spares, "fill", stops)
+    file.unlink()
+    age(file.parent)
+    alice.upsert_preference("likes", "tea")
+    assert "tea" in file.read_text()
+
+
+def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(alice, file, monkeypatch):
+    real, children = spares.write_all, []
+
+    def forking(*args):
+        child = os.fork()
+        if child == 0:
+            signal.pause()
+        children.append(child)
+        real(*args)
+
+    monkeypatch.setattr(spares, "write_all", forking)
+    write(alice)
+    reader = begin(file.read_text)
+    is_waiting = reader.is_alive()
+    os.kill(children[0], signal.SIGKILL)
+    os.waitpid(children[0], 0)
+    reader.join()
+    assert not is_waiting
+
+
+def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = write(alice, 2)
+    with monkeypatch.context() as patch:
+        patch.setattr(spares, "write_all", full)
+        assert write(alice)[0] not in before
+    assert "thing 5" in file.read_text()
+    write(alice, 3)
+    assert len(texts(alice)) == 9
+
+
+def test_a_spare_that_somebody_has_removed_is_missed_by_nobody(tmp_path, alice, monkeypatch):
+    shutil.rmtree(tmp_path / ".tomldiary/spare")
+    write(alice, 3)
+    real = spares.Spares.fill
+
+    def too_late(*args):
+        shutil.rmtree(tmp_path / ".tomldiary/spare")
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(spares.Spares, "fill", too_late)
+        write(alice, 3)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(9)]
+    write(alice, 3)
+    assert len(kept(tmp_path)) == 1
+
+
+def test_two_who_write_in_turn_lose_nothing(tmp_path):
+    both = opened(tmp_path), opened(tmp_path)
+    for number in range(20):
+        write(both[number % 3 == 0])
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(20)]
+    assert len(kept(tmp_path)) <= 1
+
+
+# What is not to stay
+
+
+def forget_all(alice):
+    alice.forget(everything=True)
+
+
+def forget_one(alice):
+    alice.forget(f"preferences/likes/{next(iter(alice.preferences('likes')))}")
+
+
+def remove(alice):
+    alice.diary.engine.backend.erase("alice")
+
+
+@pytest.mark.parametrize("forget", [forget_all, remove])
+@pytest.mark.parametrize("is_other", [True, False])
+def test_spares_go_with_what_is_forgotten(tmp_path, alice, forget, is_other):
+    assert b"thing 0" in kept(tmp_path)[0].read_bytes()
+    forget(opened(tmp_path) if is_other else alice)
+    assert kept(tmp_path) == []
+    write(alice, 4)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
+
+
+def test_no_spare_holds_what_was_forgotten_of_a_session(tmp_path):
+    alice = opened(tmp_path)
+    for number in range(4):
+        alice.add_turn(f"I love zanzibar {number}.", "ok", session_id="s1")
+    assert any(b"zanzibar" in path.read_bytes() for path in kept(tmp_path))
+    opened(tmp_path).forget(session_id="s1")
+    assert kept(tmp_path) == []
+    write(alice, 4)
+    left = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not any(b"zanzibar" in path.read_bytes() for path in left)
+
+
+def test_spares_go_with_history_that_is_dropped(tmp_path, alice):
+    alice.prune_history(keep=1)
+    assert kept(tmp_path) == []
+
+
+def test_a_spare_that_cannot_be_removed_keeps_all_from_being_forgotten(
+    tmp_path, alice, monkeypatch
+):
+    real = os.unlink
+
+    def refused(path, **options):
+        if "/spare/" in str(path):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
+        real(path, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "unlink", refused)
+        with pytest.raises(BackendError, match="Nothing was changed"):
+            alice.forget(everything=True)
+    assert texts(alice) == ["thing 0", "thing 1", "thing 2"]
+
+
+def test_spares_go_at_the_end_of_a_diary(tmp_path):
+    alice = opened(tmp_path)
+    write(alice, 3)
+    assert len(kept(tmp_path)) == 1
+    del alice
+    gc.collect()
+    assert kept(tmp_path) == []
+
+
+def test_spares_go_at_the_end_of_a_process(tmp_path):
+    script = (
+        "import sys\nfrom tomldiary import Diary\n"
+        "alice = Diary(sys.argv[1], agent='rules').user('bob')\n"
+        "for n in range(4): alice.upsert_preference('likes', f'thing {n}')\n"
+        "from pathlib import Path\n"
+        "assert [p for p in Path(sys.argv[1], '.tomldiary/spare').iterdir()]\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
+    assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize("writes", [0, 4])
+def test_a_forked_process_leaves_its_parent_s_spares_and_none_of_its_own(tmp_path, writes):
+    script = (
+        "import os, sys\nfrom pathlib import Path\nfrom tomldiary import Diary\n"
+        "alice = Diary(sys.argv[1], agent='rules').user('alice')\n"
+        "def write(n):\n"
+        "    for each in range(n): alice.upsert_preference('likes', f'thing {os.getpid()} {each}')\n"
+        "write(4)\n"
+        "def kept(): return list(Path(sys.argv[1], '.tomldiary/spare').iterdir())\n"
+        "before = kept()\n"
+        "assert len(before) == 1\n"
+        "child = os.fork()\n"
+        "if child == 0:\n"
+        "    write(int(sys.argv[2]))\n"
+        "    sys.exit()\n"
+        "assert os.waitpid(child, 0)[1] == 0\n"
+        "assert kept() == before, kept()\n"
+        "write(4)\n"
+        "assert len(kept()) == 1\n"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path), str(writes)], check=True)
+    assert kept(tmp_path) == []
+    assert len(texts(opened(tmp_path))) == 4 + writes
+
+
+def test_the_spares_of_one_user_are_nothing_to_another(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    for user in ("alice", "bob"):
+        for number in range(3):
+            diary.user(user).upsert_preference("likes", f"{user} {number}")
+    assert len(kept(tmp_path)) == 2
+    assert not any("alice" in path.name or "bob" in path.name for path in kept(tmp_path))
+    diary.user("alice").forget(everything=True)
+    assert [b"bob" in path.read_bytes() for path in kept(tmp_path)] == [True]
+
+
+def test_what_killed_processes_left_goes_with_the_first_spare_of_another(tmp_path):
+    folder = tmp_path / ".tomldiary/spare"
+    folder.mkdir(parents=True)
+    old, young, other = (folder / f"{'0' * 16}-{letter * 8}-0" for letter in "abc")
+    for path, seconds in ((old, 4000), (young, 3000), (other.with_suffix(".txt"), 4000)):
+        path.write_text("left, or perhaps somebody still works with it")
+        age(path, seconds)
+    alice = opened(tmp_path)
+    write(alice, 3)
+    assert not old.exists()
+    assert len(kept(tmp_path)) == 3
+
+
+def test_only_so_many_documents_have_a_spare(tmp_path, monkeypatch):
+    monkeypatch.setattr(spares, "_MOST", 2)
+    diary = Diary(tmp_path, agent="rules")
+    for number in range(12):
+        diary.user(f"user{number % 3}").upsert_preference("likes", f"thing {number}")
+    assert len(kept(tmp_path)) <= 2
+    for number in range(6):
+        diary.user("user1").upsert_preference("likes", f"more {number}")
+    assert len(kept(tmp_path)) == 1
+    close(diary)

@@ -1,0 +1,118 @@
+"""The documents of one transaction on the way to their places: staged before its record, put there behind it."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tomldiary.backends.exchange import put_in_place
+from tomldiary.backends.files import write_new
+from tomldiary.backends.layout import make_parent
+from tomldiary.backends.settling import window_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.backends.base import Commit
+    from tomldiary.backends.files import FileToken
+    from tomldiary.backends.spares import Spares
+
+__all__ = ["Staging"]
+
+
+class Staging:
+    """The documents of one transaction; whoever has it holds the user's lock.
+
+    Args:
+        folder: The user's.
+        commit: The transaction.
+        seq: Its number, of several the last one's.
+        spares: Where files come from that are written over; None: that is not safe.
+        staged_as: Returns a new path to stage a document at, by kind, content, transaction and fingerprint.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        commit: Commit,
+        seq: int,
+        spares: Spares | None,
+        staged_as: Callable[[str, bytes, int, str], str],
+    ) -> None:
+        self._folder = folder
+        self._commit = commit
+        self._seq = seq
+        self._spares = spares
+        self._staged_as = staged_as
+        self._paths = {kind: self._path(kind, seq) for kind in commit.contents}
+        self._written: dict[str, FileToken] = {}
+
+    def _path(self, kind: str, seq: int) -> str:
+        mark = self._commit.fingerprints.get(kind, "")
+        return self._staged_as(kind, self._commit.contents[kind], seq, mark)
+
+    def stage(self, *, sync: bool) -> None:
+        """Write the documents, but for those that are written over a spare: that waits until history has them.
+
+        Raises:
+            OSError, BackendError: They could not be written.
+        """
+        for kind, path in self._paths.items():
+            if "/" in kind:
+                make_parent(self._folder, kind, sync=sync)
+            if not self._has_spare(kind):
+                self._written[kind] = write_new(path, self._commit.contents[kind], sync=False)
+
+    def _has_spare(self, kind: str) -> bool:
+        # A document that is new is staged: after a crash nothing else tells that there has to be one.
+        if self._spares is None or self._commit.expected.get(kind) is None:
+            return False
+        length = len(self._commit.contents[kind])
+        return self._spares.has(self._folder, kind, window_of(self._seq), length)
+
+    def drop(self) -> None:
+        """Remove what was staged."""
+        for path in self._paths.values():
+            with suppress(OSError):  # swept by whoever comes next
+                os.unlink(path)  # noqa: PTH108 - paths are strings here
+
+    def publish(self) -> dict[str, FileToken]:
+        """Put all documents in their places, and return their tokens; where somebody's save came in between there is none.
+
+        Raises:
+            OSError: Some are not there.
+        """
+        tokens: dict[str, FileToken] = {}
+        for kind, path in self._paths.items():
+            expected = self._commit.expected.get(kind)
+            written = self._written.get(kind) or self._written_late(kind, path)
+            keep = None
+            if self._spares is not None and expected is not None:
+                window = window_of(self._seq)
+                keep = partial(self._spares.keep, self._folder, kind, window, expected)
+            token = put_in_place(path, f"{self._folder}/{kind}.toml", expected, written, keep)
+            if token is not None:
+                tokens[kind] = token
+        return tokens
+
+    def _written_late(self, kind: str, path: str) -> FileToken:
+        """Stage a document whose record is in history already."""
+        data = self._commit.contents[kind]
+        if self._spares is not None:
+            with suppress(OSError):  # somebody has it open, or has removed it
+                return self._spares.fill(self._folder, kind, data, path)
+        # Until it is whole it must not look like something that an exchange has displaced.
+        unfinished = self._path(kind, self._seq + 1)
+        token = write_new(unfinished, data, sync=False)
+        os.rename(unfinished, path)  # noqa: PTH104 - paths are strings here
+        return token
+
+    def displaced(self) -> list[str]:
+        """Return the names under which saves stand that came in between."""
+        return [
+            os.path.basename(path)  # noqa: PTH119 - paths are strings here
+            for path in self._paths.values()
+            if os.path.lexists(path)
+        ]
