@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import exchange, local, opened_users
 from tomldiary.locks import UserLocks
@@ -63,11 +64,29 @@ def test_one_who_is_alone_does_not_look_again(tmp_path, monkeypatch):
     monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
     for number in range(20):
         diary.user("alice").upsert_preference("likes", f"thing {number}")
-    assert looks == []
+    assert tmp_path / "alice" not in looks
     opened(tmp_path).user("alice").upsert_preference("likes", "of another")
     looks.clear()
     diary.user("alice").upsert_preference("likes", "ours again")
     assert looks.count(tmp_path / "alice") == 1
+
+
+def test_a_document_that_stays_behind_is_not_looked_at_again(tmp_path, monkeypatch):
+    looks = []
+    real = os.listdir
+    diary = busy(tmp_path)
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(f"{file.read_text()}\nlikes = [")  # not finished
+    age(file)
+    diary.user("alice").upsert_preference("likes", "of one")
+    opened(tmp_path).user("alice").upsert_preference("likes", "of another")
+    monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
+    diary.user("alice").upsert_preference("likes", "of the one")
+    assert tmp_path / "alice" in looks
+    looks.clear()
+    for number in range(5):
+        diary.user("alice").upsert_preference("likes", f"thing {number}")
+    assert tmp_path / "alice" not in looks
 
 
 def test_one_whose_own_write_failed_looks_again(tmp_path, monkeypatch):

@@ -151,6 +151,8 @@ class OpenedUsers(UserFolders):
                 (folder / name).unlink(missing_ok=True)
         take_in(folder, displaced, partial(self._stored, user))
         self._recovered.add(user)
+        if not displaced:  # a document that is broken stays behind, and was looked at
+            self._swept[user] = tenure
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""
