@@ -1040,6 +1040,18 @@ def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
     assert hits(root, *WORDS) == []
 
 
+def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
+        with pytest.raises(BackendError):
+            Diary(root, agent="rules").user("alice").forget(session_id="gone-1")
+    (root / "alice/.forgetting-9-merged").write_text("# was moved on")
+    Diary(root, agent="rules").user("alice").preferences()
+    assert list((root / "alice").glob(".forgetting*")) == []
+
+
 def test_history_is_not_read_before_the_job_is_finished(tmp_path, monkeypatch):
     root = tmp_path / "m"
     prepared(root)

@@ -306,6 +306,7 @@ def _publish(folder: Path, job: Job) -> None:
     }:
         if place.is_dir():
             sync_folder(place)
+    sweep_staged(folder)  # a power cut may have kept a name from which a file was moved on
     sync_folder(folder)
     (folder / JOB_NAME).unlink()
     sync_folder(folder)
