@@ -1010,32 +1010,32 @@ def test_who_lists_the_users_finishes_what_was_begun(tmp_path, monkeypatch):
 
 def test_whose_folder_it_is_is_known_until_the_end(tmp_path, monkeypatch):
     diary = Diary(tmp_path, agent="rules", durability="process")
-    real = shutil.rmtree
-
-    def refused(path):
-        if ".tomldiary" not in str(path):
-            raise OSError
-        real(path)
-
     for letter in "abcdefgh":
         user = letter * 300  # too long to be the name of a folder
         diary.user(user).add_turn("I love jazz.", "ok", "s1")
         with monkeypatch.context() as patch:
-            patch.setattr(job_module.shutil, "rmtree", refused)
+            patch.setattr(
+                job_module.shutil, "rmtree", lambda path: (_ for _ in ()).throw(OSError())
+            )
             with pytest.raises(BackendError):
                 diary.user(user).forget(everything=True)
     assert Diary(tmp_path, agent="rules").users() == []
     assert not [path for path in tmp_path.iterdir() if path.name != ".tomldiary"]
 
 
-def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
-    root = tmp_path / "m"
-    prepared(root)
-    diary = Diary(root, agent="rules", durability="process")
+def leave_half_done(diary, monkeypatch):
+    """Begin to forget a session, and fail before the files are in their places."""
     with monkeypatch.context() as patch:
         patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
         with pytest.raises(BackendError):
             diary.user("alice").forget(session_id="gone-1")
+
+
+def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    diary = Diary(root, agent="rules", durability="process")
+    leave_half_done(diary, monkeypatch)
     assert texts(diary.user("alice")) == {"pref001": "I love tea."}
     assert hits(root, *WORDS) == []
 
@@ -1043,10 +1043,7 @@ def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
 def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path, monkeypatch):
     root = tmp_path / "m"
     prepared(root)
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(BackendError):
-            Diary(root, agent="rules").user("alice").forget(session_id="gone-1")
+    leave_half_done(Diary(root, agent="rules"), monkeypatch)
     (root / "alice/.forgetting-9-merged").write_text("# was moved on")
     Diary(root, agent="rules").user("alice").preferences()
     assert list((root / "alice").glob(".forgetting*")) == []
@@ -1055,10 +1052,7 @@ def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path, monkeypatc
 def test_history_is_not_read_before_the_job_is_finished(tmp_path, monkeypatch):
     root = tmp_path / "m"
     prepared(root)
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(BackendError):
-            Diary(root, agent="rules").user("alice").forget(session_id="gone-1")
+    leave_half_done(Diary(root, agent="rules"), monkeypatch)
     assert hits(root, *WORDS)
     found = Diary(root, agent="rules").user("alice").history(limit=100)
     assert not re.search("canary|gone-1", repr(found))
@@ -1067,10 +1061,7 @@ def test_history_is_not_read_before_the_job_is_finished(tmp_path, monkeypatch):
 def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_path, monkeypatch):
     root = tmp_path / "m"
     prepared(root)
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(BackendError):
-            Diary(root, agent="rules").user("alice").forget(session_id="gone-1")
+    leave_half_done(Diary(root, agent="rules"), monkeypatch)
     file = root / "alice/preferences.toml"
     file.write_text(file.read_text() + '\n# why\n[preferences.goals.mine]\ntext = "by hand"\n')
     diary = Diary(root, agent="rules")

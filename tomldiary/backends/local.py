@@ -7,7 +7,8 @@
       .tomldiary/locks/
 
 A commit stages every changed document in a temporary file, appends to history (the commit point), and
-puts the temporary files in their places. Only history is waited for; see `settling`.
+puts the temporary files in their places. Only history is waited for, see `settling`, and a document with a spare is staged
+behind it, see `spares`.
 """
 
 from __future__ import annotations
