@@ -225,10 +225,11 @@ def prepare(
 
 
 def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
-    meta: dict[str, object] = dict(edit.table(("_meta",)) or {})
-    meta["version"] = FORMAT_VERSION
-    meta.setdefault("schema_name", schema_name)
-    meta["seq"] = seq
+    meta = edit.table(("_meta",)) or {}
+    if meta.get("version") == FORMAT_VERSION and "schema_name" in meta and "seq" in meta:
+        edit.set(("_meta",), "seq", seq)
+        return
+    meta = {"schema_name": schema_name, **meta, "version": FORMAT_VERSION, "seq": seq}
     edit.put(("_meta",), meta, at_head=True)
 
 

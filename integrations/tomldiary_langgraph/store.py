@@ -8,6 +8,7 @@ from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate
 
 from tomldiary.diary import Diary
 from tomldiary.items.expiry import Expiry
+from tomldiary.items.ops import Put
 from tomldiary.items.store import ItemStore
 from tomldiary.items.typed import may_expire
 from tomldiary.twins import in_thread
@@ -109,7 +110,14 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """Store a value as `BaseStore.put` does; typed entries, which do not expire, get no default time to live."""
-        super().put(namespace, key, value, index, ttl=_given(ttl, namespace))
+        ttl = _given(ttl, namespace)
+        if self._embedder is not None:
+            super().put(namespace, key, value, index, ttl=ttl)
+            return
+        check_written(namespace)
+        given: Any = value  # checked there
+        put = Put(tuple(namespace), str(key), given, index, self._minutes(ttl))
+        self._items.put(put, session_here())
 
     async def aput(
         self,
@@ -225,11 +233,13 @@ class DiaryStore(BaseStore):
     ) -> Item | None:
         check_written(namespace)
         ttl = _given(ttl, namespace)
-        minutes = (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
         found = self._items.update(
-            tuple(namespace), str(key), fn, index=index, ttl=minutes, session=session
+            tuple(namespace), str(key), fn, index=index, ttl=self._minutes(ttl), session=session
         )
         return None if found is None else item(found)
+
+    def _minutes(self, ttl: Any) -> Any:
+        return (self.ttl_config or {}).get("default_ttl") if ttl is NOT_PROVIDED else ttl
 
     # Time to live
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored, digest
-from tomldiary.backends.exchange import identity, take_back
+from tomldiary.backends.exchange import take_back
 from tomldiary.backends.files import file_token, read_file
 from tomldiary.backends.layout import target_of
 from tomldiary.backends.saving import is_being_saved
@@ -98,7 +98,7 @@ def _take_in(folder: Path, name: str, log: Callable[[Commit], None]) -> None:
             continue  # saved once more
         except DocumentError:
             if standing is not None:
-                take_back(path, str(folder / f"{kind}.toml"), identity(standing.token))
+                take_back(path, str(folder / f"{kind}.toml"), standing.token)
                 continue  # one who saved over ours meanwhile has put theirs here
             if is_being_saved(path):
                 return

@@ -12,17 +12,16 @@ import errno
 import os
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
-from tomldiary.backends.files import file_token
+from tomldiary.backends.files import file_token, is_same
 from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tomldiary.backends.files import FileToken
 
-__all__ = ["identity", "put_in_place", "swap", "take_back"]
+
+__all__ = ["put_in_place", "swap", "take_back"]
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -31,12 +30,19 @@ _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
+class Keep(Protocol):
+    """Takes the file that gave way to a new version; see `Spares.keep`."""
+
+    def __call__(self, displaced: str, token: FileToken, *, is_plain: bool) -> None:
+        """Take the file `displaced`, whose place the version `token` has."""
+
+
 def put_in_place(
     temp: str,
     target: str,
     expected: FileToken | None,
     written: FileToken | None = None,
-    keep: Callable[[str, FileToken], None] | None = None,
+    keep: Keep | None = None,
 ) -> FileToken | None:
     """Give `target` the file `temp`, and return its token; None if somebody's save came in between.
 
@@ -45,12 +51,12 @@ def put_in_place(
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
-        keep: Takes the path of the version that was replaced, and the token of the new one; None: it is removed.
+        keep: Takes over the version that was replaced; None: it is removed.
 
     Raises:
         OSError: Nothing was put in place.
     """
-    ours = identity(written or file_token(temp))
+    ours = written or file_token(temp)
     if expected is None or _renameat2() is None:
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
@@ -61,7 +67,7 @@ def put_in_place(
             raise
         held = None
     try:
-        if held is None or held.has_writer or identity(held.token) != identity(expected):
+        if held is None or held.has_writer or not is_same(held.token, expected):
             os.unlink(temp)  # noqa: PTH108 - see above
             return None
         return _exchanged(temp, target, ours, held, keep)
@@ -73,9 +79,9 @@ def put_in_place(
 def _exchanged(
     temp: str,
     target: str,
-    ours: tuple[int, int, int] | None,
+    ours: FileToken | None,
     held: Held,
-    keep: Callable[[str, FileToken], None] | None,
+    keep: Keep | None,
 ) -> FileToken | None:
     """Exchange the two, unless somebody saves just now; nobody opens the old file for writing meanwhile."""
     try:
@@ -86,21 +92,21 @@ def _exchanged(
     if not is_exchanged:
         os.replace(temp, target)  # noqa: PTH105 - see above
         return _token_of(target, ours)
-    if identity(file_token(temp)) != identity(held.token):
+    if not is_same(file_token(temp), held.token):
         return None  # a save came in between
     if not held.is_wanted():
         token = _token_of(target, ours)
         if keep is None or token is None:
             os.unlink(temp)  # noqa: PTH108 - see above
         else:
-            keep(temp, token)
+            keep(temp, token, is_plain=held.is_plain)
         return token
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)
     return None
 
 
-def take_back(temp: str, target: str, ours: tuple[int, int, int] | None) -> None:
+def take_back(temp: str, target: str, ours: FileToken | None) -> None:
     """Give `target` the file again that stands at `temp`; ours is removed, what was saved over it stays at `temp`.
 
     Raises:
@@ -112,16 +118,16 @@ def take_back(temp: str, target: str, ours: tuple[int, int, int] | None) -> None
     except FileNotFoundError:
         return  # taken away just now, see above
     try:
-        if identity(held.token) == ours and not held.has_writer and not held.is_wanted():
+        if is_same(held.token, ours) and not held.has_writer and not held.is_wanted():
             os.unlink(temp)  # noqa: PTH108 - paths are strings here
     finally:
         held.let_go()
 
 
-def _token_of(target: str, ours: tuple[int, int, int] | None) -> FileToken | None:
+def _token_of(target: str, ours: FileToken | None) -> FileToken | None:
     """Return the token of our file; None if somebody has saved right behind us, whose token it is."""
     token = file_token(target)
-    return token if identity(token) == ours else None
+    return token if is_same(token, ours) else None
 
 
 def swap(one: str, two: str) -> bool:
@@ -157,8 +163,3 @@ def _renameat2() -> Any:
             ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint,
         ]  # fmt: skip
     return call
-
-
-def identity(token: FileToken | None) -> tuple[int, int, int] | None:
-    """Return what of a token a rename does not change: all but the change time."""
-    return None if token is None else (token[0], token[2], token[3])

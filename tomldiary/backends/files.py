@@ -11,6 +11,8 @@ from tomldiary.errors import BackendError
 __all__ = [
     "file_token",
     "folder_time",
+    "is_plain",
+    "is_same",
     "make_folder",
     "read_all",
     "read_file",
@@ -22,6 +24,7 @@ __all__ = [
 
 _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _PRIVATE = 0o600
+_OURS = stat.S_IFREG | _PRIVATE
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 FileToken = tuple[int, int, int, int]
@@ -32,19 +35,30 @@ def token_of(found: os.stat_result) -> FileToken:
     return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
+def is_plain(found: os.stat_result) -> bool:
+    """Tell whether a file is ours alone: private, of this user, and under one name."""
+    return found.st_mode == _OURS and found.st_nlink == 1 and found.st_uid == os.geteuid()
+
+
+def is_same(one: FileToken | None, two: FileToken | None) -> bool:
+    """Tell whether two tokens are of one version, which may have been renamed: that only changes the change time."""
+    if one is None or two is None:
+        return one is two
+    return one[3] == two[3] and one[0] == two[0] and one[2] == two[2]
+
+
 def file_token(path: str | Path) -> FileToken | None:
     """Return what tells one version of a file from the next: times, size and inode; None if absent."""
     try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116 - the hot path of every read
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         raise BackendError(
             f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
         ) from error
-    return token_of(found)
+    # As `token_of`, which would be one more call for each of very many looks.
+    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
 
 
 def folder_time(path: str) -> int:
@@ -95,9 +109,9 @@ def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
 
 def write_all(descriptor: int, data: bytes) -> None:
     """Write all of `data`; a short write is continued, never taken for a whole one."""
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    done = os.write(descriptor, data)
+    while done < len(data):
+        done += os.write(descriptor, memoryview(data)[done:])
 
 
 def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:

@@ -179,8 +179,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
         """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
         folder = str(self.folder(user))
-        first = next_sequence(commit.records[0]) - 1
-        seq = next_sequence(commit.records[-1]) - 1
+        records = commit.records
+        first = seq = next_sequence(records[0]) - 1
+        if len(records) > 1:
+            seq = next_sequence(records[-1]) - 1
         if opens_window(first, seq):
             raise ValueError(f"transactions {first} to {seq} are more than `room` allows at once.")
 
@@ -206,7 +208,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             segment, token = append_records(
                 f"{folder}/history",
                 tail.segment if tail is not None else None,
-                commit.records,
+                records,
                 sync=self._sync,
                 known=synced.segment,
                 size=tail.token[2] if tail is not None else 0,
@@ -220,7 +222,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         if self._sync:
             synced.segment = segment
-        self._tails.keep(user, f"{folder}/history", segment, token, commit.records[-1])
+        self._tails.keep(user, f"{folder}/history", segment, token, records[-1], seq)
         new = {
             kind
             for kind in commit.contents

@@ -12,10 +12,9 @@ import os
 import signal
 import sys
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import folder_time, token_of
+from tomldiary.backends.files import folder_time, is_plain, token_of
 
 if sys.platform == "linux":
     import fcntl
@@ -54,12 +53,14 @@ class Held:
         OSError: It cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "_is_leased", "has_writer", "token")
+    __slots__ = ("_descriptor", "_is_leased", "has_writer", "is_plain", "token")
 
     token: FileToken
     """Which version of the file it is."""
     has_writer: bool
     """Whether somebody had it open for writing already."""
+    is_plain: bool
+    """Whether it is ours alone; see `files.is_plain`."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, _FLAGS)
@@ -67,7 +68,9 @@ class Held:
             refusal = lease(self._descriptor)
             self._is_leased = refusal == 0
             # Behind the lease: a writer who was quicker has left a new time, or is seen.
-            self.token = token_of(os.fstat(self._descriptor))
+            found = os.fstat(self._descriptor)
+            self.token = token_of(found)
+            self.is_plain = is_plain(found)
             self.has_writer = refusal == errno.EAGAIN and _means_something(path)
         except BaseException:
             os.close(self._descriptor)
@@ -91,8 +94,10 @@ class Held:
 def let_go_of_lease(descriptor: int) -> None:
     """Give a lease back, which is not left to closing the file: a process forked meanwhile would keep it."""
     if sys.platform == "linux":
-        with suppress(OSError):  # a process that is stopped loses it after a while
+        try:  # noqa: SIM105 - the hot path of every write
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:
+            pass  # a process that is stopped loses it after a while
 
 
 def lease(descriptor: int, *, for_writing: bool = False) -> int:

@@ -30,8 +30,14 @@ from contextlib import suppress
 from hashlib import sha256
 from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.backends.exchange import identity
-from tomldiary.backends.files import make_folder, sync_folder, token_of, write_all
+from tomldiary.backends.files import (
+    is_plain,
+    is_same,
+    make_folder,
+    sync_folder,
+    token_of,
+    write_all,
+)
 from tomldiary.backends.saving import lease, let_go_of_lease
 
 if TYPE_CHECKING:
@@ -46,21 +52,19 @@ _FLAGS = os.O_RDWR | sum(
 )
 _MOST = 128  # documents; those that were written longest ago lose theirs
 _OLD = 3600.0  # seconds
-_PLAIN = stat.S_IFREG | 0o600
-_BLOCK = 512  # bytes in `st_blocks`
+_BLOCK = 4096  # bytes; what most file systems give a file at a time
 _ROOM = 64 * 1024 * 1024  # bytes; a disk that has less of it left is nearly full
 _NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}-\d+")
-_Identity = tuple[int, int, int] | None
 
 
 class _Turn(NamedTuple):
     """Of a document that this process has put in place."""
 
-    standing: _Identity
+    standing: FileToken
     """The file that was put there last."""
     path: str
     """Where the one before that is, if it was kept."""
-    spare: _Identity = None
+    spare: FileToken | None = None
     """Which file that is."""
     window: int = 0
     """In which it gave way."""
@@ -87,16 +91,13 @@ class Spares:
         turn = self._turns.get((folder, kind))
         if turn is None or turn.spare is None or turn.window != window:
             return False
-        try:
-            found = os.lstat(turn.path)
-            if not _is_same(found, turn.spare):
-                return False
-            if found.st_blocks * _BLOCK < length:
-                # What is in history has to find room.
+        if _blocks(length) > _blocks(turn.spare[2]):
+            # What is in history has to find room.
+            try:
                 disk = os.statvfs(self._root)
-                return disk.f_bavail * disk.f_frsize > _ROOM + length
-        except OSError:  # another process has removed it
-            return False
+            except OSError:  # somebody has removed the folder
+                return False
+            return disk.f_bavail * disk.f_frsize > _ROOM + length
         return True
 
     def fill(self, folder: str, kind: str, data: bytes, staged: str) -> FileToken:
@@ -114,7 +115,7 @@ class Spares:
             if refusal not in {0, errno.EAGAIN}:
                 self._is_possible = False  # this file system has no leases
             found = os.fstat(descriptor)  # behind the lease: what somebody has written before shows
-            if refusal or not _is_same(found, turn.spare):
+            if refusal or not is_same(token_of(found), turn.spare) or not is_plain(found):
                 raise _busy()
             write_all(descriptor, data)
             if len(data) < found.st_size:
@@ -134,6 +135,8 @@ class Spares:
         expected: FileToken,
         displaced: str,
         token: FileToken,
+        *,
+        is_plain: bool,
     ) -> None:
         """Keep the file that gave way to a new version, or remove it.
 
@@ -144,18 +147,20 @@ class Spares:
             expected: Which file it was.
             displaced: Where it is now.
             token: Of the new version.
+            is_plain: Whether it has the rights that we gave it, and no second name.
 
         Raises:
             OSError: It is still there.
         """
-        turn, was = self._turns.pop((folder, kind), None), identity(expected)
+        turn = self._turns.pop((folder, kind), None)
         path = self._new_path(folder) if turn is None else turn.path
         spare = None
-        if turn is not None and turn.standing == was and self._moved(displaced, path):
-            spare = was
+        is_ours = is_plain and turn is not None and is_same(turn.standing, expected)
+        if is_ours and self._moved(displaced, path):
+            spare = expected
         else:
             os.unlink(displaced)  # noqa: PTH108 - paths are strings here
-        self._turns[folder, kind] = _Turn(identity(token), path, spare, window)
+        self._turns[folder, kind] = _Turn(token, path, spare, window)
         while len(self._turns) > _MOST:
             _remove(self._turns.popitem(last=False)[1].path)
 
@@ -199,18 +204,12 @@ class Spares:
         return True
 
 
+def _blocks(length: int) -> int:
+    return -(-length // _BLOCK)
+
+
 def _busy() -> OSError:
     return OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
-
-
-def _is_same(found: os.stat_result, wanted: _Identity) -> bool:
-    """Tell whether this is the file that was kept, and nobody but us has or had to do with it."""
-    return (
-        identity(token_of(found)) == wanted
-        and found.st_mode == _PLAIN
-        and found.st_nlink == 1
-        and found.st_uid == os.geteuid()
-    )
 
 
 def _mark(folder: str) -> str:

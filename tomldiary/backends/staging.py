@@ -101,8 +101,10 @@ class Staging:
         """Stage a document whose record is in history already."""
         data = self._commit.contents[kind]
         if self._spares is not None:
-            with suppress(OSError):  # somebody has it open, or has removed it
+            try:
                 return self._spares.fill(self._folder, kind, data, path)
+            except OSError:
+                pass  # somebody has it open, or has removed it
         # Until it is whole it must not look like something that an exchange has displaced.
         unfinished = self._path(kind, self._seq + 1)
         token = write_new(unfinished, data, sync=False)

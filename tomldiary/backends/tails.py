@@ -19,6 +19,8 @@ class _Tail(NamedTuple):
     token: FileToken
     folder_time: int
     record: str
+    seq: int
+    """The record's."""
 
 
 class HistoryTails:
@@ -27,14 +29,16 @@ class HistoryTails:
     def __init__(self) -> None:
         self._tails: dict[str, _Tail] = {}
 
-    def keep(self, user: str, place: str, segment: str, token: FileToken, record: str) -> None:
+    def keep(
+        self, user: str, place: str, segment: str, token: FileToken, record: str, seq: int
+    ) -> None:
         """Remember where a history ends that was just added to; `place` is its folder."""
         known = self._tails.get(user)
         # A segment that was there before has not changed the folder; what somebody else has put there shows.
         changed = (
             folder_time(place) if known is None or known.segment != segment else known.folder_time
         )
-        self._tails[user] = _Tail(segment, token, changed, record)
+        self._tails[user] = _Tail(segment, token, changed, record, seq)
 
     def drop(self, user: str) -> None:
         """Take nothing of a user's for granted any more."""
@@ -52,7 +56,7 @@ class HistoryTails:
         Whoever gave it that number has looked under the lock that is held now.
         """
         tail = self._tails.get(user)
-        if tail is not None and next_sequence(tail.record) == seq:
+        if tail is not None and tail.seq == seq - 1:
             return tail
         self.of(user, place)
         return self._tails.get(user)
@@ -83,5 +87,6 @@ class HistoryTails:
             return self.of(user, place)
         token = file_token(newest)
         assert token is not None  # noqa: S101 - it was just read, and the lock is held
-        self._tails[user] = _Tail(str(newest), token, changed, record)
+        seq = next_sequence(record) - 1
+        self._tails[user] = _Tail(str(newest), token, changed, record, seq)
         return str(newest), record

@@ -86,8 +86,11 @@ class ItemPuts:
                     joined.is_joined_by(self.diary.engine, user)  # raises if it is another user's
                 self._apply(Transaction(self.diary.engine, user), changes, session)
         for user, changes in mine.items():
-            work = self._work(changes, session)
-            self.diary.engine.write(user, work.change, work.source)
+            self._write_of(user, changes, session)
+
+    def _write_of(self, user: str, puts: Sequence[Put], session: str) -> None:
+        work = self._work(puts, session)
+        self.diary.engine.write(user, work.change, work.source)
 
     def _work(self, puts: Sequence[Put], session: str) -> Work:
         def change(tx: Transaction) -> None:

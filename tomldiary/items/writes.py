@@ -84,7 +84,6 @@ class _Target:
         self._edits: dict[str, Edit] = {}
         self._limit = min(LARGEST, max(SMALL, sum(self._sizes.values()) // _SHARE))
         self._most = min(LARGEST, _AT_ONCE * self._limit)
-        self._next = part_of(next(reversed(documents)))[1] + 1 if documents else 1
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""
@@ -128,8 +127,8 @@ class _Target:
             if self._sizes[kind] < (self._most if kind in self._edits else limit):
                 return kind
             limit = self._limit // 2
-        kind = part_name(self._base, self._next)
-        self._next += 1
+        last = next(reversed(self._sizes), None)
+        kind = part_name(self._base, 1 if last is None else part_of(last)[1] + 1)
         self._sizes[kind] = 0
         return kind
 

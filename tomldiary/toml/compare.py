@@ -52,9 +52,9 @@ def edited_spans(
     at = number = 0
     for first, end in _runs(sorted([place for place in rewritten if place < aligned])):
         at = _position(base, first, number, at)
-        span = _span(at, _texts(old[first:end]), _texts(new[first:end]))
-        spans.append(span)
-        at, number = span.at + len(span.old), end
+        was = "".join(_texts(old[first:end]))
+        spans.append(Span(at, was, "".join(_texts(new[first:end]))))
+        at, number = at + len(was), end
     if aligned < len(old) or aligned < len(new):
         at = _position(base, aligned, number, at)
         left, right = old[aligned:], new[aligned:]

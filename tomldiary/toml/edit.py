@@ -12,7 +12,7 @@ from tomldiary.toml.guards import check_length
 from tomldiary.toml.index import copy_of
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import render_path, same_value
+from tomldiary.toml.values import plain_value, render_key, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,6 +63,25 @@ class Edit(Overlay):
             self._change(path, old, data)
         self._changed = True
         self._set_data(path, dict(data))
+
+    def set(self, path: Path, key: str, value: Any) -> None:
+        """Make one key of the table at `path` hold `value`; the others stay as they are.
+
+        Raises:
+            InvalidValue: As in `put`.
+        """
+        old = self.table(path) or {}
+        block = self._index.get(path)
+        was, now = plain_value(old.get(key)), plain_value(value)
+        line = f"\n{render_key(key)} = {was}\n"
+        # A text of several lines may have one like it.
+        if block is None or block.ours is None or now is None or block.text.count(line) != 1:
+            self.put(path, {**old, key: value})
+            return
+        text = block.text.replace(line, f"\n{render_key(key)} = {now}\n")
+        self._swap(block, Block(path, text, ours=block.ours))
+        self._changed = True
+        self._set_data(path, {**old, key: value})
 
     def restore(
         self,
