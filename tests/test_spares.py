@@ -517,8 +517,14 @@ def test_a_document_that_a_power_cut_left_with_a_spare_s_mode_gets_its_own(
     assert file.stat().st_mode & 0o7777 == 0o600
 
 
-def test_where_files_keep_no_mode_there_are_no_spares(alice, monkeypatch):
-    monkeypatch.setattr(os, "fchmod", lambda *_: None)
+def refuses(_descriptor, mode):
+    if mode == spares._AT_REST:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+
+@pytest.mark.parametrize("mode", [lambda *_: None, refuses], ids=["is ignored", "is refused"])
+def test_where_a_mode_is_not_kept_there_are_no_spares(alice, monkeypatch, mode):
+    monkeypatch.setattr(os, "fchmod", mode)
     write(alice)
     monkeypatch.setattr(spares, "write_all", stops)
     write(alice, 5)

@@ -60,7 +60,7 @@ _BLOCK = 4096  # bytes; what most file systems give a file at a time
 _AT_REST = 0o600 | stat.S_ISVTX
 """The mode of a spare; on a file that last bit means nothing to the system."""
 _ROOM = 64 * 1024 * 1024  # bytes; a disk that has less of it left is nearly full
-_NAME = re.compile(r"(?P<user>[0-9a-f]{16})-[0-9a-f]{8}-\d+-(?P<at>[0-9a-f]+)-(?P<kind>.+)")
+_NAME = re.compile(r"[0-9a-f]{16}-[0-9a-f]{8}-\d+-(?P<at>[0-9a-f]+)-(?P<kind>.+)")
 
 
 class _Turn(NamedTuple):
@@ -201,14 +201,15 @@ class Spares:
     def unfinished(self, folder: str) -> list[tuple[str, str]]:
         """Return the paths of a user's files that are not at rest, with their documents: their writers were killed."""
         found: list[tuple[str, str]] = []
+        mark = _mark(folder)
         try:
             inode = _inode_of(self._root)
             entries = list(os.scandir(self._root))
         except OSError:  # there are none, or they are of somebody whose rights we do not have
             return found
         for entry in entries:
-            name = _NAME.fullmatch(entry.name)
-            if name is not None and name["user"] == _mark(folder) and name["at"] == inode:
+            name = _NAME.fullmatch(entry.name) if entry.name.startswith(mark) else None
+            if name is not None and name["at"] == inode:
                 with suppress(FileNotFoundError):
                     if not _is_resting(entry.stat(follow_symlinks=False)):
                         found.append((entry.path, kind_of_name(name["kind"])))
