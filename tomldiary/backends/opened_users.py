@@ -27,7 +27,7 @@ from tomldiary.backends.spares import Spares
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, UserFolders
 from tomldiary.errors import BackendError, LockTimeout
-from tomldiary.history import next_sequence, parse_record
+from tomldiary.history import is_grouped, next_sequence, parse_record, result_kinds
 from tomldiary.locks import UserLocks
 from tomldiary.timeline import EMPTY
 
@@ -111,6 +111,7 @@ class OpenedUsers(UserFolders):
         try:
             self._repair(user, folder, tenure)
         except FileNotFoundError:
+            self._recovered.discard(user)
             return  # there is no such user
         except OSError as error:
             raise BackendError(
@@ -131,7 +132,7 @@ class OpenedUsers(UserFolders):
         segment, text = self._tail(user)
         staged = staged_in(names)
         if text is not None:
-            staged += self._set_aside(str(folder), text)
+            staged += self._set_aside(user, str(folder), text)
         is_behind = may_be_behind(folder, text, segment)
         if not staged and not is_behind and user in self._recovered:
             self._swept[user] = tenure
@@ -160,10 +161,13 @@ class OpenedUsers(UserFolders):
         if not displaced:  # a document that is broken stays behind, and was looked at
             self._swept[user] = tenure
 
-    def _set_aside(self, folder: str, text: str) -> list[str]:
+    def _set_aside(self, user: str, folder: str, text: str) -> list[str]:
         """Give what was left where spares lie the names of what was staged for the last record, and return them."""
         found: list[str] = []
-        for path, kind in self._spares.unfinished(folder):
+        # Since this was last put right, nobody can have been killed but whoever wrote that record.
+        is_enough = user in self._recovered and not is_grouped(text)
+        kinds = result_kinds(text) if is_enough else None
+        for path, kind in self._spares.unfinished(folder, kinds):
             record = parse_record(text)
             mark = record.results.get(kind, EMPTY)
             name = staged_name(kind, b"", record.seq, next(self._names), mark)

@@ -44,6 +44,7 @@ from tomldiary.backends.layout import kind_of_name, name_of_kind
 from tomldiary.backends.saving import lease, let_go_of_lease
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from tomldiary.backends.files import FileToken
@@ -183,8 +184,6 @@ class Spares:
         Raises:
             OSError: There still are some.
         """
-        for key in [key for key in self._taken.copy() if key[0] == folder]:
-            self._taken.pop(key, None)
         for key in [key for key in self._turns.copy() if key[0] == folder]:
             turn = self._turns.get(key)
             if turn is not None:
@@ -198,21 +197,28 @@ class Spares:
             if sync:  # also what was removed before
                 sync_folder(self._root)
 
-    def unfinished(self, folder: str) -> list[tuple[str, str]]:
-        """Return the paths of a user's files that are not at rest, with their documents: their writers were killed."""
+    def unfinished(self, folder: str, kinds: Iterable[str] | None) -> list[tuple[str, str]]:
+        """Return the paths of files that are not at rest, with their documents: their writers were killed.
+
+        Args:
+            folder: The user's.
+            kinds: The documents that are looked at; None: all.
+        """
         found: list[tuple[str, str]] = []
         mark = _mark(folder)
         try:
             inode = _inode_of(self._root)
-            entries = list(os.scandir(self._root))
+            names = os.listdir(self._root)  # noqa: PTH208 - names, not paths
         except OSError:  # there are none, or they are of somebody whose rights we do not have
             return found
-        for entry in entries:
-            name = _NAME.fullmatch(entry.name) if entry.name.startswith(mark) else None
+        ends = None if kinds is None else tuple([f"-{name_of_kind(kind)}" for kind in kinds])
+        mine = [each for each in names if each.startswith(mark)]
+        for each in mine if ends is None else [each for each in mine if each.endswith(ends)]:
+            name, path = _NAME.fullmatch(each), f"{self._root}/{each}"
             if name is not None and name["at"] == inode:
                 with suppress(FileNotFoundError):
-                    if not _is_resting(entry.stat(follow_symlinks=False)):
-                        found.append((entry.path, kind_of_name(name["kind"])))
+                    if not _is_resting(os.lstat(path)):
+                        found.append((path, kind_of_name(name["kind"])))
         return found
 
     def _moved(self, displaced: str, path: str, folder: str, kind: str) -> str:
