@@ -44,6 +44,12 @@ def _small_segments(monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
 
 
+@pytest.fixture(autouse=True)
+def _same_folder(monkeypatch):
+    """What is found is laid out in another folder than the recorded one, and must not look like a copy of it."""
+    monkeypatch.setattr(spares, "_inode_of", lambda folder: os.lstat(folder) and "1")
+
+
 @pytest.fixture
 def _small_windows(monkeypatch):
     monkeypatch.setattr(settling, "WINDOW", 3)
@@ -416,6 +422,7 @@ class Nameless:
     [
         "history", "documents of a window", "their names", "folders", "known names", "root", "snapshot",
         "snapshot's name", "record in front of a spare", "mixed versions", "spares of a window", "spares before it",
+        "their removal",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("_small_windows")
@@ -430,9 +437,7 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(
                 local_module, "settle", lambda folder, _, *rest: settle(folder, Nameless(), *rest)
             )
-            patch.setattr(
-                spares, "sync_folder", no_sync
-            )  # with which exchanged names come to the disk
+            patch.setattr(spares.Spares, "has", lambda *_: False)  # syncing theirs syncs these
         elif guard == "folders":
             for module in (files, names, segments):
                 patch.setattr(module, "sync_folder", no_sync)
@@ -448,8 +453,9 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             of_one = guard == "spares of a window"
             patch.setattr(staging, "window_of", (lambda _: 0) if of_one else settling.window_of)
             patch.setattr(spares.Spares, "drop", no_sync)
-        elif guard == "snapshot's name":
-            patch.setattr(pruning, "sync_folder", no_sync)
+        elif guard in {"snapshot's name", "their removal"}:
+            module = pruning if guard == "snapshot's name" else spares
+            patch.setattr(module, "sync_folder", no_sync)
         else:
             patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
             patch.setattr(locks, "make_folder", unsynced_folder)
