@@ -7,7 +7,7 @@ import tomllib
 from datetime import UTC, date, datetime, time, timedelta, timezone
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tomldiary.errors import InvalidTOML, InvalidValue, UnsafeDocument
@@ -91,6 +91,46 @@ def _pruned(data):
         for key, inner in ((k, _pruned(v) if isinstance(v, dict) else v) for k, v in data.items())
         if inner != {} or not isinstance(inner, dict)
     }
+
+
+single = st.one_of(
+    st.integers(0, 3),
+    st.sampled_from(
+        ["", "x", "\na = 1\n", "\na = 1\n\nb = 2\n", 'a = "x"', "a\\", True, 1.5, ["x"], []]
+    ),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.dictionaries(st.sampled_from("abc"), single),
+    st.sampled_from("abcd"),
+    single,
+    st.sampled_from(["own", "parsed", "by hand"]),
+)
+@example({"a": 1, "b": "\na = 1\n"}, "a", 2, "own")
+@example({"a": 1, "b": "\na = 1\n"}, "a", 2, "by hand")
+def test_one_key_is_set_as_if_the_whole_table_was_put(table, key, value, source):
+    edit = Document.parse("# a = 1\n").edit()
+    edit.put(("items", "first"), {"a": 1})
+    edit.put(("items", "k"), table)
+    edit.put(("items", "last"), {"a": 1})
+    document = edit.done()
+    if source != "own":
+        text = (
+            document.text
+            if source == "parsed"
+            else document.text.replace("[items.k]\na = ", "[items.k]\na=")
+        )
+        document = Document.parse(text)
+    by_set, by_put = document.edit(), document.edit()
+    table = dict(document.table(("items", "k")))
+    by_set.set(("items", "k"), key, value)
+    by_put.put(("items", "k"), {**table, key: value})
+    assert by_set.done().text == by_put.done().text
+    assert by_set.is_changed == by_put.is_changed
+    assert same_value(tomllib.loads(by_set.done().text), by_set.done().data)
+    assert same_value(by_set.done().table(("items", "k")), {**table, key: value})
 
 
 def test_an_edit_changes_only_the_touched_value():

@@ -73,15 +73,15 @@ class Edit(Overlay):
         old = self.table(path) or {}
         block = self._index.get(path)
         was, now = plain_value(old.get(key)), plain_value(value)
-        line = f"\n{render_key(key)} = {was}\n"
-        # A text of several lines may have one like it.
-        if block is None or block.ours is None or now is None or block.text.count(line) != 1:
-            self.put(path, {**old, key: value})
-            return
-        text = block.text.replace(line, f"\n{render_key(key)} = {now}\n")
-        self._swap(block, Block(path, text, ours=block.ours))
-        self._changed = True
-        self._set_data(path, {**old, key: value})
+        if block is not None and block.ours is not None and now not in {None, was}:
+            line = f"\n{render_key(key)} = {was}\n"
+            if block.text.count(line) == 1:  # a text of several lines may have one like it
+                text = block.text.replace(line, f"\n{render_key(key)} = {now}\n")
+                self._swap(block, Block(path, text, ours=block.ours))
+                self._changed = True
+                self._set_data(path, {**old, key: value})
+                return
+        self.put(path, {**old, key: value})
 
     def restore(
         self,
