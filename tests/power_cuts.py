@@ -7,7 +7,6 @@ what may be found after the power went at any of them, by the rules that a file 
   it was written over, each sector as it was at some time since;
 - a name (created, renamed, exchanged, removed) is on the disk once its folder was synced; until then each change
   of names is there as a whole or not at all, in any order;
-- a file has the mode that it had when it was synced, or one that it was given since;
 - what was not synced may be there all the same.
 """
 
@@ -28,9 +27,8 @@ if TYPE_CHECKING:
 
 _CALLS = [
     "open", "close", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir",
-    "ftruncate", "truncate", "lseek", "chmod", "fchmod",
+    "ftruncate", "truncate", "lseek",
 ]  # fmt: skip
-MODE = 0o600
 TOP = 0  # the folder that was there before, whose names are on the disk
 
 
@@ -58,14 +56,6 @@ class Sync:
 
 
 @dataclass(frozen=True)
-class Mode:
-    """A file that was given other rights."""
-
-    node: int
-    mode: int
-
-
-@dataclass(frozen=True)
 class Mark:
     """What the workload says: how far it is, and what it is doing."""
 
@@ -79,11 +69,10 @@ class Recorder:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.operations: list[Write | Names | Sync | Mode | Mark] = []
+        self.operations: list[Write | Names | Sync | Mark] = []
         self.folders: dict[int, dict[str, int]] = {TOP: {}}
         self.sizes: dict[int, int] = {}
         self.contents: dict[int, bytes] = {}
-        self.modes: dict[int, int] = {}
         self._nodes = itertools.count(1)
         self._opened: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
         self._real = {name: getattr(os, name) for name in _CALLS}
@@ -101,7 +90,6 @@ class Recorder:
             else:
                 self.contents[child] = path.read_bytes()
                 self.sizes[child] = len(self.contents[child])
-                self.modes[child] = path.stat().st_mode & 0o7777
 
     def mark(self, user: str, done: int, *, is_watched: bool = True) -> None:
         self.operations.append(Mark(user, done, is_watched))
@@ -227,18 +215,6 @@ class Recorder:
         if descriptor in self._opened:
             self._written(self._opened[descriptor][0], size, None)
 
-    def _fchmod(self, descriptor, mode):
-        self._real["fchmod"](descriptor, mode)
-        if descriptor in self._opened:
-            self.operations.append(Mode(self._opened[descriptor][0], mode))
-
-    def _chmod(self, path, mode, **options):
-        self._real["chmod"](path, mode, **options)
-        place = self._place(path)
-        node = self._named(place) if place is not None else None
-        if node in self.sizes:
-            self.operations.append(Mode(node, mode))
-
     def _truncate(self, path, size):
         self._real["truncate"](path, size)
         place = self._place(path)
@@ -252,8 +228,6 @@ class _File:
 
     durable: bytes = b""
     pending: list[Write] = field(default_factory=list)
-    modes: list[int] = field(default_factory=lambda: [MODE])
-    """The one on the disk, and those it was given since."""
 
     def content(self, how: str) -> bytes:
         if how == "lost" or not self.pending:
@@ -299,8 +273,6 @@ def _written(data: bytes, writes: list[Write]) -> bytes:
 
 Tree = dict[str, bytes | None]
 """Content by path; None is a folder."""
-Modes = dict[str, int]
-"""The mode of each file that has another one than most, by path."""
 
 
 @dataclass(frozen=True)
@@ -309,7 +281,6 @@ class CrashState:
 
     step: int
     tree: Tree
-    modes: Modes
     acknowledged: dict[str, int]
     is_power_cut: bool
     how: str
@@ -334,10 +305,7 @@ def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: I
     """
     torn = (*TORN, *map(str, cuts))
     choose = random.Random(seed)
-    files = {
-        node: _File(recorder.contents.get(node, b""), modes=[recorder.modes.get(node, MODE)])
-        for node in recorder.sizes
-    }
+    files = {node: _File(recorder.contents.get(node, b"")) for node in recorder.sizes}
     durable = {node: dict(recorder.durable.get(node, {})) for node in recorder.folders}
     pending: list[Names] = []
     acknowledged: dict[str, int] = {}
@@ -348,14 +316,11 @@ def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: I
             is_watched = operation.is_watched
         elif isinstance(operation, Write):
             files[operation.node].pending.append(operation)
-        elif isinstance(operation, Mode):
-            files[operation.node].modes.append(operation.mode)
         elif isinstance(operation, Names):
             pending.append(operation)
         elif operation.node in files:
             file = files[operation.node]
             file.durable, file.pending = file.content("kept"), []
-            file.modes = file.modes[-1:]
         else:
             pending = _sync_folder(operation.node, durable, pending)
         if not is_watched:
@@ -363,18 +328,8 @@ def crash_states(recorder: Recorder, *, seed: int = 0, subsets: int = 6, cuts: I
         dirty = any(file.pending for file in files.values())
         for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
             contents = {node: file.content(data) for node, file in files.items()}
-            folders, is_power_cut = _renamed(durable, kept), how != "killed"
-            modes = {
-                node: choose.choice(file.modes) if is_power_cut else file.modes[-1]
-                for node, file in files.items()
-            }
-            marked = {
-                path: mode
-                for path, mode in _tree(folders, modes).items()
-                if mode not in {None, MODE}
-            }
-            tree = _tree(folders, contents)
-            yield CrashState(step, tree, marked, acknowledged, is_power_cut, how)
+            tree = _tree(_renamed(durable, kept), contents)
+            yield CrashState(step, tree, acknowledged, how != "killed", how)
 
 
 def _cuts(pending, torn, choose, subsets):
@@ -449,7 +404,7 @@ def tree_of(folder: Path) -> Tree:
     }
 
 
-def materialise(tree: Tree, modes: Modes, folder: Path, moment: float | None) -> None:
+def materialise(tree: Tree, folder: Path, moment: float | None) -> None:
     """Write a tree into an empty folder; files are as old as `moment` says (seconds), or new."""
     top = os.fspath(folder)
     for path, data in sorted(tree.items()):
@@ -462,5 +417,3 @@ def materialise(tree: Tree, modes: Modes, folder: Path, moment: float | None) ->
         os.close(descriptor)
         if moment is not None:
             os.utime(place, (moment, moment))
-    for path, mode in modes.items():
-        os.chmod(f"{top}/{path}", mode)  # noqa: PTH101 - see above

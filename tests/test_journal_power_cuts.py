@@ -101,7 +101,7 @@ def examine(workload, disk, states):
             continue
         seen.add(key)
         folder.mkdir()
-        materialise(state.tree, state.modes, folder, None)
+        materialise(state.tree, folder, None)
         found = found_in(folder / "nested/journal")
         forgetting = mark < workload.forgotten_at <= mark + 1  # under way: gone or not
         missing = [

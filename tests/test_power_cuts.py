@@ -27,7 +27,6 @@ from tomldiary.backends import (
     recovery,
     segments,
     settling,
-    spares,
     staging,
 )
 from tomldiary.backends import local as local_module
@@ -42,12 +41,6 @@ WINDOWS = pytest.mark.parametrize(
 @pytest.fixture(autouse=True)
 def _small_segments(monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
-
-
-@pytest.fixture(autouse=True)
-def _same_folder(monkeypatch):
-    """What is found is laid out in another folder than the recorded one, and must not look like a copy of it."""
-    monkeypatch.setattr(spares, "_inode_of", lambda folder: os.lstat(folder) and "1")
 
 
 @pytest.fixture
@@ -190,10 +183,9 @@ class Examiner:
             for each in (user,) if user else USERS:
                 parts[each][path] = data
         for user, tree in parts.items():
-            modes = {path: mode for path, mode in state.modes.items() if path in tree}
-            key = (user, state.is_power_cut, frozenset(tree.items()), frozenset(modes.items()))
+            key = (user, state.is_power_cut, frozenset(tree.items()))
             if key not in self.found:
-                self.found[key] = self.open(user, tree, modes, is_power_cut=state.is_power_cut)
+                self.found[key] = self.open(user, tree, is_power_cut=state.is_power_cut)
             found = self.found[key]
             if isinstance(found, str):
                 return f"{user[:9]}: {found}"
@@ -207,10 +199,10 @@ class Examiner:
                 return f"{user[:9]}: what was forgotten is still there"
         return None
 
-    def open(self, user, tree, modes, *, is_power_cut):
+    def open(self, user, tree, *, is_power_cut):
         """Return what a new process reads, or what is wrong with what it finds."""
         folder = Path(tempfile.mkdtemp(dir=self.disk))
-        materialise(tree, modes, folder, 1e9)
+        materialise(tree, folder, 1e9)
         self.patch.setattr(opened_users, "is_older_than_the_system", lambda _: is_power_cut)
         root = folder / self.place
         diary = Diary(root, agent="rules")
@@ -310,7 +302,7 @@ def crashes_again(workload, disk, monkeypatch, states, number):
     for first in states:
         folder = disk / "again"
         folder.mkdir()
-        materialise(first.tree, first.modes, folder, 1e9)
+        materialise(first.tree, folder, 1e9)
         monkeypatch.setattr(
             opened_users, "is_older_than_the_system", lambda _, state=first: state.is_power_cut
         )
@@ -376,29 +368,11 @@ def unsynced(write_new):
     return lambda path, data, *, sync: write_new(path, data, sync=False)
 
 
-class FilledAlready:
-    """Spares that were written over when their documents were staged."""
-
-    def __init__(self, real, found):
-        self.real, self.found = real, found
-
-    def fill(self, _folder, kind, _data):
-        return self.found[kind]
-
-    def __getattr__(self, name):
-        return getattr(self.real, name)
-
-
 def filled_too_early(stage):
     def filled(self, *, sync):
         stage(self, sync=sync)
-        late = self._paths.keys() - self._written.keys()
-        found = {
-            kind: self._spares.fill(self._folder, kind, self._commit.contents[kind])
-            for kind in late
-        }
-        if found:
-            self._spares = FilledAlready(self._spares, found)
+        for kind in self._paths.keys() - self._written.keys():
+            self._written[kind] = self._written_late(kind, self._paths[kind])
 
     return filled
 
@@ -421,8 +395,7 @@ class Nameless:
     "guard",
     [
         "history", "documents of a window", "their names", "folders", "known names", "root", "snapshot",
-        "snapshot's name", "record in front of a spare", "mixed versions", "spares of a window", "spares before it",
-        "their removal",
+        "snapshot's name", "record in front of a spare", "mixed versions", "spares of a window",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("_small_windows")
@@ -437,7 +410,6 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(
                 local_module, "settle", lambda folder, _, *rest: settle(folder, Nameless(), *rest)
             )
-            patch.setattr(spares.Spares, "_moved", lambda *_: "")  # syncing theirs syncs these
         elif guard == "folders":
             for module in (files, names, segments):
                 patch.setattr(module, "sync_folder", no_sync)
@@ -449,13 +421,10 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(staging.Staging, "stage", filled_too_early(staging.Staging.stage))
         elif guard == "mixed versions":
             monkeypatch.setattr(recovery, "is_torn", is_beginning)
-        elif guard in {"spares of a window", "spares before it"}:
-            of_one = guard == "spares of a window"
-            patch.setattr(staging, "window_of", (lambda _: 0) if of_one else settling.window_of)
-            patch.setattr(spares.Spares, "drop", no_sync)
-        elif guard in {"snapshot's name", "their removal"}:
-            module = pruning if guard == "snapshot's name" else spares
-            patch.setattr(module, "sync_folder", no_sync)
+        elif guard == "spares of a window":
+            patch.setattr(staging, "window_of", lambda _: 0)
+        elif guard == "snapshot's name":
+            patch.setattr(pruning, "sync_folder", no_sync)
         else:
             patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
             patch.setattr(locks, "make_folder", unsynced_folder)

@@ -17,7 +17,7 @@ import pytest
 from hand_edits import age, begin, texts
 from processes import close
 from tomldiary import Diary
-from tomldiary.backends import exchange, opened_users, segments, settling, spares, staging
+from tomldiary.backends import exchange, segments, settling, spares, staging
 from tomldiary.backends import local as local_module
 from tomldiary.errors import BackendError
 
@@ -401,35 +401,26 @@ def test_one_who_is_killed_behind_the_record_has_written(tmp_path, file, moment,
 
 
 @pytest.mark.parametrize("who", ["one at work", "a new one"])
-@pytest.mark.parametrize(
-    "moment",
-    ["behind the exchange", "before it has its name", "behind its name"],
-)
+@pytest.mark.parametrize("moment", ["behind the exchange", "behind a look at it"])
 def test_a_save_that_displaced_a_spare_outlives_who_displaced_it(tmp_path, file, moment, who):
-    """It stands where the spare was until it is looked at."""
     other = opened(tmp_path)
     write(other)
     real = exchange.swap
 
-    def saved_meanwhile(one, two):
-        (file.parent / "beside~").write_text(file.read_text().replace("thing 1", "my thing"))
-        (file.parent / "beside~").replace(file)
-        done = real(one, two)
-        if moment == "behind the exchange":
-            os._exit(7)
-        return done
-
     def dies(*_):
         os._exit(7)
 
+    def saved_meanwhile(one, two):
+        save_as_editors_do(file)
+        done = real(one, two)
+        return dies() if moment == "behind the exchange" else done
+
     def prepare():
-        if moment == "before it has its name":
-            staging._set_aside = dies
-        if moment == "behind its name":
+        if moment == "behind a look at it":
             local_module.take_in = dies
 
     killed(tmp_path, (exchange, "swap", saved_meanwhile), prepare)
-    assert ("my thing" in file.read_text()) is False
+    assert "my thing" not in file.read_text()
     finder = other if who == "one at work" else opened(tmp_path)
     finder.upsert_preference("goals", "rest")
     expected = ["thing 0", "my thing", "thing 2", "thing 3"]
@@ -440,95 +431,62 @@ def test_a_save_that_displaced_a_spare_outlives_who_displaced_it(tmp_path, file,
     assert texts(opened(tmp_path)) == [*expected, *[f"thing {number}" for number in range(4, 7)]]
 
 
+def save_as_editors_do(file):
+    beside = file.parent / "beside~"
+    beside.write_text(file.read_text().replace("thing 1", "my thing"))
+    beside.replace(file)
+
+
 def test_a_save_that_displaced_a_spare_is_taken_in_at_once(alice, file, monkeypatch):
     real = exchange.swap
 
     def saved_meanwhile(one, two):
         monkeypatch.setattr(exchange, "swap", real)
-        assert "/spare/" in one
-        (file.parent / "beside~").write_text(file.read_text().replace("thing 1", "my thing"))
-        (file.parent / "beside~").replace(file)
+        save_as_editors_do(file)
         return real(one, two)
 
     monkeypatch.setattr(exchange, "swap", saved_meanwhile)
     write(alice)
-    text = file.read_text()
-    assert "my thing" in text
-    assert "thing 3" in text
+    assert "my thing" in file.read_text()
+    assert "thing 3" in file.read_text()
     assert [change.type for change in alice.history()][:2] == ["hand", "upsert"]
 
 
-def test_a_spare_that_is_removed_in_front_of_the_exchange_is_missed_by_nobody(
-    tmp_path, alice, monkeypatch
-):
-    real, removed = exchange.swap, []
+@pytest.mark.parametrize("length", [100, 10_000])
+@pytest.mark.parametrize("then", ["other rights", "a copy", "removed"])
+def test_a_half_written_spare_is_nobody_s_save(tmp_path, then, length):
+    """Nothing but its name says what it is: rights change, and times and modes do not survive copies."""
+    root = tmp_path / "m"
 
-    def too_late(one, two):
-        if "/spare/" in one:
-            removed.append(one)
-            Path(one).unlink()
-        return real(one, two)
+    def dies(descriptor, data):
+        os.write(descriptor, bytes(data)[:length])
+        os._exit(7)
 
-    monkeypatch.setattr(exchange, "swap", too_late)
-    write(alice, 4)
-    assert removed
-    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(7)]
+    write(opened(root))
+    killed(root, (spares, "write_all", dies), lambda: None)
+    assert kept(root)
+    expected = [f"thing {number}" for number in range(4)]
+    if then == "other rights":
+        for path in root.rglob("*"):
+            path.chmod(0o755)
+    elif then == "a copy":
+        root = shutil.copytree(root, tmp_path / "copy", copy_function=shutil.copyfile)
+    else:
+        shutil.rmtree(root / "alice")
+        expected = []
+    alice = opened(root)
+    alice.upsert_preference("goals", "rest")
+    assert texts(alice) == texts(opened(root)) == expected
     assert {change.type for change in alice.history()} == {"upsert"}
+    write(alice, 3)
+    assert len(texts(opened(root))) == len(expected) + 3
 
 
-def test_a_spare_that_is_being_exchanged_makes_room_for_no_other(tmp_path, alice, monkeypatch):
-    """What it gives way to may be a save."""
-    monkeypatch.setattr(spares, "_MOST", 1)
-    real = exchange.swap
-
-    def meanwhile(one, two):
-        monkeypatch.setattr(exchange, "swap", real)
-        for number in range(3):
-            alice.diary.user("bob").upsert_preference("likes", f"thing {number}")
-        assert Path(one).exists()
-        return real(one, two)
-
-    monkeypatch.setattr(exchange, "swap", meanwhile)
-    write(alice)
-    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
-
-
-def test_what_a_copy_brought_along_is_nobody_s_save(tmp_path, alice):
-    """A copy may have lost the modes, and been made while a spare was written over."""
-    copy = tmp_path / "copy"
-    shutil.copytree(tmp_path / "alice", copy / "alice")
-    shutil.copytree(tmp_path / ".tomldiary", copy / ".tomldiary")
-    (spare,) = kept(copy)
-    spare.chmod(0o600)
-    spare.write_text(spare.read_text().replace("thing 0", "half a"))
-    assert texts(opened(copy)) == texts(alice)
-    opened(copy).forget(everything=True)
-    assert kept(copy) == []
-
-
-def test_a_document_that_a_power_cut_left_with_a_spare_s_mode_gets_its_own(
-    tmp_path, alice, file, monkeypatch
-):
-    file.chmod(spares._AT_REST)
-    assert texts(opened(tmp_path)) == texts(alice)
-    assert file.stat().st_mode & 0o7777 == spares._AT_REST
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
-    assert texts(opened(tmp_path)) == texts(alice)
-    assert file.stat().st_mode & 0o7777 == 0o600
-
-
-def refuses(_descriptor, mode):
-    if mode == spares._AT_REST:
-        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
-
-
-@pytest.mark.parametrize("mode", [lambda *_: None, refuses], ids=["is ignored", "is refused"])
-def test_where_a_mode_is_not_kept_there_are_no_spares(alice, monkeypatch, mode):
-    monkeypatch.setattr(os, "fchmod", mode)
-    write(alice)
-    monkeypatch.setattr(spares, "write_all", stops)
-    write(alice, 5)
-    assert texts(alice) == [f"thing {number}" for number in range(9)]
+def test_the_spare_of_what_was_removed_is_not_the_next_one_s(tmp_path, alice, monkeypatch):
+    shutil.rmtree(tmp_path / "alice")
+    monkeypatch.setattr(spares.Spares, "fill", stops)
+    write(alice, 2)
+    assert texts(opened(tmp_path)) == ["thing 0", "thing 1"]
 
 
 def test_a_reader_puts_right_what_a_killed_writer_left(tmp_path, file):
@@ -724,27 +682,14 @@ def test_the_spares_of_one_user_are_nothing_to_another(tmp_path):
 def test_what_killed_processes_left_goes_with_the_first_spare_of_another(tmp_path):
     folder = tmp_path / ".tomldiary/spare"
     folder.mkdir(parents=True)
-    here, elsewhere = f"{folder.stat().st_ino:x}", "1234567"
-
-    def left(name, seconds, mode):
-        path = folder / name
+    old, young, other = (folder / f"{'0' * 16}-{letter * 8}-0" for letter in "abc")
+    for path, seconds in ((old, 4000), (young, 3000), (other.with_suffix(".txt"), 4000)):
         path.write_text("left, or perhaps somebody still works with it")
-        path.chmod(mode)
         age(path, seconds)
-        return path
-
-    gone = [
-        left(f"{'0' * 16}-{'a' * 8}-0-{here}-preferences", 4000, spares._AT_REST),
-        left(f"{'0' * 16}-{'a' * 8}-1-{elsewhere}-preferences", 4000, 0o644),  # came with a copy
-    ]
-    stays = [
-        left(f"{'0' * 16}-{'b' * 8}-0-{here}-preferences", 3000, spares._AT_REST),
-        left(f"{'0' * 16}-{'b' * 8}-1-{here}-preferences", 4000, 0o600),  # may be a save
-        left("notes.txt", 4000, spares._AT_REST),
-    ]
-    write(opened(tmp_path), 3)
-    assert not any(path.exists() for path in gone)
-    assert all(path.exists() for path in stays)
+    alice = opened(tmp_path)
+    write(alice, 3)
+    assert not old.exists()
+    assert len(kept(tmp_path)) == 3
 
 
 def test_only_so_many_documents_have_a_spare(tmp_path, monkeypatch):

@@ -229,8 +229,9 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     if meta.get("version") == FORMAT_VERSION and "schema_name" in meta and "seq" in meta:
         edit.set(("_meta",), "seq", seq)
         return
-    meta = {"schema_name": schema_name, **meta, "version": FORMAT_VERSION, "seq": seq}
-    edit.put(("_meta",), meta, at_head=True)
+    changed = {**meta, "version": FORMAT_VERSION}
+    changed.setdefault("schema_name", schema_name)
+    edit.put(("_meta",), {**changed, "seq": seq}, at_head=True)
 
 
 def _outside_changes(

@@ -37,7 +37,6 @@ __all__ = [
     "Change",
     "Record",
     "block_changes",
-    "is_grouped",
     "is_snapshot",
     "next_sequence",
     "operation_of",
@@ -59,7 +58,6 @@ _SNAPSHOT = re.compile(
 )
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
 _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
-_GROUP = re.compile(r"^group = ", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
@@ -235,11 +233,6 @@ def result_kinds(text: str) -> list[str]:
     found = _RESULT.search(text)
     names = _PAIRS.findall(found[1]) if found is not None else []
     return [_text(name) if name[0] == '"' else name for name, _ in names]
-
-
-def is_grouped(text: str) -> bool:
-    """Tell whether a record's text is of several that were stored at once, but the first, without parsing it."""
-    return _GROUP.search(text) is not None
 
 
 def is_snapshot(text: str) -> bool:

@@ -12,17 +12,13 @@ import errno
 import os
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tomldiary.backends.files import file_token, is_same
 from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tomldiary.backends.files import FileToken
-
-    Keep = Callable[[str, FileToken, Held], None]
 
 
 __all__ = ["put_in_place", "swap", "take_back"]
@@ -32,6 +28,13 @@ _RENAME_EXCHANGE = 2
 _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
+
+
+class Keep(Protocol):
+    """Takes the file that gave way to a new version; see `Spares.keep`."""
+
+    def __call__(self, displaced: str, token: FileToken, *, is_plain: bool) -> None:
+        """Take the file `displaced`, whose place the version `token` has."""
 
 
 def put_in_place(
@@ -48,11 +51,9 @@ def put_in_place(
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
-        keep: Takes over the version that was replaced: its path, the token of the new one, and its file; None: it is
-            removed.
+        keep: Takes over the version that was replaced; None: it is removed.
 
     Raises:
-        FileNotFoundError: There is no new version any more.
         OSError: Nothing was put in place.
     """
     ours = written or file_token(temp)
@@ -98,7 +99,7 @@ def _exchanged(
         if keep is None or token is None:
             os.unlink(temp)  # noqa: PTH108 - see above
         else:
-            keep(temp, token, held)
+            keep(temp, token, is_plain=held.is_plain)
         return token
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)

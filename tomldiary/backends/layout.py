@@ -29,10 +29,8 @@ __all__ = [
     "check_parent",
     "checked_kind",
     "is_as_staged",
-    "kind_of_name",
     "kinds_in",
     "make_parent",
-    "name_of_kind",
     "staged_in",
     "staged_name",
     "strays_in",
@@ -74,16 +72,6 @@ def checked_kind(kind: str) -> str:
     return kind
 
 
-def name_of_kind(kind: str) -> str:
-    """Return a document's name as a part of a file's name."""
-    return kind.replace("%", "%25").replace("/", "%2f")
-
-
-def kind_of_name(name: str) -> str:
-    """Undo `name_of_kind`."""
-    return name.replace("%2f", "/").replace("%25", "%")
-
-
 def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str = "") -> str:
     """Return the name under which a document is staged.
 
@@ -94,8 +82,9 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
         number: Makes the name this process's only one.
         fingerprint: The content's, if it is known.
     """
+    name = kind.replace("%", "%25").replace("/", "%2f")
     mark = (fingerprint or Pieces.of(data).fingerprint)[:_MARK]
-    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name_of_kind(kind)}.tmp"
+    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
 
 
 def staged_in(names: Iterable[str]) -> list[str]:
@@ -124,7 +113,8 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
 
 def target_of(staged: str) -> str:
     """Return the file a staged one is for, relative to the folder."""
-    return f"{kind_of_name(staged.removesuffix('.tmp').split('-', 3)[-1])}{_SUFFIX}"
+    name = staged.removesuffix(".tmp").split("-", 3)[-1]
+    return f"{name.replace('%2f', '/').replace('%25', '%')}{_SUFFIX}"
 
 
 def _can_be_kind(name: str) -> bool:

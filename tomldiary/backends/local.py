@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +30,7 @@ from tomldiary.backends.pruning import prune
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import append_records
 from tomldiary.backends.settling import opens_window, room_of_window, settle
+from tomldiary.backends.spares import Spares
 from tomldiary.backends.staging import Staging
 from tomldiary.backends.user_folders import SYSTEM, YOUNG
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError
@@ -78,6 +78,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
         super().__init__(Path(chosen), sync=durability == "full")
+        self._spares = Spares(self.base_path / SYSTEM / "spare")
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """Where journals are, also those of writers with another durability."""
@@ -282,9 +283,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if self._sync:
             self._swept.pop(user, None)  # it may stage, and fail
             folder = str(self.folder(user))
-            with suppress(OSError):  # somebody else's, of whose rights we have none
-                # What is found there after a power cut is then of the window that is looked at.
-                self._spares.drop(folder, sync=True)
             staged_as = partial(self._temp_name, folder, seq=0)
             settle(self.folder(user), self._synced.of(user, folder), staged_as)
 

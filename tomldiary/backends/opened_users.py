@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import secrets
-from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -23,13 +22,11 @@ from tomldiary.backends.recovery import (
     window_records,
 )
 from tomldiary.backends.segments import read_records
-from tomldiary.backends.spares import Spares
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, UserFolders
 from tomldiary.errors import BackendError, LockTimeout
-from tomldiary.history import is_grouped, next_sequence, parse_record, result_kinds
+from tomldiary.history import next_sequence, parse_record
 from tomldiary.locks import UserLocks
-from tomldiary.timeline import EMPTY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +58,6 @@ class OpenedUsers(UserFolders):
         self._swept: dict[str, int] = {}
         """By user in whose folder nothing was staged: in which tenure of the lock that was, and is still so."""
         self._synced = DurableNames(base_path, sync=sync)
-        self._spares = Spares(base_path / SYSTEM / "spare")
         # Process ids come again, in a container after each restart: a name that a crash left must not.
         self._names = itertools.count(secrets.randbits(16))
 
@@ -111,7 +107,6 @@ class OpenedUsers(UserFolders):
         try:
             self._repair(user, folder, tenure)
         except FileNotFoundError:
-            self._recovered.discard(user)
             return  # there is no such user
         except OSError as error:
             raise BackendError(
@@ -129,10 +124,8 @@ class OpenedUsers(UserFolders):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        segment, text = self._tail(user)
         staged = staged_in(names)
-        if text is not None:
-            staged += self._set_aside(user, str(folder), text)
+        segment, text = self._tail(user)
         is_behind = may_be_behind(folder, text, segment)
         if not staged and not is_behind and user in self._recovered:
             self._swept[user] = tenure
@@ -160,21 +153,6 @@ class OpenedUsers(UserFolders):
         self._recovered.add(user)
         if not displaced:  # a document that is broken stays behind, and was looked at
             self._swept[user] = tenure
-
-    def _set_aside(self, user: str, folder: str, text: str) -> list[str]:
-        """Give what was left where spares lie the names of what was staged for the last record, and return them."""
-        found: list[str] = []
-        # Since this was last put right, nobody can have been killed but whoever wrote that record.
-        is_enough = user in self._recovered and not is_grouped(text)
-        kinds = result_kinds(text) if is_enough else None
-        for path, kind in self._spares.unfinished(folder, kinds):
-            record = parse_record(text)
-            mark = record.results.get(kind, EMPTY)
-            name = staged_name(kind, b"", record.seq, next(self._names), mark)
-            with suppress(FileNotFoundError):  # somebody has removed it
-                os.rename(path, f"{folder}/{name}")  # noqa: PTH104 - paths are strings here
-                found.append(name)
-        return found
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""

@@ -11,9 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-import stat
 import time
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -127,8 +125,6 @@ def roll_forward(
         target = folder / f"{kind}.toml"
         found = read_file(target)
         if found is not None:
-            if may_be_torn:
-                _take_mark_off(target)
             is_ours = may_be_torn and not _is_written_later(found[1], steps[0])
             text = _brought_forward(folder, kind, steps, found[0], may_be_torn=is_ours)
         else:
@@ -144,17 +140,6 @@ def roll_forward(
         put_in_place(temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync a name that was there before.
         sync_folder(target.parent)
-
-
-def _take_mark_off(path: Path) -> None:
-    """Give a document its rights again where a power cut has left it those of a spare that it was, see `spares`."""
-    with suppress(OSError):  # somebody has removed it, or it is theirs
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
-        try:
-            if os.fstat(descriptor).st_mode & stat.S_ISVTX:
-                os.fchmod(descriptor, 0o600)
-        finally:
-            os.close(descriptor)
 
 
 def _is_written_later(token: FileToken, record: Record) -> bool:

@@ -84,14 +84,6 @@ class Held:
             and fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
         )
 
-    def change_mode(self, mode: int) -> None:
-        """Give the file other rights.
-
-        Raises:
-            OSError: It has the rights that it had.
-        """
-        os.fchmod(self._descriptor, mode)
-
     def let_go(self) -> None:
         """Let everybody have the file."""
         if self._is_leased:

@@ -67,10 +67,11 @@ class Staging:
 
     def _has_spare(self, kind: str) -> bool:
         # A document that is new is staged: after a crash nothing else tells that there has to be one.
-        if self._spares is None or self._commit.expected.get(kind) is None:
+        expected = self._commit.expected.get(kind)
+        if self._spares is None or expected is None:
             return False
         length = len(self._commit.contents[kind])
-        return self._spares.has(self._folder, kind, window_of(self._seq), length)
+        return self._spares.has(self._folder, kind, window_of(self._seq), expected, length)
 
     def drop(self) -> None:
         """Remove what was staged."""
@@ -86,37 +87,25 @@ class Staging:
         """
         tokens: dict[str, FileToken] = {}
         for kind, path in self._paths.items():
-            token = self._put(kind, path)
+            expected = self._commit.expected.get(kind)
+            written = self._written.get(kind) or self._written_late(kind, path)
+            keep = None
+            if self._spares is not None and expected is not None:
+                window = window_of(self._seq)
+                keep = partial(self._spares.keep, self._folder, kind, window, expected)
+            token = put_in_place(path, f"{self._folder}/{kind}.toml", expected, written, keep)
             if token is not None:
                 tokens[kind] = token
         return tokens
 
-    def _put(self, kind: str, path: str) -> FileToken | None:
-        target, expected = f"{self._folder}/{kind}.toml", self._commit.expected.get(kind)
-        written = self._written.get(kind)
-        if self._spares is None or expected is None:
-            return put_in_place(path, target, expected, written)
-        keep = partial(self._spares.keep, self._folder, kind, window_of(self._seq), expected)
-        if written is None:
-            data = self._commit.contents[kind]
-            try:
-                spare, written = self._spares.fill(self._folder, kind, data)
-            except OSError:  # somebody has it open, or has removed it
-                written = self._written_late(kind, path)
-            else:
-                try:
-                    token = put_in_place(spare, target, expected, written, keep)
-                except FileNotFoundError:  # removed just now
-                    written = self._written_late(kind, path)
-                else:
-                    if token is None:
-                        _set_aside(spare, path)
-                    return token
-        return put_in_place(path, target, expected, written, keep)
-
     def _written_late(self, kind: str, path: str) -> FileToken:
         """Stage a document whose record is in history already."""
         data = self._commit.contents[kind]
+        if self._spares is not None:
+            try:
+                return self._spares.fill(self._folder, kind, data, path)
+            except OSError:
+                pass  # somebody has it open, or has removed it
         # Until it is whole it must not look like something that an exchange has displaced.
         unfinished = self._path(kind, self._seq + 1)
         token = write_new(unfinished, data, sync=False)
@@ -130,9 +119,3 @@ class Staging:
             for path in self._paths.values()
             if os.path.lexists(path)
         ]
-
-
-def _set_aside(spare: str, path: str) -> None:
-    """Give a save that a spare took the place of the name under which it is looked for."""
-    with suppress(FileNotFoundError):  # there is none
-        os.rename(spare, path)  # noqa: PTH104 - paths are strings here
