@@ -99,10 +99,8 @@ class Spares:
         turn = self._turns.get((folder, kind))
         if turn is None or turn.spare is None or turn.window != window:
             return False
-        if not is_same(
-            turn.standing, expected
-        ):  # the spare may be of what was removed with the folder
-            return False
+        if not is_same(turn.standing, expected):
+            return False  # it may be of a document that somebody has removed
         if _blocks(length) > _blocks(turn.spare[2]):
             # What is in history has to find room.
             try:
