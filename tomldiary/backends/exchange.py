@@ -14,12 +14,11 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tomldiary.backends.files import file_token, is_same
+from tomldiary.backends.files import file_token, is_plain, is_same
 from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
-
 
 __all__ = ["put_in_place", "swap", "take_back"]
 
@@ -99,7 +98,7 @@ def _exchanged(
         if keep is None or token is None:
             os.unlink(temp)  # noqa: PTH108 - see above
         else:
-            keep(temp, token, is_plain=held.is_plain)
+            keep(temp, token, is_plain=is_plain(held.status))
         return token
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)

@@ -14,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import folder_time, is_plain, token_of
+from tomldiary.backends.files import folder_time, token_of
 
 if sys.platform == "linux":
     import fcntl
@@ -53,14 +53,14 @@ class Held:
         OSError: It cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "_is_leased", "has_writer", "is_plain", "token")
+    __slots__ = ("_descriptor", "_is_leased", "has_writer", "status", "token")
 
     token: FileToken
     """Which version of the file it is."""
     has_writer: bool
     """Whether somebody had it open for writing already."""
-    is_plain: bool
-    """Whether it is ours alone; see `files.is_plain`."""
+    status: os.stat_result
+    """All that the system says of it."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, _FLAGS)
@@ -68,9 +68,8 @@ class Held:
             refusal = lease(self._descriptor)
             self._is_leased = refusal == 0
             # Behind the lease: a writer who was quicker has left a new time, or is seen.
-            found = os.fstat(self._descriptor)
-            self.token = token_of(found)
-            self.is_plain = is_plain(found)
+            self.status = os.fstat(self._descriptor)
+            self.token = token_of(self.status)
             self.has_writer = refusal == errno.EAGAIN and _means_something(path)
         except BaseException:
             os.close(self._descriptor)
