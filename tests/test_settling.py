@@ -273,6 +273,22 @@ def test_a_document_that_a_person_removed_stays_removed(tmp_path, restarted):
     assert texts(restarted()) == []
 
 
+@pytest.mark.parametrize("staged_for", [None, 2], ids=["nothing is staged", "one was to come back"])
+def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, monkeypatch, staged_for):
+    alice = opened(tmp_path).user("alice")
+    alice.add_turn("I love jazz.", "ok", session_id="s1")
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_bytes()
+    file.unlink()
+    if staged_for is not None:  # by one who was killed before there was a record
+        file.with_name(f".staged-1-{staged_for}.00000000.1-preferences.tmp").write_bytes(text)
+    # The times of record and document are often the same, and then tell nothing.
+    monkeypatch.setattr(opened_users, "may_be_behind", lambda *_: True)
+    assert texts(opened(tmp_path).user("alice")) == []
+    assert not file.exists()
+    assert list((tmp_path / "alice").glob(".*")) == []
+
+
 def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restarted):
     file = tmp_path / "alice/preferences.toml"
     whole = file.read_bytes()

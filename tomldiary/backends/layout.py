@@ -31,6 +31,7 @@ __all__ = [
     "is_as_staged",
     "kinds_in",
     "make_parent",
+    "staged_for",
     "staged_in",
     "staged_name",
     "strays_in",
@@ -90,6 +91,11 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
 def staged_in(names: Iterable[str]) -> list[str]:
     """Return the names of staged files among these, in the order of the transactions they belong to."""
     return sorted((name for name in names if name.startswith(STAGED)), key=_order)
+
+
+def staged_for(name: str) -> int:
+    """Return the number of the transaction that a file was staged for."""
+    return _order(name)[0]
 
 
 def _order(name: str) -> tuple[int, int]:

@@ -138,7 +138,7 @@ class OpenedUsers(UserFolders):
                 records = window_records(folder) if was_cut else [record]
                 records = stored_together(folder, records)
                 staged_as = partial(self._temp_name, str(folder))
-                roll_forward(folder, records, staged_as, may_be_torn=was_cut)
+                roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
                 staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1

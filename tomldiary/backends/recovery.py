@@ -19,7 +19,7 @@ from tomldiary.backends.base import digest
 from tomldiary.backends.displaced import history_of
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import file_token, read_file, sync_folder, write_new
-from tomldiary.backends.layout import is_as_staged, make_parent, target_of
+from tomldiary.backends.layout import is_as_staged, make_parent, staged_for, target_of
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import read_records
 from tomldiary.backends.settling import window
@@ -106,6 +106,7 @@ def roll_forward(
     folder: Path,
     records: list[Record],
     staged_as: Callable[[str, bytes, int], str],
+    staged: Collection[str],
     *,
     may_be_torn: bool,
 ) -> None:
@@ -115,11 +116,14 @@ def roll_forward(
         folder: The user's.
         records: The last ones of history, newest first: those whose documents are looked at.
         staged_as: Returns a new path to stage a document at, by kind, content and transaction.
+        staged: The names of the files that were found staged.
         may_be_torn: Whether the power may have failed: otherwise the beginning of a version is a person's save.
 
     Raises:
         OSError, BackendError: It did not happen now either.
     """
+    last = records[0].seq if records else 0
+    awaited = {target_of(name) for name in staged if staged_for(name) <= last}
     for kind in dict.fromkeys(kind for record in records for kind in record.results):
         steps = [record for record in records if kind in record.results]
         target = folder / f"{kind}.toml"
@@ -132,6 +136,8 @@ def roll_forward(
             steps = [record for record in steps if record.seq >= (newest.group or newest.seq)]
             if not steps or steps[-1].bases[kind] != EMPTY:
                 continue  # its name was on the disk: somebody has removed it since
+            if not may_be_torn and f"{kind}.toml" not in awaited:
+                continue  # a new one is staged until it is in its place: see above
             text = _redone("", kind, steps)
         if text is None:
             continue
