@@ -149,6 +149,21 @@ def test_vectors_outlive_the_process_and_equal_texts_are_embedded_once(tmp_path)
     assert files[0].stat().st_mode & 0o777 == 0o600
 
 
+def test_a_single_put_is_embedded_before_anything_is_written(tmp_path):
+    def fails(_):
+        raise OSError("no model")
+
+    asked = Embeds()
+    indexed(tmp_path, asked).put(Put(NS, "a", {"text": "walnut"}))
+    assert asked.asked == ["walnut"]
+    broken = indexed(tmp_path, fails)
+    with pytest.raises(OSError, match="no model"):
+        broken.put(Put(NS, "b", {"text": "pecan"}))
+    with pytest.raises(OSError, match="no model"):
+        DiaryStore(tmp_path, index={"dims": 26, "embed": fails}).put(NS, "b", {"text": "pecan"})
+    assert indexed(tmp_path, asked).run([Get(NS, "b")]) == [None]
+
+
 def test_a_missing_or_damaged_index_is_made_anew(tmp_path, caplog):
     put(indexed(tmp_path, Embeds()), "a", "walnut")
     (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")

@@ -541,6 +541,9 @@ def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
 def test_a_spare_that_somebody_has_removed_is_missed_by_nobody(tmp_path, alice, monkeypatch):
     shutil.rmtree(tmp_path / ".tomldiary/spare")
     write(alice, 3)
+    shutil.rmtree(tmp_path / ".tomldiary/spare")
+    alice.upsert_preference("goals", "x" * 9000)  # which asks how much room there is
+    write(alice, 2)
     real = spares.Spares.fill
 
     def too_late(*args):
@@ -550,7 +553,7 @@ def test_a_spare_that_somebody_has_removed_is_missed_by_nobody(tmp_path, alice, 
     with monkeypatch.context() as patch:
         patch.setattr(spares.Spares, "fill", too_late)
         write(alice, 3)
-    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(9)]
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(11)]
     write(alice, 3)
     assert len(kept(tmp_path)) == 1
 

@@ -110,13 +110,10 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> None:
         """Store a value as `BaseStore.put` does; typed entries, which do not expire, get no default time to live."""
-        ttl = _given(ttl, namespace)
-        if self._embedder is not None:
-            super().put(namespace, key, value, index, ttl=ttl)
-            return
         check_written(namespace)
+        minutes = self._minutes(_given(ttl, namespace))
         given: Any = value  # checked there
-        put = Put(tuple(namespace), str(key), given, index, self._minutes(ttl))
+        put = Put(tuple(namespace), str(key), given, index, minutes)
         self._items.put(put, session_here())
 
     async def aput(
