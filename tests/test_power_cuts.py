@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from power_cuts import Names, Recorder, crash_states, materialise, tree_of
+from power_cuts import Names, Recorder, crash_states, left_over, materialise, tree_of
 from processes import close
 from tomldiary import Diary, history, locks, timeline, verification
 from tomldiary.backends import (
@@ -183,9 +183,10 @@ class Examiner:
             for each in (user,) if user else USERS:
                 parts[each][path] = data
         for user, tree in parts.items():
-            key = (user, state.is_power_cut, frozenset(tree.items()))
+            resting = state.resting.intersection(tree)
+            key = (user, state.is_power_cut, frozenset(tree.items()), resting)
             if key not in self.found:
-                self.found[key] = self.open(user, tree, is_power_cut=state.is_power_cut)
+                self.found[key] = self.open(user, tree, resting, is_power_cut=state.is_power_cut)
             found = self.found[key]
             if isinstance(found, str):
                 return f"{user[:9]}: {found}"
@@ -199,10 +200,10 @@ class Examiner:
                 return f"{user[:9]}: what was forgotten is still there"
         return None
 
-    def open(self, user, tree, *, is_power_cut):
+    def open(self, user, tree, resting, *, is_power_cut):
         """Return what a new process reads, or what is wrong with what it finds."""
         folder = Path(tempfile.mkdtemp(dir=self.disk))
-        materialise(tree, folder, 1e9)
+        materialise(tree, folder, 1e9, resting)
         self.patch.setattr(opened_users, "is_older_than_the_system", lambda _: is_power_cut)
         root = folder / self.place
         diary = Diary(root, agent="rules")
@@ -227,7 +228,7 @@ class Examiner:
             damage = verification.verify(backend, user)
             if damage is not None and not is_never_written(damage):
                 return f"after a write: {damage.place} {damage.message}"
-            left = [path.name for path in backend.folder(user).glob(".*")]
+            left = left_over(backend.folder(user), tree, is_power_cut=is_power_cut)
             if left:
                 return f"left over: {left}"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
@@ -302,7 +303,7 @@ def crashes_again(workload, disk, monkeypatch, states, number):
     for first in states:
         folder = disk / "again"
         folder.mkdir()
-        materialise(first.tree, folder, 1e9)
+        materialise(first.tree, folder, 1e9, first.resting)
         monkeypatch.setattr(
             opened_users, "is_older_than_the_system", lambda _, state=first: state.is_power_cut
         )
@@ -372,7 +373,7 @@ def filled_too_early(stage):
     def filled(self, *, sync):
         stage(self, sync=sync)
         for kind in self._paths.keys() - self._written.keys():
-            self._written[kind] = self._written_late(kind, self._paths[kind])
+            self._written[kind] = self._written_late(kind)
 
     return filled
 
@@ -431,5 +432,6 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
         workload = record(disk, monkeypatch)
     # Where a document was cut off between two entries, it looks like one that somebody has edited.
     cuts = range(60, 400, 7) if guard == "their names" else ()
-    states = crash_states(workload.recorder, subsets=0, cuts=cuts)
+    mixtures = 20 if guard == "spares of a window" else 2
+    states = crash_states(workload.recorder, subsets=0, cuts=cuts, mixtures=mixtures)
     assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

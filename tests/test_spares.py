@@ -17,7 +17,7 @@ import pytest
 from hand_edits import age, begin, texts
 from processes import close
 from tomldiary import Diary
-from tomldiary.backends import exchange, segments, settling, spares, staging
+from tomldiary.backends import exchange, layout, segments, settling, spares, staging
 from tomldiary.backends import local as local_module
 from tomldiary.errors import BackendError
 
@@ -50,8 +50,7 @@ def stops(*_args, **_options):
 
 def kept(root):
     """Return the spares that there are."""
-    folder = root / ".tomldiary/spare"
-    return list(folder.iterdir()) if folder.is_dir() else []
+    return list(root.glob("*/.spare-*"))
 
 
 @pytest.fixture
@@ -81,9 +80,9 @@ def test_a_shorter_version_leaves_nothing_of_a_longer_one(tmp_path, alice, file)
 
 def test_who_reads_a_memory_sees_nothing_of_it(tmp_path, alice):
     write(alice, 3)
-    assert [path.name for path in (tmp_path / "alice").iterdir() if path.is_file()] == [
-        "preferences.toml"
-    ]
+    files = [path.name for path in (tmp_path / "alice").iterdir() if path.is_file()]
+    assert [name for name in files if not name.startswith(".")] == ["preferences.toml"]
+    assert alice.diary.engine.backend.kinds("alice") == ["preferences"]
 
 
 def test_documents_in_folders_have_spares_of_their_own(tmp_path):
@@ -213,7 +212,7 @@ def test_where_nobody_can_tell_who_has_a_file_none_is_kept_any_more(alice, monke
         return errno.ENOSYS
 
     monkeypatch.setattr(spares, "lease", refused)
-    monkeypatch.setattr(spares, "write_all", stops)
+    monkeypatch.setattr(spares, "write_over", stops)
     write(alice, 5)
     assert [for_writing for _, for_writing in asked] == [True]
 
@@ -298,6 +297,20 @@ def test_a_full_disk_refuses_a_version_that_needs_more_room(tmp_path, alice, fil
     assert "x" * 9000 in file.read_text()
 
 
+def dies(*_, **__):
+    os._exit(7)
+
+
+def half_of(calls):
+    """Return what writes so much of a version over another, in two calls, and dies."""
+
+    def written(descriptor, parts):
+        os.write(descriptor, parts[0] + parts[1][:calls])
+        dies()
+
+    return written
+
+
 def killed(root, moment, prepare=lambda: None):
     """Write as often as it takes to have a spare, in a process of its own, which dies at some moment of one write more."""
     child = os.fork()
@@ -333,30 +346,12 @@ def half_staged(path, data, *, sync):
     os._exit(7)
 
 
-def test_a_link_in_place_of_the_folder_is_not_followed(tmp_path):
-    other = tmp_path / "other"
-    (other / "photos").mkdir(parents=True)
-    (other / f"{'0' * 16}-{'0' * 8}-0").write_text("a name like that of a spare")
-    age(other / f"{'0' * 16}-{'0' * 8}-0", 5000)
-    root = tmp_path / "m"
-    (root / ".tomldiary").mkdir(parents=True)
-    (root / ".tomldiary/spare").symlink_to(other)
-    alice = opened(root)
-    write(alice, 5)
-    assert len(list(other.iterdir())) == 2
-    alice.forget(everything=True)
-    assert len(list(other.iterdir())) == 2
-
-
-def test_a_folder_that_nobody_may_use_is_done_without(tmp_path, monkeypatch):
-    monkeypatch.setattr(settling, "WINDOW", 2)
-    (tmp_path / ".tomldiary").mkdir()
-    (tmp_path / ".tomldiary/spare").write_text("in the way")
-    alice = opened(tmp_path)
-    write(alice, 5)
-    alice.prune_history(keep=1)
-    alice.forget(everything=True)
-    assert texts(alice) == []
+def test_a_link_in_place_of_a_user_s_folder_is_not_followed(tmp_path, alice):
+    other, (spare,) = tmp_path / "other", kept(tmp_path)
+    (tmp_path / "alice").rename(other)
+    (tmp_path / "alice").symlink_to(other)
+    remove(alice)
+    assert (other / spare.name).exists()
 
 
 def test_no_spare_of_another_window_is_written_over(tmp_path, monkeypatch):
@@ -371,30 +366,38 @@ def test_no_spare_of_another_window_is_written_over(tmp_path, monkeypatch):
 
     monkeypatch.setattr(spares.Spares, "fill", fill)
     write(alice, 12)
-    assert filled == [4, 6, 7, 8, 10, 11, 12]
+    assert filled == [3, 4, 6, 7, 8, 10, 11, 12]
 
 
 @pytest.mark.parametrize(
     "moment",
-    [(spares.Spares, "fill"), (exchange, "swap"), (spares.Spares, "keep"), (spares, "write_all")],
-    ids=["before it is written over", "before the exchange", "behind it", "half way"],
+    [
+        (spares.Spares, "fill", dies),
+        (os, "writev", half_of(100)),
+        (os, "pwrite", dies),
+        (exchange, "swap", dies),
+        (spares.Spares, "keep", dies),
+    ],
+    ids=[
+        "before it is written over",
+        "half way",
+        "before it is whole",
+        "before the exchange",
+        "behind it",
+    ],
 )
 @pytest.mark.parametrize("who", ["one at work", "a new one"])
 def test_one_who_is_killed_behind_the_record_has_written(tmp_path, file, moment, who):
     other = opened(tmp_path)
     write(other)
 
-    def dies(*args, **_):
-        if moment[1] == "write_all":
-            os.write(args[0], bytes(args[1])[:100])
-        os._exit(7)
-
-    killed(tmp_path, (*moment, dies))
+    killed(tmp_path, moment)
     finder = other if who == "one at work" else opened(tmp_path)
     finder.upsert_preference("goals", "rest")
     assert texts(finder) == texts(other) == [f"thing {number}" for number in range(4)]
     assert "thing 3" in file.read_text()
-    assert list((tmp_path / "alice").glob(".*")) == []
+    assert all(path.stat().st_mtime_ns == layout.AT_REST for path in kept(tmp_path))
+    assert list((tmp_path / "alice").glob(".staged-*")) == []
     assert [change.type for change in finder.history()] == ["upsert"] * 5
     write(other, 3)
     assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(7)]
@@ -406,9 +409,6 @@ def test_a_save_that_displaced_a_spare_outlives_who_displaced_it(tmp_path, file,
     other = opened(tmp_path)
     write(other)
     real = exchange.swap
-
-    def dies(*_):
-        os._exit(7)
 
     def saved_meanwhile(one, two):
         save_as_editors_do(file)
@@ -426,7 +426,7 @@ def test_a_save_that_displaced_a_spare_outlives_who_displaced_it(tmp_path, file,
     expected = ["thing 0", "my thing", "thing 2", "thing 3"]
     assert texts(finder) == texts(opened(tmp_path)) == expected
     assert [change.type for change in finder.history()] == ["upsert", "hand", *["upsert"] * 4]
-    assert list((tmp_path / "alice").glob(".*")) == []
+    assert list((tmp_path / "alice").glob(".staged-*")) == []
     write(finder, 3)
     assert texts(opened(tmp_path)) == [*expected, *[f"thing {number}" for number in range(4, 7)]]
 
@@ -458,12 +458,8 @@ def test_a_half_written_spare_is_nobody_s_save(tmp_path, then, length):
     """Nothing but its name says what it is: rights change, and times and modes do not survive copies."""
     root = tmp_path / "m"
 
-    def dies(descriptor, data):
-        os.write(descriptor, bytes(data)[:length])
-        os._exit(7)
-
     write(opened(root))
-    killed(root, (spares, "write_all", dies), lambda: None)
+    killed(root, (os, "writev", half_of(length)))
     assert kept(root)
     expected = [f"thing {number}" for number in range(4)]
     if then == "other rights":
@@ -506,7 +502,7 @@ def test_a_document_that_a_person_removed_is_staged_before_its_record(alice, fil
 
 
 def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(alice, file, monkeypatch):
-    real, children = spares.write_all, []
+    real, children = spares.write_over, []
 
     def forking(*args):
         child = os.fork()
@@ -515,7 +511,7 @@ def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(alice, file, m
         children.append(child)
         real(*args)
 
-    monkeypatch.setattr(spares, "write_all", forking)
+    monkeypatch.setattr(spares, "write_over", forking)
     write(alice)
     reader = begin(file.read_text)
     is_waiting = reader.is_alive()
@@ -531,31 +527,36 @@ def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
 
     before = write(alice, 2)
     with monkeypatch.context() as patch:
-        patch.setattr(spares, "write_all", full)
+        patch.setattr(os, "writev", full)
         assert write(alice)[0] not in before
     assert "thing 5" in file.read_text()
     write(alice, 3)
     assert len(texts(alice)) == 9
 
 
-def test_a_spare_that_somebody_has_removed_is_missed_by_nobody(tmp_path, alice, monkeypatch):
-    shutil.rmtree(tmp_path / ".tomldiary/spare")
+@pytest.mark.parametrize("moment", [(spares.Spares, "fill"), (exchange, "swap")])
+def test_a_spare_that_somebody_has_removed_is_missed_by_nobody(
+    tmp_path, alice, monkeypatch, moment
+):
+    def remove(*_):
+        for path in kept(tmp_path):
+            path.unlink()
+
+    remove()
     write(alice, 3)
-    shutil.rmtree(tmp_path / ".tomldiary/spare")
-    alice.upsert_preference("goals", "x" * 9000)  # which asks how much room there is
-    write(alice, 2)
-    real = spares.Spares.fill
+    real = getattr(*moment)
 
     def too_late(*args):
-        shutil.rmtree(tmp_path / ".tomldiary/spare")
+        remove()
         return real(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(spares.Spares, "fill", too_late)
+        patch.setattr(*moment, too_late)
         write(alice, 3)
-    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(11)]
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(9)]
     write(alice, 3)
     assert len(kept(tmp_path)) == 1
+    assert {change.type for change in alice.history()} == {"upsert"}
 
 
 def test_two_who_write_in_turn_lose_nothing(tmp_path):
@@ -614,7 +615,7 @@ def test_a_spare_that_cannot_be_removed_keeps_all_from_being_forgotten(
     real = os.unlink
 
     def refused(path, **options):
-        if "/spare/" in str(path):
+        if "/.spare-" in str(path):
             raise OSError(errno.EACCES, os.strerror(errno.EACCES), path)
         real(path, **options)
 
@@ -640,7 +641,7 @@ def test_spares_go_at_the_end_of_a_process(tmp_path):
         "alice = Diary(sys.argv[1], agent='rules').user('bob')\n"
         "for n in range(4): alice.upsert_preference('likes', f'thing {n}')\n"
         "from pathlib import Path\n"
-        "assert [p for p in Path(sys.argv[1], '.tomldiary/spare').iterdir()]\n"
+        "assert list(Path(sys.argv[1]).glob('bob/.spare-*'))\n"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True)
     assert kept(tmp_path) == []
@@ -654,7 +655,7 @@ def test_a_forked_process_leaves_its_parent_s_spares_and_none_of_its_own(tmp_pat
         "def write(n):\n"
         "    for each in range(n): alice.upsert_preference('likes', f'thing {os.getpid()} {each}')\n"
         "write(4)\n"
-        "def kept(): return list(Path(sys.argv[1], '.tomldiary/spare').iterdir())\n"
+        "def kept(): return list(Path(sys.argv[1]).glob('alice/.spare-*'))\n"
         "before = kept()\n"
         "assert len(before) == 1\n"
         "child = os.fork()\n"
@@ -677,22 +678,19 @@ def test_the_spares_of_one_user_are_nothing_to_another(tmp_path):
         for number in range(3):
             diary.user(user).upsert_preference("likes", f"{user} {number}")
     assert len(kept(tmp_path)) == 2
-    assert not any("alice" in path.name or "bob" in path.name for path in kept(tmp_path))
     diary.user("alice").forget(everything=True)
     assert [b"bob" in path.read_bytes() for path in kept(tmp_path)] == [True]
 
 
-def test_what_killed_processes_left_goes_with_the_first_spare_of_another(tmp_path):
-    folder = tmp_path / ".tomldiary/spare"
-    folder.mkdir(parents=True)
-    old, young, other = (folder / f"{'0' * 16}-{letter * 8}-0" for letter in "abc")
-    for path, seconds in ((old, 4000), (young, 3000), (other.with_suffix(".txt"), 4000)):
-        path.write_text("left, or perhaps somebody still works with it")
-        age(path, seconds)
-    alice = opened(tmp_path)
-    write(alice, 3)
-    assert not old.exists()
-    assert len(kept(tmp_path)) == 3
+def test_what_killed_processes_left_goes_after_an_hour(tmp_path, file, monkeypatch):
+    write(opened(tmp_path))
+    killed(tmp_path, (spares.Spares, "fill", dies))
+    (left,) = kept(tmp_path)
+    texts(opened(tmp_path))
+    assert kept(tmp_path) == [left]
+    monkeypatch.setattr(spares, "_OLD", -1)
+    texts(opened(tmp_path))
+    assert kept(tmp_path) == []
 
 
 def test_only_so_many_documents_have_a_spare(tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from langgraph.store.base import GetOp, PutOp
 
-from power_cuts import Recorder, crash_states, materialise
+from power_cuts import Recorder, crash_states, left_over, materialise
 from processes import close
 from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
@@ -591,7 +591,8 @@ def examine(recorder, disk, monkeypatch, *, is_power_cut=True):
     for state in crash_states(recorder, subsets=3, cuts=range(60, 3000, 120)):
         if "alice" not in state.acknowledged or (state.is_power_cut and not is_power_cut):
             continue
-        key = (state.is_power_cut, frozenset(state.tree.items()), state.acknowledged["alice"])
+        tree = frozenset(state.tree.items())
+        key = (state.is_power_cut, tree, state.resting, state.acknowledged["alice"])
         if key not in different:
             different.add(key)
             problem = examined(state, disk, monkeypatch, states())
@@ -629,7 +630,7 @@ def test_without_a_guard_a_power_cut_would_leave_less(disk, monkeypatch, guard):
 
 def examined(state, disk, monkeypatch, wanted):
     place = Path(tempfile.mkdtemp(dir=disk))
-    materialise(state.tree, place, 1e9)
+    materialise(state.tree, place, 1e9, state.resting)
     monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: state.is_power_cut)
     diary = Diary(place / "m", agent="rules")
     try:
@@ -646,7 +647,7 @@ def examined(state, disk, monkeypatch, wanted):
         after = seen(diary)
         if after != {**found, "a": {**found["a"], "after": 5}}:
             return f"the next ones changed {found} to {after}"
-        left = [path.name for path in (place / "m/alice").glob(".*")]
+        left = left_over(place / "m/alice", state.tree, is_power_cut=state.is_power_cut)
     except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
         return f"{type(error).__name__}: {error}"
     else:

@@ -14,7 +14,7 @@ import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tomldiary.backends.files import file_token, is_plain, is_same
+from tomldiary.backends.files import file_token, is_same
 from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["put_in_place", "swap", "take_back"]
 
 _AT_FDCWD = -100
+_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _RENAME_EXCHANGE = 2
 _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
@@ -32,8 +33,8 @@ _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 class Keep(Protocol):
     """Takes the file that gave way to a new version; see `Spares.keep`."""
 
-    def __call__(self, displaced: str, token: FileToken, *, is_plain: bool) -> None:
-        """Take the file `displaced`, whose place the version `token` has."""
+    def __call__(self, displaced: str, token: FileToken, held: Held) -> None:
+        """Take the file `held`, which is at `displaced` and whose place the version `token` has."""
 
 
 def put_in_place(
@@ -53,6 +54,7 @@ def put_in_place(
         keep: Takes over the version that was replaced; None: it is removed.
 
     Raises:
+        FileNotFoundError: There is no new version any more.
         OSError: Nothing was put in place.
     """
     ours = written or file_token(temp)
@@ -98,7 +100,7 @@ def _exchanged(
         if keep is None or token is None:
             os.unlink(temp)  # noqa: PTH108 - see above
         else:
-            keep(temp, token, is_plain=is_plain(held.status))
+            keep(temp, token, held)
         return token
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)
@@ -138,7 +140,8 @@ def swap(one: str, two: str) -> bool:
     rename = _renameat2()
     if rename is None:
         return False
-    done = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(two), _RENAME_EXCHANGE)
+    names = one.encode(_ENCODING, _ERRORS), two.encode(_ENCODING, _ERRORS)  # as `os.fsencode`
+    done = rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
     if done == 0:
         return True
     import ctypes  # noqa: PLC0415 - see _renameat2

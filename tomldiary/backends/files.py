@@ -28,11 +28,12 @@ _OURS = stat.S_IFREG | _PRIVATE
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 
 FileToken = tuple[int, int, int, int]
+"""What tells one version of a file from the next: when it was written, its size, its inode, and when anything of it was changed."""
 
 
 def token_of(found: os.stat_result) -> FileToken:
     """Return the token for what `stat` found."""
-    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 
 
 def is_plain(found: os.stat_result) -> bool:
@@ -44,11 +45,11 @@ def is_same(one: FileToken | None, two: FileToken | None) -> bool:
     """Tell whether two tokens are of one version, which may have been renamed: that only changes the change time."""
     if one is None or two is None:
         return one is two
-    return one[3] == two[3] and one[0] == two[0] and one[2] == two[2]
+    return one[:3] == two[:3]
 
 
 def file_token(path: str | Path) -> FileToken | None:
-    """Return what tells one version of a file from the next: times, size and inode; None if absent."""
+    """Return the token of what is there now; None if nothing is."""
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -58,7 +59,7 @@ def file_token(path: str | Path) -> FileToken | None:
             f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
         ) from error
     # As `token_of`, which would be one more call for each of very many looks.
-    return (found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino)
+    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 
 
 def folder_time(path: str) -> int:
@@ -107,7 +108,7 @@ def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
         os.close(descriptor)
 
 
-def write_all(descriptor: int, data: bytes) -> None:
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
     """Write all of `data`; a short write is continued, never taken for a whole one."""
     done = os.write(descriptor, data)
     while done < len(data):

@@ -22,15 +22,22 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "AT_REST",
+    "DISPLACED",
     "JOB_NAME",
     "JOB_PREFIX",
     "OWNER_NAME",
+    "SPARE",
     "STAGED",
+    "UNFINISHED",
     "check_parent",
     "checked_kind",
     "is_as_staged",
+    "is_spare",
     "kinds_in",
     "make_parent",
+    "spare_name",
+    "spare_window",
     "staged_for",
     "staged_in",
     "staged_name",
@@ -40,6 +47,14 @@ __all__ = [
 
 STAGED = ".staged-"
 """What the name of a file that is being written begins with."""
+SPARE = ".spare-"
+"""What the name of a file begins with that a new version is written over."""
+UNFINISHED = b"\0"
+"""What such a file begins with while that happens: no document does."""
+AT_REST = 946_684_800_000_000_000
+"""When such a file was last changed (nanoseconds), as it says while nothing happens to it: the year 2000."""
+DISPLACED = "displace"
+"""Stands for a fingerprint in the name of a staged file that is a save: no text has it."""
 JOB_PREFIX = ".forgetting"
 """What the names of all files begin with that belong to something being forgotten."""
 JOB_NAME = f"{JOB_PREFIX}.toml"
@@ -50,7 +65,8 @@ _SUFFIX = ".toml"
 _MARK = 8  # digits of a fingerprint that a staged file's name shows
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
-_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
+_STAGED = re.compile(re.escape(STAGED) + rf"\d+-(\d+)\.([0-9a-f]{{8}}|{DISPLACED})\.(\d+)-")
+_SPARE = re.compile(re.escape(SPARE) + r"[0-9a-f]{8}-(\d+)\.\d+-.*\.tmp")
 _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
 
@@ -83,9 +99,35 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
         number: Makes the name this process's only one.
         fingerprint: The content's, if it is known.
     """
-    name = kind.replace("%", "%25").replace("/", "%2f")
     mark = (fingerprint or Pieces.of(data).fingerprint)[:_MARK]
-    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{name}.tmp"
+    return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
+
+
+def spare_name(kind: str, window: int, process: str, number: int) -> str:
+    """Return the name of a file that versions of a document are written over.
+
+    Args:
+        kind: The document's name.
+        window: In which that happens.
+        process: The one whose it is, in eight hexadecimal digits.
+        number: Makes the name the process's only one.
+    """
+    return f"{SPARE}{process}-{window}.{number}-{_escaped(kind)}.tmp"
+
+
+def is_spare(name: str) -> bool:
+    """Tell whether a file's name is that of a spare."""
+    return name.startswith(SPARE) and _SPARE.fullmatch(name) is not None
+
+
+def spare_window(name: str) -> int:
+    """Return the window that a spare is used in."""
+    found = _SPARE.fullmatch(name)
+    return int(found[1]) if found is not None else -1
+
+
+def _escaped(kind: str) -> str:
+    return kind.replace("%", "%25").replace("/", "%2f")
 
 
 def staged_in(names: Iterable[str]) -> list[str]:

@@ -2,13 +2,13 @@
 
     memories/
       alice/
-        preferences.toml  conversations.toml
+        preferences.toml  conversations.toml  .spare-….tmp
         history/2026-11-001.toml
       .tomldiary/locks/
 
 A commit stages every changed document in a temporary file, appends to history (the commit point), and
-puts the temporary files in their places. Only history is waited for, see `settling`, and a document with a spare is staged
-behind it, see `spares`.
+puts the temporary files in their places. Only history is waited for, see `settling`, and a document with a spare is written
+over that behind it, see `spares`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
         super().__init__(Path(chosen), sync=durability == "full")
-        self._spares = Spares(self.base_path / SYSTEM / "spare")
+        self._spares = Spares()
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """Where journals are, also those of writers with another durability."""
@@ -211,7 +211,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 records,
                 sync=self._sync,
                 known=synced.segment,
-                size=tail.token[2] if tail is not None else 0,
+                size=tail.token[1] if tail is not None else 0,
             )
         except OSError as error:
             staging.drop()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, cast
 
 from tomldiary.backends.displaced import take_in
 from tomldiary.backends.epochs import Epochs
-from tomldiary.backends.layout import JOB_PREFIX, staged_in, staged_name
+from tomldiary.backends.layout import DISPLACED, JOB_PREFIX, staged_in, staged_name, target_of
 from tomldiary.backends.names import DurableNames
 from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.recovery import (
@@ -18,10 +18,12 @@ from tomldiary.backends.recovery import (
     is_older_than_the_system,
     may_be_behind,
     roll_forward,
+    set_aside,
     stored_together,
     window_records,
 )
 from tomldiary.backends.segments import read_records
+from tomldiary.backends.spares import left_behind
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, UserFolders
 from tomldiary.errors import BackendError, LockTimeout
@@ -124,7 +126,7 @@ class OpenedUsers(UserFolders):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        staged = staged_in(names)
+        staged = [*staged_in(names), *left_behind(str(folder), names)]
         segment, text = self._tail(user)
         is_behind = may_be_behind(folder, text, segment)
         if not staged and not is_behind and user in self._recovered:
@@ -139,7 +141,11 @@ class OpenedUsers(UserFolders):
                 records = stored_together(folder, records)
                 staged_as = partial(self._temp_name, str(folder))
                 roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
-                staged = staged_in(os.listdir(folder))  # noqa: PTH208 - see above
+                names = os.listdir(folder)  # noqa: PTH208 - see above
+                staged = [
+                    *staged_in(names),
+                    *left_behind(str(folder), names, are_all_dead=was_cut),
+                ]
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         displaced = [
@@ -149,10 +155,17 @@ class OpenedUsers(UserFolders):
         for name in staged:
             if name not in displaced:
                 (folder / name).unlink(missing_ok=True)
+        displaced = [self._set_aside(folder, name, newest) for name in displaced]
         take_in(folder, displaced, partial(self._stored, user))
         self._recovered.add(user)
         if not displaced:  # a document that is broken stays behind, and was looked at
             self._swept[user] = tenure
+
+    def _set_aside(self, folder: Path, name: str, seq: int) -> str:
+        kind = target_of(name).removesuffix(".toml")
+        return set_aside(
+            f"{folder}/{name}", self._temp_name(str(folder), kind, b"", seq, DISPLACED)
+        )
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""

@@ -19,10 +19,19 @@ from tomldiary.backends.base import digest
 from tomldiary.backends.displaced import history_of
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import file_token, read_file, sync_folder, write_new
-from tomldiary.backends.layout import is_as_staged, make_parent, staged_for, target_of
+from tomldiary.backends.layout import (
+    AT_REST,
+    UNFINISHED,
+    is_as_staged,
+    is_spare,
+    make_parent,
+    spare_window,
+    staged_for,
+    target_of,
+)
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import read_records
-from tomldiary.backends.settling import window
+from tomldiary.backends.settling import window, window_of
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, parse_record, redo, result_kinds
 from tomldiary.logging import get_logger
@@ -40,6 +49,7 @@ __all__ = [
     "is_older_than_the_system",
     "may_be_behind",
     "roll_forward",
+    "set_aside",
     "stored_together",
     "window_records",
 ]
@@ -73,7 +83,7 @@ def may_be_behind(folder: Path, text: str | None, segment: str | None) -> bool:
         return False
     found = [file_token(folder / f"{kind}.toml") for kind in result_kinds(text)]
     # What was put in its place behind a record was changed behind it, if only its name.
-    return any(token is not None and token[1] <= written[0] for token in found)
+    return any(token is not None and token[3] <= written[0] for token in found)
 
 
 def window_records(folder: Path) -> list[Record]:
@@ -123,7 +133,9 @@ def roll_forward(
         OSError, BackendError: It did not happen now either.
     """
     last = records[0].seq if records else 0
-    awaited = {target_of(name) for name in staged if staged_for(name) <= last}
+    awaited = {
+        target_of(name) for name in staged if not is_spare(name) and staged_for(name) <= last
+    }
     for kind in dict.fromkeys(kind for record in records for kind in record.results):
         steps = [record for record in records if kind in record.results]
         target = folder / f"{kind}.toml"
@@ -255,12 +267,31 @@ def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> 
     if is_being_saved(str(path)) or not path.is_file() or path.is_symlink():
         return False
     found = read_file(path)
-    if found is None or is_as_staged(name, found[0], newest):
+    if found is None:
+        return True
+    if is_spare(name):
+        is_nobodys = found[1][0] == AT_REST or found[0].startswith(UNFINISHED)
+        # One of another window was not exchanged in this one.
+        if is_nobodys or spare_window(name) != window_of(newest):
+            return True
+    elif is_as_staged(name, found[0], newest):
         return True
     # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
     now = digest(found[0].decode("utf-8", "replace"))
     return now in _logged(folder) or (may_be_torn and _is_torn_of_ours(folder, kind, found[0]))
+
+
+def set_aside(path: str, staged: str) -> str:
+    """Give a save that was displaced the path `staged` if it has that of a spare; return the name that it has then."""
+    folder, _, name = path.rpartition("/")
+    if is_spare(name):
+        try:
+            os.rename(path, staged)  # noqa: PTH104 - paths are strings here
+        except OSError:
+            return name
+        name = staged[len(folder) + 1 :]
+    return name
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:

@@ -83,6 +83,14 @@ class Held:
             and fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
         )
 
+    def set_time(self, time: int) -> None:
+        """Have the file last changed at this time (nanoseconds).
+
+        Raises:
+            OSError: It was not.
+        """
+        os.utime(self._descriptor, ns=(time, time))
+
     def let_go(self) -> None:
         """Let everybody have the file."""
         if self._is_leased:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import write_new
-from tomldiary.backends.layout import make_parent
+from tomldiary.backends.layout import DISPLACED, make_parent
+from tomldiary.backends.recovery import set_aside
 from tomldiary.backends.settling import window_of
 
 if TYPE_CHECKING:
@@ -48,9 +49,10 @@ class Staging:
         self._staged_as = staged_as
         self._paths = {kind: self._path(kind, seq) for kind in commit.contents}
         self._written: dict[str, FileToken] = {}
+        self._tokens: dict[str, FileToken] = {}
 
-    def _path(self, kind: str, seq: int) -> str:
-        mark = self._commit.fingerprints.get(kind, "")
+    def _path(self, kind: str, seq: int, mark: str = "") -> str:
+        mark = mark or self._commit.fingerprints.get(kind, "")
         return self._staged_as(kind, self._commit.contents[kind], seq, mark)
 
     def stage(self, *, sync: bool) -> None:
@@ -85,37 +87,53 @@ class Staging:
         Raises:
             OSError: Some are not there.
         """
-        tokens: dict[str, FileToken] = {}
-        for kind, path in self._paths.items():
-            expected = self._commit.expected.get(kind)
-            written = self._written.get(kind) or self._written_late(kind, path)
-            keep = None
-            if self._spares is not None and expected is not None:
-                window = window_of(self._seq)
-                keep = partial(self._spares.keep, self._folder, kind, window, expected)
-            token = put_in_place(path, f"{self._folder}/{kind}.toml", expected, written, keep)
+        for kind in self._paths:
+            written = self._written.get(kind) or self._written_late(kind)
+            try:
+                token = self._put(kind, written)
+            except FileNotFoundError:  # somebody has removed what was to be put there
+                token = self._put(kind, self._written_new(kind))
             if token is not None:
-                tokens[kind] = token
-        return tokens
+                self._tokens[kind] = token
+                if self._spares is not None and self._commit.expected.get(kind) is None:
+                    self._spares.note(self._folder, kind, window_of(self._seq), token)
+        return self._tokens
 
-    def _written_late(self, kind: str, path: str) -> FileToken:
+    def _put(self, kind: str, written: FileToken) -> FileToken | None:
+        expected = self._commit.expected.get(kind)
+        keep = None
+        if self._spares is not None and expected is not None:
+            window = window_of(self._seq)
+            keep = partial(self._spares.keep, self._folder, kind, window, expected)
+        return put_in_place(
+            self._paths[kind], f"{self._folder}/{kind}.toml", expected, written, keep
+        )
+
+    def _written_late(self, kind: str) -> FileToken:
         """Stage a document whose record is in history already."""
-        data = self._commit.contents[kind]
         if self._spares is not None:
             try:
-                return self._spares.fill(self._folder, kind, data, path)
+                self._paths[kind], token = self._spares.fill(
+                    self._folder, kind, self._commit.contents[kind]
+                )
             except OSError:
                 pass  # somebody has it open, or has removed it
+            else:
+                return token
+        return self._written_new(kind)
+
+    def _written_new(self, kind: str) -> FileToken:
         # Until it is whole it must not look like something that an exchange has displaced.
-        unfinished = self._path(kind, self._seq + 1)
-        token = write_new(unfinished, data, sync=False)
+        unfinished, path = self._path(kind, self._seq + 1), self._path(kind, self._seq)
+        token = write_new(unfinished, self._commit.contents[kind], sync=False)
         os.rename(unfinished, path)  # noqa: PTH104 - paths are strings here
+        self._paths[kind] = path
         return token
 
     def displaced(self) -> list[str]:
         """Return the names under which saves stand that came in between."""
         return [
-            os.path.basename(path)  # noqa: PTH119 - paths are strings here
-            for path in self._paths.values()
-            if os.path.lexists(path)
+            set_aside(path, self._path(kind, self._seq, DISPLACED))
+            for kind, path in self._paths.items()
+            if kind not in self._tokens and os.path.lexists(path)
         ]

@@ -138,7 +138,7 @@ class Ledger:
         if self._descriptor is None or self.path is None:
             return
         token = file_token(self.path)
-        if token is None or token[-1] != os.fstat(self._descriptor).st_ino:
+        if token is None or token[2] != os.fstat(self._descriptor).st_ino:
             raise Conflict(
                 f"{self.path}: the user was forgotten while a chat log was read; the rest was not applied."
             )
@@ -251,7 +251,7 @@ def _open_locked(path: Path, timeout: float) -> int:
         try:
             _lock(descriptor, deadline)
             token = file_token(path)
-            if token is not None and token[-1] == os.fstat(descriptor).st_ino:
+            if token is not None and token[2] == os.fstat(descriptor).st_ino:
                 return descriptor
         except TimeoutError:
             os.close(descriptor)

@@ -89,8 +89,8 @@ class ItemPuts:
             self._write_of(user, changes, session)
 
     def _write_of(self, user: str, puts: Sequence[Put], session: str) -> None:
-        work = self._work(puts, session)
-        self.diary.engine.write(user, work.change, work.source)
+        source = Source("put", session, actor="store")
+        self.diary.engine.write(user, lambda tx: self._apply(tx, puts, session), source)
 
     def _work(self, puts: Sequence[Put], session: str) -> Work:
         def change(tx: Transaction) -> None:
