@@ -169,6 +169,15 @@ def test_what_a_person_saved_and_another_process_took_in_is_never_written_over(
     os.close(held)
 
 
+def test_a_spare_goes_when_a_person_has_saved(tmp_path, alice, file):
+    file.write_text(file.read_text().replace("thing 1", "my thing"))
+    age(file)
+    write(alice)
+    assert kept(tmp_path) == []
+    write(alice, 2)
+    assert len(kept(tmp_path)) == 1
+
+
 @pytest.mark.parametrize("moment", ["before", "during the sync"])
 def test_a_spare_that_somebody_has_written_to_is_not_written_over(
     tmp_path, alice, monkeypatch, moment
@@ -491,6 +500,12 @@ def test_a_reader_puts_right_what_a_killed_writer_left(tmp_path, file):
     assert "thing 3" not in file.read_text()
     assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
     assert "thing 3" in file.read_text()
+
+
+def test_the_first_version_of_a_document_is_its_second_s_spare(tmp_path):
+    alice = opened(tmp_path)
+    inodes = write(alice, 6)
+    assert inodes[:2] * 3 == inodes
 
 
 def test_a_document_that_a_person_removed_is_staged_before_its_record(alice, file, monkeypatch):

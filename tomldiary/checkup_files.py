@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tomldiary.backends.layout import JOB_NAME
+from tomldiary.backends.layout import AT_REST, JOB_NAME, is_spare
 from tomldiary.findings import Finding
 
 if TYPE_CHECKING:
@@ -96,8 +96,7 @@ def check_files(top: Path) -> Iterator[Finding]:
         if os.name == "posix" and status.st_mode & 0o077:
             (open_folders if is_folder else open_files).append(path)
         name = os.path.basename(path)  # noqa: PTH119 - paths are strings here
-        staged = _STAGED.fullmatch(name)
-        if staged is not None and _is_left_over(int(staged.group(1)), status):
+        if _is_left_over(name, status):
             yield Finding(
                 "warning",
                 path,
@@ -133,9 +132,15 @@ def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
             continue  # gone meanwhile, or told as unreadable already
 
 
-def _is_left_over(pid: int, status: os.stat_result) -> bool:
-    if time.time() - status.st_mtime > _STAGED_SECONDS:
-        return True
+def _is_left_over(name: str, status: os.stat_result) -> bool:
+    """Tell whether a file was staged, or was changing places, when a process was killed."""
+    is_old = time.time() - status.st_mtime > _STAGED_SECONDS
+    if is_spare(name):
+        return is_old and status.st_mtime_ns != AT_REST
+    staged = _STAGED.fullmatch(name)
+    if staged is None or is_old:
+        return staged is not None
+    pid = int(staged.group(1))
     if os.name != "posix":
         return False
     try:

@@ -270,10 +270,11 @@ def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> 
     if found is None:
         return True
     if is_spare(name):
-        is_nobodys = found[1][0] == AT_REST or found[0].startswith(UNFINISHED)
-        # One of another window was not exchanged in this one.
-        if is_nobodys or spare_window(name) != window_of(newest):
+        data, token = found
+        if token[0] == AT_REST or not data or data.startswith(UNFINISHED):
             return True
+        if spare_window(name) != window_of(newest):
+            return True  # it was not exchanged in this one
     elif is_as_staged(name, found[0], newest):
         return True
     # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.

@@ -187,6 +187,8 @@ class Spares:
             spare = self._put_to_rest(displaced, path, held)
         if spare is None:
             os.unlink(displaced)  # noqa: PTH108 - paths are strings here
+            if path and path != displaced:
+                _remove(path)
         self._remember((folder, kind), _Turn(token, path, spare, window))
 
     def _put_to_rest(self, displaced: str, path: str, held: Held) -> FileToken | None:
