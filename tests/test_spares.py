@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,13 @@ def test_a_shorter_version_leaves_nothing_of_a_longer_one(tmp_path, alice, file)
     assert "thing 2" not in file.read_text()
     assert len(file.read_text()) < 1000
     assert texts(opened(tmp_path)) == ["thing 0", "thing 1"]
+
+
+def test_the_spare_of_a_document_that_a_person_removed_goes(tmp_path, alice, file):
+    file.unlink()
+    age(file.parent)
+    write(alice)
+    assert kept(tmp_path) == []
 
 
 def test_who_reads_a_memory_sees_nothing_of_it(tmp_path, alice):
@@ -459,6 +467,124 @@ def test_a_save_that_displaced_a_spare_is_taken_in_at_once(alice, file, monkeypa
     assert "my thing" in file.read_text()
     assert "thing 3" in file.read_text()
     assert [change.type for change in alice.history()][:2] == ["hand", "upsert"]
+
+
+def test_a_spare_that_is_being_exchanged_makes_room_for_no_other(tmp_path, alice, monkeypatch):
+    """What it gives way to may be a save."""
+    monkeypatch.setattr(spares, "_MOST", 1)
+    real = exchange.swap
+
+    def meanwhile(one, two):
+        monkeypatch.setattr(exchange, "swap", real)
+        for number in range(3):
+            alice.diary.user("bob").upsert_preference("likes", f"thing {number}")
+        assert Path(one).exists()
+        return real(one, two)
+
+    monkeypatch.setattr(exchange, "swap", meanwhile)
+    write(alice)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
+
+
+@pytest.mark.parametrize("is_reader", [True, False])
+def test_a_spare_that_was_not_used_goes_at_the_end_of_a_diary(
+    tmp_path, file, monkeypatch, is_reader
+):
+    alice = opened(tmp_path)
+    write(alice, 3)
+    real = exchange.Held
+
+    def saved_meanwhile(path):
+        monkeypatch.setattr(exchange, "Held", real)
+        save_as_editors_do(file)
+        return real(path)
+
+    (spare,) = kept(tmp_path)
+    monkeypatch.setattr(exchange, "Held", saved_meanwhile)
+    with spare.open("rb") if is_reader else nullcontext():
+        write(alice)
+    assert "my thing" in file.read_text()
+    assert len(kept(tmp_path)) == is_reader
+    del alice
+    gc.collect()
+    assert kept(tmp_path) == []
+
+
+def test_a_save_that_displaced_a_spare_and_cannot_be_set_aside_is_taken_in_all_the_same(
+    alice, file, monkeypatch
+):
+    real, rename = exchange.swap, os.rename
+
+    def saved_meanwhile(one, two):
+        monkeypatch.setattr(exchange, "swap", real)
+        save_as_editors_do(file)
+        return real(one, two)
+
+    def refused(one, two):
+        if ".spare-" in str(one):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES), one)
+        rename(one, two)
+
+    monkeypatch.setattr(exchange, "swap", saved_meanwhile)
+    monkeypatch.setattr(os, "rename", refused)
+    write(alice)
+    assert "my thing" in file.read_text()
+
+
+def test_a_displaced_save_that_nobody_can_take_in_yet_outlives_the_window(
+    tmp_path, file, monkeypatch
+):
+    monkeypatch.setattr(settling, "WINDOW", 5)
+    write(opened(tmp_path))
+    real = exchange.swap
+
+    def saved_meanwhile(one, two):
+        save_as_editors_do(file)
+        real(one, two)
+        dies()
+
+    killed(tmp_path, (exchange, "swap", saved_meanwhile))
+    (displaced,) = kept(tmp_path)
+    whole = file.read_text()
+    saving = os.open(displaced, os.O_WRONLY)
+    file.write_text("broken = ")
+    age(file)
+    finder = opened(tmp_path)
+    for number in range(6):
+        finder.upsert_preference("goals", f"goal {number}")
+    os.close(saving)
+    file.write_text(whole)
+    age(file)
+    finder.upsert_preference("goals", "rest")
+    assert "my thing" in texts(finder)
+
+
+def test_nothing_but_a_document_on_its_way_brings_a_removed_one_back(tmp_path, file):
+    """What is a spare at rest is not known for one in a copy that kept no times."""
+    alice = opened(tmp_path)
+    write(alice, 3)
+    (spare,) = kept(tmp_path)
+    file.unlink()
+    age(file.parent)
+    other = opened(tmp_path)
+    other.upsert_preference("likes", "anew")
+    assert kept(tmp_path) == [spare]
+    spare.touch()
+    file.unlink()
+    age(file.parent)
+    assert texts(opened(tmp_path)) == []
+    assert not file.exists()
+
+
+def test_a_spare_at_rest_is_nobody_s_save_whatever_it_holds(tmp_path, monkeypatch):
+    write(opened(tmp_path))
+    killed(tmp_path, (spares.Spares, "fill", dies))
+    (spare,) = kept(tmp_path)
+    spare.write_text(spare.read_text().replace("thing 1", "half a"))
+    os.utime(spare, ns=(layout.AT_REST, layout.AT_REST))
+    monkeypatch.setattr(spares, "_OLD", -1)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(4)]
+    assert kept(tmp_path) == []
 
 
 @pytest.mark.parametrize("length", [100, 10_000])

@@ -95,7 +95,7 @@ class Spares:
             length: How many bytes the version has.
         """
         turn = self._turns.get((folder, kind))
-        if turn is None or turn.spare is None or turn.window != window or not length:
+        if turn is None or turn.spare is None or turn.window != window:
             return False
         if not is_same(turn.standing, expected):
             return False  # it may be of a document that somebody has removed
