@@ -344,6 +344,28 @@ def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
     assert different > 8 * number
 
 
+def test_a_power_cut_brings_back_no_spare_whose_history_was_dropped(disk, monkeypatch):
+    """Nothing would tell it from a save."""
+    recorder = Recorder(disk / "recorded")
+    recorder.top.mkdir()
+    with recorder.watching(monkeypatch):
+        alice = Diary(recorder.top, agent="rules").user(ALICE)
+        for number in range(4):
+            alice.upsert_preference("likes", f"thing {number}")
+        (recorder.top / ALICE / "preferences.toml").unlink()
+        recorder.mark(ALICE, 0)
+        alice.prune_history(keep=1)
+        recorder.mark(ALICE, 1)
+    before, behind = (
+        [state.tree for state in crash_states(recorder) if state.acknowledged.get(ALICE) == done]
+        for done in (0, 1)
+    )
+    assert any(".spare-" in path for tree in before for path in tree)
+    assert behind
+    assert not any(".spare-" in path for tree in behind for path in tree)
+    close(alice.diary)
+
+
 @pytest.mark.torture
 @WINDOWS
 def test_5000_different_states_after_power_cuts(disk, monkeypatch, request, window):

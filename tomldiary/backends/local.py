@@ -261,13 +261,13 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         from tomldiary.backends.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
         self._swept.pop(user, None)  # until it is done, and whatever it leaves
-        self._drop_spares(user, sync=True)
+        self._drop_spares(user)
         return forget(self, user, selection)
 
-    def _drop_spares(self, user: str, *, sync: bool = False) -> None:
+    def _drop_spares(self, user: str) -> None:
         folder = str(self.folder(user))
         try:
-            self._spares.drop(folder, sync=sync)
+            self._spares.drop(folder)
         except OSError as error:
             raise BackendError(
                 f"{error.filename or folder}: cannot be removed ({error.strerror}). Nothing was changed."
@@ -306,7 +306,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""
         folder = self.folder(user)
-        self._drop_spares(user, sync=True)
+        self._drop_spares(user)
         try:
             if kind is not None:
                 path = self._file(user, kind)

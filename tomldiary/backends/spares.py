@@ -202,8 +202,8 @@ class Spares:
             return None
         return (AT_REST, *held.token[1:])
 
-    def drop(self, folder: str, *, sync: bool = False) -> None:
-        """Remove all spares of a user, also those of other processes; `sync` has the disk know it.
+    def drop(self, folder: str) -> None:
+        """Remove all spares of a user for good, also those of other processes.
 
         Raises:
             OSError: There still are some.
@@ -219,8 +219,7 @@ class Spares:
                 if is_spare(entry.name):
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path)  # noqa: PTH108 - paths are strings here
-            if sync:  # also what was removed before
-                sync_folder(folder)
+            sync_folder(folder)  # also what was removed before
 
     def _new_path(self, folder: str, kind: str, window: int) -> str:
         return f"{folder}/{spare_name(kind, window, self._name, next(self._numbers))}"
