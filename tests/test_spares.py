@@ -367,7 +367,7 @@ def test_a_link_in_place_of_a_user_s_folder_is_not_followed(tmp_path, alice):
     other, (spare,) = tmp_path / "other", kept(tmp_path)
     (tmp_path / "alice").rename(other)
     (tmp_path / "alice").symlink_to(other)
-    remove(alice)
+    remove(opened(tmp_path))
     assert (other / spare.name).exists()
 
 
@@ -488,11 +488,7 @@ def test_a_spare_that_is_being_exchanged_makes_room_for_no_other(tmp_path, alice
 
 
 @pytest.mark.parametrize("is_reader", [True, False])
-def test_a_spare_that_was_not_used_goes_at_the_end_of_a_diary(
-    tmp_path, file, monkeypatch, is_reader
-):
-    alice = opened(tmp_path)
-    write(alice, 3)
+def test_a_spare_goes_when_a_save_comes_first(tmp_path, alice, file, monkeypatch, is_reader):
     real = exchange.Held
 
     def saved_meanwhile(path):
@@ -505,10 +501,86 @@ def test_a_spare_that_was_not_used_goes_at_the_end_of_a_diary(
     with spare.open("rb") if is_reader else nullcontext():
         write(alice)
     assert "my thing" in file.read_text()
-    assert len(kept(tmp_path)) == is_reader
-    del alice
-    gc.collect()
     assert kept(tmp_path) == []
+
+
+def test_no_spare_is_used_for_a_document_that_a_person_has_saved(alice, file, monkeypatch):
+    save_as_editors_do(file)
+    age(file)
+    monkeypatch.setattr(spares.Spares, "fill", stops)
+    write(alice)
+    assert "my thing" in file.read_text()
+
+
+def test_what_somebody_wrote_to_a_spare_is_left_for_whoever_comes_next(tmp_path, alice, file):
+    (spare,) = kept(tmp_path)
+    spare.write_text(file.read_text().replace("thing 1", "my thing"))
+    write(alice, 3)
+    assert "my thing" in texts(opened(tmp_path))
+    assert not spare.exists()
+
+
+def make_folder(path):
+    (path / "photos").mkdir(parents=True)
+
+
+@pytest.mark.parametrize("name", [".spare-00000000-0.0-{}.tmp", ".staged-999-1.00000000.0-{}.tmp"])
+@pytest.mark.parametrize("make", [make_folder, os.mkfifo, "a link", "a text"])
+def test_what_is_nothing_of_ours_is_left_alone_under_any_name(tmp_path, alice, name, make):
+    kind = "preferences"
+    if make == "a text":
+        kind, make = "..%2fbob%2fpreferences", Path.touch
+    elif make == "a link":
+        if "spare" not in name:
+            pytest.skip("may be what somebody has put in a document's place")
+        make = lambda path: path.symlink_to("/etc/passwd")  # noqa: E731 - as the others
+    path = tmp_path / "alice" / name.format(kind)
+    make(path)
+    other = opened(tmp_path)
+    assert texts(other) == ["thing 0", "thing 1", "thing 2"]
+    write(other)
+    write(alice)
+    assert os.path.lexists(path)
+    if path.is_dir():
+        os.utime(path, ns=(layout.AT_REST, layout.AT_REST))
+        other.forget(session_id="s1")
+        assert path.is_dir()
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(5)]
+
+
+def test_a_pipe_in_place_of_a_spare_costs_that_one_only(tmp_path, alice):
+    (spare,) = kept(tmp_path)
+    spare.unlink()
+    os.mkfifo(spare)
+    write(alice, 4)
+    spare.unlink()
+    assert len(kept(tmp_path)) == 1
+
+
+def test_a_user_s_folder_that_is_a_link_has_no_spares(tmp_path, alice):
+    (tmp_path / "alice").rename(tmp_path / "other")
+    (tmp_path / "alice").symlink_to(tmp_path / "other")
+    write(alice, 5)
+    for user in (alice, opened(tmp_path)):
+        write(user, 4)
+        user.prune_history(keep=1)
+        assert kept(tmp_path) == []
+
+
+@pytest.mark.parametrize("text", [b"\0t\0e\0a", b"broken = "])
+def test_a_displaced_save_that_is_no_text_goes_back_to_its_place(tmp_path, file, text):
+    write(opened(tmp_path))
+    real = exchange.swap
+
+    def saved_meanwhile(one, two):
+        (file.parent / "beside~").write_bytes(text)
+        (file.parent / "beside~").replace(file)
+        real(one, two)
+        dies()
+
+    killed(tmp_path, (exchange, "swap", saved_meanwhile))
+    opened(tmp_path).preferences()
+    assert file.read_bytes() == text
 
 
 def test_a_save_that_displaced_a_spare_and_cannot_be_set_aside_is_taken_in_all_the_same(
@@ -668,9 +740,12 @@ def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = write(alice, 2)
+    held = [os.open(path, os.O_PATH) for path in (file, *kept(file.parent.parent))]
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", full)
         assert write(alice)[0] not in before
+    for descriptor in held:
+        os.close(descriptor)
     assert "thing 5" in file.read_text()
     write(alice, 3)
     assert len(texts(alice)) == 9

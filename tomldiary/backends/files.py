@@ -26,6 +26,7 @@ _NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _PRIVATE = 0o600
 _OURS = stat.S_IFREG | _PRIVATE
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
+_READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # waits for no pipe
 
 FileToken = tuple[int, int, int, int]
 """What tells one version of a file from the next: when it was written, its size, its inode, and when anything of it was changed."""
@@ -79,7 +80,7 @@ def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
         BackendError: Not readable, or not a regular file (links are not followed).
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _CLOEXEC)
+        descriptor = os.open(path, _READ)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:

@@ -49,10 +49,10 @@ STAGED = ".staged-"
 """What the name of a file that is being written begins with."""
 SPARE = ".spare-"
 """What the name of a file begins with that a new version is written over."""
-UNFINISHED = b"\0"
-"""What such a file begins with while that happens: no document does."""
-AT_REST = 946_684_800_000_000_000
-"""When such a file was last changed (nanoseconds), as it says while nothing happens to it: the year 2000."""
+UNFINISHED = b"\0\0\0\0"
+"""What such a file begins with while that happens: no text does."""
+AT_REST = 946_700_617_000_000_000
+"""When such a file was last changed (nanoseconds), as it says while nothing happens to it: some second of the year 2000."""
 DISPLACED = "displace"
 """Stands for a fingerprint in the name of a staged file that is a save: no text has it."""
 JOB_PREFIX = ".forgetting"
@@ -116,8 +116,8 @@ def spare_name(kind: str, window: int, process: str, number: int) -> str:
 
 
 def is_spare(name: str) -> bool:
-    """Tell whether a file's name is that of a spare."""
-    return name.startswith(SPARE) and _SPARE.fullmatch(name) is not None
+    """Tell whether a file's name is that of a document's spare."""
+    return name.startswith(SPARE) and _SPARE.fullmatch(name) is not None and _is_for_document(name)
 
 
 def spare_window(name: str) -> int:
@@ -132,7 +132,8 @@ def _escaped(kind: str) -> str:
 
 def staged_in(names: Iterable[str]) -> list[str]:
     """Return the names of staged files among these, in the order of the transactions they belong to."""
-    return sorted((name for name in names if name.startswith(STAGED)), key=_order)
+    staged = [name for name in names if name.startswith(STAGED) and _is_for_document(name)]
+    return sorted(staged, key=_order)
 
 
 def staged_for(name: str) -> int:
@@ -163,6 +164,14 @@ def target_of(staged: str) -> str:
     """Return the file a staged one is for, relative to the folder."""
     name = staged.removesuffix(".tmp").split("-", 3)[-1]
     return f"{name.replace('%2f', '/').replace('%25', '%')}{_SUFFIX}"
+
+
+def _is_for_document(staged: str) -> bool:
+    try:
+        checked_kind(target_of(staged).removesuffix(_SUFFIX))
+    except IdentifierError:
+        return False  # somebody else's
+    return True
 
 
 def _can_be_kind(name: str) -> bool:

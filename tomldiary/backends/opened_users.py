@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, cast
 
 from tomldiary.backends.displaced import take_in
 from tomldiary.backends.epochs import Epochs
-from tomldiary.backends.layout import DISPLACED, JOB_PREFIX, staged_in, staged_name, target_of
+from tomldiary.backends.layout import DISPLACED, JOB_PREFIX, staged_name, target_of
 from tomldiary.backends.names import DurableNames
 from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.recovery import (
+    half_done,
     is_left_over,
     is_older_than_the_system,
     may_be_behind,
@@ -23,7 +24,6 @@ from tomldiary.backends.recovery import (
     window_records,
 )
 from tomldiary.backends.segments import read_records
-from tomldiary.backends.spares import left_behind
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, UserFolders
 from tomldiary.errors import BackendError, LockTimeout
@@ -126,7 +126,7 @@ class OpenedUsers(UserFolders):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        staged = [*staged_in(names), *left_behind(str(folder), names)]
+        staged = half_done(folder, names)
         segment, text = self._tail(user)
         is_behind = may_be_behind(folder, text, segment)
         if not staged and not is_behind and user in self._recovered:
@@ -142,10 +142,7 @@ class OpenedUsers(UserFolders):
                 staged_as = partial(self._temp_name, str(folder))
                 roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
                 names = os.listdir(folder)  # noqa: PTH208 - see above
-                staged = [
-                    *staged_in(names),
-                    *left_behind(str(folder), names, are_all_dead=was_cut),
-                ]
+                staged = half_done(folder, names, are_all_dead=was_cut)
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         displaced = [

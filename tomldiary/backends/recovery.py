@@ -27,11 +27,13 @@ from tomldiary.backends.layout import (
     make_parent,
     spare_window,
     staged_for,
+    staged_in,
     target_of,
 )
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import read_records
 from tomldiary.backends.settling import window, window_of
+from tomldiary.backends.spares import left_behind
 from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, parse_record, redo, result_kinds
 from tomldiary.logging import get_logger
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from tomldiary.history import Record
 
 __all__ = [
+    "half_done",
     "is_left_over",
     "is_older_than_the_system",
     "may_be_behind",
@@ -249,6 +252,19 @@ def _common(one: bytes, two: bytes) -> int:
 def _is_part(data: bytes, whole: bytes) -> bool:
     """Tell whether the one is the other with zeros in place of some of its bytes."""
     return all(whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data))
+
+
+def half_done(folder: Path, names: list[str], *, are_all_dead: bool = False) -> list[str]:
+    """Return the names under which killed processes may have left something, in the order of their transactions.
+
+    Args:
+        folder: The user's.
+        names: What is in it.
+        are_all_dead: Whether the machine was restarted since the user's last transaction.
+    """
+    found = [*staged_in(names), *left_behind(str(folder), names, are_all_dead=are_all_dead)]
+    # What is neither a file nor a link is nothing of ours, nor a save.
+    return [name for name in found if (folder / name).is_file() or (folder / name).is_symlink()]
 
 
 def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> bool:

@@ -12,8 +12,8 @@ removed lately; and each change of a name has its price. What makes it safe to d
   opens it under the lease waits; one with a second name, other rights or another owner is left alone.
 - The spare lies in the user's folder and changes places with its document there, so that what was in the document's place
   may be a person's save under the spare's name when a writer is killed. What else is found there tells itself: a
-  spare that is being written over begins with a byte that no document has, one at rest has a time that no file
-  has, and what history leads to is nobody's save.
+  spare that is being written over begins as no text does, one at rest has a time that no save has, and what history
+  leads to is nobody's save.
 
 A spare at rest is nobody's document: whoever finds one may remove it at any time. They go with what is forgotten and at
 the end of the process.
@@ -25,6 +25,7 @@ import errno
 import itertools
 import os
 import secrets
+import stat
 import time
 import weakref
 from collections import OrderedDict
@@ -134,19 +135,24 @@ class Spares:
         try:
             return turn.path, self._filled(turn, data)
         except OSError:
-            self._turns[folder, kind] = turn
+            self._turns[folder, kind] = turn._replace(path="", spare=None)
+            _remove(turn.path)
             raise
 
     def _filled(self, turn: _Turn, data: bytes) -> FileToken:
         descriptor = os.open(turn.path, _FLAGS)
         try:
             refusal = lease(descriptor, for_writing=True)
-            if refusal not in {0, errno.EAGAIN}:
-                self._is_possible = False  # this file system has no leases
             found = os.fstat(descriptor)  # behind the lease: what somebody has written before shows
             if refusal or not is_same(token_of(found), turn.spare) or not is_plain(found):
+                if refusal not in {0, errno.EAGAIN} and is_plain(found):
+                    self._is_possible = False  # this file system has no leases
                 raise _busy()
-            write_over(descriptor, data, found.st_size)
+            try:
+                write_over(descriptor, data, found.st_size)
+            except OSError:
+                os.unlink(turn.path)  # noqa: PTH108 - paths are strings here
+                raise
             return token_of(os.fstat(descriptor))
         finally:
             let_go_of_lease(descriptor)
@@ -177,18 +183,15 @@ class Spares:
             OSError: It is still there.
         """
         turn = self._turns.pop((folder, kind), None)
-        path, spare = "", None
-        if turn is not None and turn.window == window:
-            path = turn.path
-        elif turn is not None:
-            _remove(turn.path)
-        if turn is not None and is_plain(held.status) and is_same(turn.standing, expected):
-            path = path or self._new_path(folder, kind, window)
+        path, spare = turn.path if turn is not None else "", None
+        if path != displaced:
+            _remove(path)
+            path = ""
+        if turn is not None and is_same(turn.standing, expected) and is_plain(held.status):
+            path = path or f"{folder}/{spare_name(kind, window, self._name, next(self._numbers))}"
             spare = self._put_to_rest(displaced, path, held)
         if spare is None:
             os.unlink(displaced)  # noqa: PTH108 - paths are strings here
-            if path and path != displaced:
-                _remove(path)
         self._remember((folder, kind), _Turn(token, path, spare, window))
 
     def _put_to_rest(self, displaced: str, path: str, held: Held) -> FileToken | None:
@@ -197,6 +200,8 @@ class Spares:
         try:
             held.set_time(AT_REST)
             if displaced != path:
+                if not _can_rest(displaced):
+                    return None
                 os.rename(displaced, path)  # noqa: PTH104 - paths are strings here
         except OSError:
             return None
@@ -212,28 +217,27 @@ class Spares:
             turn = self._turns.get(key)
             if turn is not None:
                 self._turns[key] = _Turn(turn.standing, "")
+                _drop(turn)
         if os.path.islink(folder):  # noqa: PTH114 - paths are strings here
             return
         with suppress(FileNotFoundError, NotADirectoryError):
             for entry in list(os.scandir(folder)):
-                if is_spare(entry.name):
+                if is_spare(entry.name) and entry.is_file(follow_symlinks=False):
                     with suppress(FileNotFoundError):
                         os.unlink(entry.path)  # noqa: PTH108 - paths are strings here
             sync_folder(folder)  # also what was removed before
 
-    def _new_path(self, folder: str, kind: str, window: int) -> str:
-        return f"{folder}/{spare_name(kind, window, self._name, next(self._numbers))}"
-
 
 def write_over(descriptor: int, data: bytes, size: int) -> None:
-    """Write a version over a file of `size` bytes; until it is whole that begins with a byte that no document has."""
-    rest = memoryview(data)[1:]
-    done = os.writev(descriptor, (UNFINISHED, rest)) - 1
+    """Write a version over a file of `size` bytes, which begins as no text does until it is whole."""
+    head = len(UNFINISHED)
+    rest = memoryview(data)[head:]
+    done = os.writev(descriptor, (UNFINISHED, rest)) - head
     if done < len(rest):
         write_all(descriptor, rest[done:])
-    if len(data) < size:
+    if len(data) < max(size, head):
         os.ftruncate(descriptor, len(data))
-    os.pwrite(descriptor, data[:1], 0)
+    os.pwrite(descriptor, data[:head], 0)
 
 
 def left_behind(folder: str, names: Iterable[str], *, are_all_dead: bool = False) -> list[str]:
@@ -249,10 +253,18 @@ def left_behind(folder: str, names: Iterable[str], *, are_all_dead: bool = False
         if is_spare(name):
             with suppress(FileNotFoundError):
                 status = os.lstat(f"{folder}/{name}")
+                if not stat.S_ISREG(status.st_mode):
+                    continue  # somebody else's
                 is_old = are_all_dead or status.st_ctime < time.time() - _OLD
                 if is_old or status.st_mtime_ns != AT_REST:
                     found.append(name)
     return found
+
+
+def _can_rest(path: str) -> bool:
+    """Tell whether a file was given the time of a spare; not in a folder that is a link to somebody's, see `drop`."""
+    folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
+    return os.lstat(path).st_mtime_ns == AT_REST and not os.path.islink(folder)  # noqa: PTH114 - see above
 
 
 def _blocks(length: int) -> int:
@@ -269,8 +281,10 @@ def _drop(turn: _Turn) -> None:
 
 
 def _remove(path: str) -> None:
+    """Remove a spare if it is at rest; what somebody wrote to it is for whoever opens the user next."""
     with suppress(OSError):  # there is none
-        os.unlink(path)  # noqa: PTH108 - paths are strings here
+        if os.lstat(path).st_mtime_ns == AT_REST:
+            os.unlink(path)  # noqa: PTH108 - paths are strings here
 
 
 def _remove_all(turns: OrderedDict[tuple[str, str], _Turn], owner: list[int]) -> None:
