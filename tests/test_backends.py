@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 
 import pytest
 
@@ -94,6 +95,20 @@ def test_saving_what_does_not_parse_is_refused_and_changes_nothing(tmp_path):
     with pytest.raises(InvalidTOML, match=r"preferences\.toml:2:3"):
         asyncio.run(backend.save("u", "preferences", "a = 1\nb 2\n"))
     assert (tmp_path / "u/preferences.toml").read_text() == "a = 1\n"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
+def test_a_pipe_in_place_of_a_document_is_an_error_and_keeps_nobody_waiting(tmp_path):
+    alice = Diary(tmp_path, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    path = tmp_path / "alice/preferences.toml"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(BackendError, match="is not a regular file"):
+        alice.preferences("likes")
+    path.unlink()
+    alice.upsert_preference("likes", "milk")
+    assert "milk" in path.read_text()
 
 
 def test_a_folder_may_be_given_under_both_names(tmp_path):
