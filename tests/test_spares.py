@@ -735,6 +735,16 @@ def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(alice, file, m
     assert not is_waiting
 
 
+@pytest.mark.parametrize("count", [2, 4, 100])
+def test_a_short_write_is_continued_or_done_elsewhere(tmp_path, alice, monkeypatch, count):
+    def short(descriptor, parts):
+        return os.write(descriptor, b"".join(parts)[:count])
+
+    monkeypatch.setattr(os, "writev", short)
+    write(alice, 3)
+    assert texts(opened(tmp_path)) == [f"thing {number}" for number in range(6)]
+
+
 def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
     def full(*_):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

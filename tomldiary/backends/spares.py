@@ -233,6 +233,8 @@ def write_over(descriptor: int, data: bytes, size: int) -> None:
     head = len(UNFINISHED)
     rest = memoryview(data)[head:]
     done = os.writev(descriptor, (UNFINISHED, rest)) - head
+    if done < 0:
+        raise _busy()  # not even that
     if done < len(rest):
         write_all(descriptor, rest[done:])
     if len(data) < max(size, head):
