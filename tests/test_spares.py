@@ -18,7 +18,7 @@ import pytest
 from hand_edits import age, begin, texts
 from processes import close
 from tomldiary import Diary
-from tomldiary.backends import exchange, layout, segments, settling, spares, staging
+from tomldiary.backends import exchange, layout, saving, segments, settling, spares, staging
 from tomldiary.backends import local as local_module
 from tomldiary.errors import BackendError
 
@@ -561,9 +561,23 @@ def test_a_user_s_folder_that_is_a_link_has_no_spares(tmp_path, alice):
     (tmp_path / "alice").rename(tmp_path / "other")
     (tmp_path / "alice").symlink_to(tmp_path / "other")
     write(alice, 5)
-    for user in (alice, opened(tmp_path)):
-        write(user, 4)
-        user.prune_history(keep=1)
+    alice.prune_history(keep=1)
+    assert kept(tmp_path) == []
+    other = opened(tmp_path)
+    write(other, 5)
+    assert kept(tmp_path) == []
+
+
+def test_where_a_time_is_not_kept_there_are_no_spares(tmp_path, monkeypatch):
+    real = saving.Held.set_time
+
+    def rounded(self, time):
+        real(self, time // 60_000_000_000 * 60_000_000_000)
+
+    monkeypatch.setattr(saving.Held, "set_time", rounded)
+    alice = opened(tmp_path)
+    for _ in range(5):
+        write(alice)
         assert kept(tmp_path) == []
 
 
