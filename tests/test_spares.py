@@ -768,6 +768,7 @@ def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(os, "writev", full)
         assert write(alice)[0] not in before
+        assert all(path.stat().st_mtime_ns == layout.AT_REST for path in kept(file.parent.parent))
     for descriptor in held:
         os.close(descriptor)
     assert "thing 5" in file.read_text()

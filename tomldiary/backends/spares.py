@@ -214,9 +214,8 @@ class Spares:
             OSError: There still are some.
         """
         for key in [key for key in self._turns.copy() if key[0] == folder]:
-            turn = self._turns.get(key)
+            turn = self._turns.pop(key, None)
             if turn is not None:
-                self._turns[key] = _Turn(turn.standing, "")
                 _drop(turn)
         if os.path.islink(folder):  # noqa: PTH114 - paths are strings here
             return
