@@ -760,7 +760,8 @@ def test_a_short_write_is_continued_or_done_elsewhere(tmp_path, alice, monkeypat
 
 
 def test_a_spare_without_room_is_left_for_a_new_file(alice, file, monkeypatch):
-    def full(*_):
+    def full(descriptor, parts):
+        os.write(descriptor, parts[0])
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = write(alice, 2)
