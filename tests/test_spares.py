@@ -749,6 +749,17 @@ def test_a_process_that_was_forked_meanwhile_keeps_nobody_waiting(alice, file, m
     assert not is_waiting
 
 
+@pytest.mark.parametrize("size", [0, 3, 5000, 20_000])
+@pytest.mark.parametrize("data", [b"", b"a=1", b"a = 1\n", b"x" * 10_000])
+def test_what_is_written_over_a_file_is_all_that_it_holds(tmp_path, data, size):
+    path = tmp_path / "file"
+    path.write_bytes(b"y" * size)
+    descriptor = os.open(path, os.O_RDWR)
+    spares.write_over(descriptor, data, size)
+    os.close(descriptor)
+    assert path.read_bytes() == data
+
+
 @pytest.mark.parametrize("count", [2, 4, 100])
 def test_a_short_write_is_continued_or_done_elsewhere(tmp_path, alice, monkeypatch, count):
     def short(descriptor, parts):
