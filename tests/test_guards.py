@@ -264,7 +264,7 @@ GUARDS = {
     ),
     "expectation": (an_expectation_is_held, [(Engine, "_begin", begin_whatever)]),
     "merge": (an_old_buffer_reverts_nothing, [(outside, "merge", theirs_only)]),
-    "links": (a_link_is_not_followed, [(files, "_NOFOLLOW", 0)]),
+    "links": (a_link_is_not_followed, [(files, "_READ", os.O_RDONLY)]),
     "whole writes": (
         a_short_write_is_continued,
         [(files, "write_all", write_once), (segments, "write_all", write_once)],

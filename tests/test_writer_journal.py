@@ -582,6 +582,7 @@ def test_a_submit_that_is_cancelled_before_its_turn_is_stored_takes_it_back(tmp_
     async def use():
         writer = MemoryWriter(Diary(tmp_path, agent=hang), workers=1)
         await writer.submit("bob", "s", "in work", "ok")
+        assert syncs.began.acquire(timeout=LONG)  # that one's
         syncs.go_on.clear()
         first = asyncio.create_task(writer.submit("alice", "s", "first", "ok"))
         await asyncio.to_thread(syncs.began.acquire, timeout=LONG)
