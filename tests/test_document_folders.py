@@ -34,6 +34,18 @@ def test_a_document_may_be_in_a_folder(nested):
     assert backend.users() == ["alice"]
 
 
+def test_documents_of_one_folder_are_listed_alone(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    backend = diary.engine.backend
+    for kind in ("items/work/a", "items/b", "items2/c", "episodes/2026-11"):
+        put(diary, kind, "x")
+    (tmp_path / "alice/items/.hidden.toml").touch()
+    assert backend.kinds_below("alice", "items/") == ["items/b", "items/work/a"]
+    assert backend.kinds_below("alice", "facts/") == backend.kinds_below("bob", "items/") == []
+    (tmp_path / "alice/facts").symlink_to(tmp_path / "alice/items")
+    assert backend.kinds_below("alice", "facts/") == []
+
+
 def test_documents_in_folders_are_private_and_recovered(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     put(diary, "items/work/a%2fb", "old")

@@ -174,17 +174,23 @@ def _is_for_document(staged: str) -> bool:
     return True
 
 
+@let_go_on_forget
+@lru_cache(maxsize=4096)
 def _can_be_kind(name: str) -> bool:
     return _KIND.fullmatch(name) is not None and len(name) <= _LONGEST
 
 
-def kinds_in(folder: Path) -> list[str]:
+def kinds_in(folder: Path, below: str = "") -> list[str]:
     """Return the names of all documents in a folder, sorted; links are not followed.
+
+    Args:
+        folder: The user's.
+        below: A part of it, such as `items/`, and nothing else of it is looked at.
 
     Raises:
         BackendError: It cannot be listed.
     """
-    return [name for name in _names_in(folder) if _can_be_kind(name)]
+    return [name for name in _names_in(folder, below) if _can_be_kind(name)]
 
 
 def strays_in(folder: Path) -> list[str]:
@@ -196,9 +202,11 @@ def strays_in(folder: Path) -> list[str]:
     return [f"{name}{_SUFFIX}" for name in _names_in(folder) if not _can_be_kind(name)]
 
 
-def _names_in(folder: Path) -> list[str]:
+def _names_in(folder: Path, below: str = "") -> list[str]:
     found: list[str] = []
-    waiting = [("", str(folder))]
+    waiting = [(below, f"{folder}/{below}")]
+    if below and os.path.islink(f"{folder}/{below}".rstrip("/")):  # noqa: PTH114 - many times
+        return []
     while waiting:
         prefix, place = waiting.pop()
         try:
@@ -208,17 +216,14 @@ def _names_in(folder: Path) -> list[str]:
         except OSError as error:
             raise BackendError(f"{place}: cannot be listed ({error.strerror}).") from error
         for entry in entries:
+            if entry.name.startswith("."):
+                continue
             name = f"{prefix}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                if name != _HISTORY and not entry.name.startswith("."):
-                    waiting.append((f"{name}/", entry.path))
-            elif (
-                entry.is_file()
-                and name.endswith(_SUFFIX)
-                and not entry.name.startswith(".")
-                and name != OWNER_NAME
-            ):
-                found.append(name.removesuffix(_SUFFIX))
+            if name.endswith(_SUFFIX) and entry.is_file():
+                if name != OWNER_NAME:
+                    found.append(name.removesuffix(_SUFFIX))
+            elif entry.is_dir(follow_symlinks=False) and name != _HISTORY:
+                waiting.append((f"{name}/", entry.path))
     return sorted(found)
 
 

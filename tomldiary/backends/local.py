@@ -133,6 +133,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Return the names of the user's documents."""
         return kinds_in(self.folder(user))
 
+    def kinds_below(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents in a folder such as `items/`; the others are not looked at."""
+        return kinds_in(self.folder(user), folder)
+
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
         """Return when documents were last added to folders of the user; None: too recently to tell."""
         place = self.folder(user)

@@ -309,8 +309,9 @@ class Catalog:
 
     def _kinds(self) -> list[str]:
         joined = self._joined()
-        own = joined.kinds() if joined is not None else []
-        return sorted({*self._backend.kinds(self.user), *own})
+        look = getattr(self._backend, "kinds_below", None)
+        found = self._backend.kinds(self.user) if look is None else look(self.user, ROOT)
+        return sorted({*found, *joined.kinds()}) if joined is not None else found
 
     def _joined(self) -> Transaction | None:
         """Return the transaction that a read made here and now takes part in."""
