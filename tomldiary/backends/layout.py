@@ -204,9 +204,10 @@ def strays_in(folder: Path) -> list[str]:
 
 def _names_in(folder: Path, below: str = "") -> list[str]:
     found: list[str] = []
-    waiting = [(below, f"{folder}/{below}")]
-    if below and os.path.islink(f"{folder}/{below}".rstrip("/")):  # noqa: PTH114 - many times
-        return []
+    top = f"{folder}/{below}".rstrip("/")
+    if below and os.path.islink(top):  # noqa: PTH114 - many times
+        return found
+    waiting = [(below, top)]
     while waiting:
         prefix, place = waiting.pop()
         try:
