@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 __all__ = ["put_in_place", "swap", "take_back"]
 
 _AT_FDCWD = -100
-_ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 _RENAME_EXCHANGE = 2
 _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
@@ -140,8 +139,7 @@ def swap(one: str, two: str) -> bool:
     rename = _renameat2()
     if rename is None:
         return False
-    names = one.encode(_ENCODING, _ERRORS), two.encode(_ENCODING, _ERRORS)  # as `os.fsencode`
-    done = rename(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE)
+    done = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(two), _RENAME_EXCHANGE)
     if done == 0:
         return True
     import ctypes  # noqa: PLC0415 - see _renameat2

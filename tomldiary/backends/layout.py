@@ -27,7 +27,6 @@ __all__ = [
     "JOB_NAME",
     "JOB_PREFIX",
     "OWNER_NAME",
-    "SPARE",
     "STAGED",
     "UNFINISHED",
     "check_parent",
