@@ -125,7 +125,10 @@ def test_without_the_lock_processes_would_lose_updates(tmp_path, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    sequences = [record.seq for record in records(tmp_path)]
+    try:
+        sequences = [record.seq for record in records(tmp_path)]
+    except InvalidTOML:  # one was written over another
+        return
     assert lost or len(sequences) != len(set(sequences)) or len(texts(tmp_path)) < 80
 
 
@@ -221,13 +224,14 @@ def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_
     for number in range(3):
         diary.user("alice").upsert_preference("likes", f"thing {number}")
     segment = next((tmp_path / "alice/history").iterdir())
-    whole = segment.read_bytes()
+    whole = segment.read_bytes().rstrip(b"\n") + b"\n"
     last = whole.rfind(b"[[tx]]\n")
     for cut in range(last, len(whole), 37):
-        segment.write_bytes(whole[:cut])
-        record, end = segments_module.last_record(segment)
-        assert parse_record(record).seq == 2
-        assert end == last
+        for room in (b"", b"\n" * 70_000):
+            segment.write_bytes(whole[:cut] + room)
+            record, end = segments_module.last_record(segment)
+            assert parse_record(record).seq == 2
+            assert end == last
     flipped = bytearray(whole)
     flipped[-20] ^= 1
     segment.write_bytes(bytes(flipped))

@@ -153,9 +153,12 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         # What stands before the first header is a record too, one whose header is damaged.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-            if start < end:
+            is_end = path == paths[-1] and end == len(data)
+            # Empty lines behind the last record are room for more.
+            record = data[start:end].rstrip(b"\n") + b"\n" if is_end else data[start:end]
+            if record.strip():
                 line = data.count(b"\n", 0, start) + 1
-                yield f"{path}:{line}", data[start:end], path == paths[-1] and end == len(data)
+                yield f"{path}:{line}", record, is_end
 
 
 def _parsed(data: bytes) -> Record | None:

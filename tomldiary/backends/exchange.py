@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tomldiary.backends.files import file_token, is_same
+from tomldiary.backends.looks import look
 from tomldiary.backends.saving import Held
 
 if TYPE_CHECKING:
@@ -92,7 +93,7 @@ def _exchanged(
     if not is_exchanged:
         os.replace(temp, target)  # noqa: PTH105 - see above
         return _token_of(target, ours)
-    if not is_same(file_token(temp), held.token):
+    if not _is_held(temp, held):
         return None  # a save came in between
     if not held.is_wanted():
         token = _token_of(target, ours)
@@ -104,6 +105,18 @@ def _exchanged(
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)
     return None
+
+
+def _is_held(path: str, held: Held) -> bool:
+    """Tell whether a file is the version that is held; without asking for its times, as it may be given another."""
+    if not held.is_leased:
+        return is_same(file_token(path), held.token)
+    try:
+        _, inode, size = look(path)
+    except FileNotFoundError:
+        return False
+    # Whoever has begun to write to it waits for the lease, or took it from us: see `Held.is_wanted`.
+    return (inode, size) == (held.status.st_ino, held.status.st_size)
 
 
 def take_back(temp: str, target: str, ours: FileToken | None) -> None:

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder
+from tomldiary.backends.looks import look
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.remembered import let_go_on_forget
 from tomldiary.toml.pieces import Pieces
@@ -247,7 +248,7 @@ def check_parent(folder: str, kind: str) -> bool:
     for part in kind.split("/")[:-1]:
         place = f"{place}/{part}"
         try:
-            mode = os.lstat(place).st_mode
+            mode = look(place)[0]
         except FileNotFoundError:
             return False
         if stat.S_ISLNK(mode):

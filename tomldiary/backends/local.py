@@ -198,7 +198,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         staging = Staging(folder, commit, seq, spares, staged_as)
         try:
             synced = self._synced.of(user, folder)
-            tail = self._tails.numbered(user, f"{folder}/history", first)
+            end = self._tails.numbered(user, f"{folder}/history", first)
             if opens_window(first - 1, first):
                 self.settle(user)
             _check_expected(folder, commit)
@@ -209,13 +209,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 raise _unwritten(error, folder) from error
             raise
         try:
-            segment, token = append_records(
-                f"{folder}/history",
-                tail.segment if tail is not None else None,
-                records,
-                sync=self._sync,
-                known=synced.segment,
-                size=tail.token[1] if tail is not None else 0,
+            end = append_records(
+                f"{folder}/history", end, records, sync=self._sync, known=synced.segment
             )
         except OSError as error:
             staging.drop()
@@ -225,8 +220,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             self.reopen(user)
             raise
         if self._sync:
-            synced.segment = segment
-        self._tails.keep(user, f"{folder}/history", segment, token, records[-1], seq)
+            synced.segment = end.segment
+        self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
         new = {
             kind
             for kind in commit.contents

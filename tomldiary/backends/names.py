@@ -7,13 +7,13 @@ once itself, before it acknowledges anything.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from tomldiary.backends.files import make_folder, read_file, sync_folder, write_new
 from tomldiary.backends.layout import OWNER_NAME
+from tomldiary.backends.looks import look
 from tomldiary.errors import DiaryError
 from tomldiary.identifiers import decode_folder
 from tomldiary.toml.parse import decode_utf8, parse_toml
@@ -59,10 +59,10 @@ class DurableNames:
             OSError: It cannot be made, or cannot be synced.
         """
         try:
-            inode = os.stat(folder).st_ino  # noqa: PTH116 - this is the hot path of every write
+            inode = look(folder, follow=True)[1]
         except FileNotFoundError:
             make_folder(folder, sync=self._sync)
-            inode = os.stat(folder).st_ino  # noqa: PTH116 - see above
+            inode = look(folder, follow=True)[1]
         known = self._synced.get(user)
         if known is not None and known.inode == inode:
             return known

@@ -55,7 +55,7 @@ class OpenedUsers(UserFolders):
         self._sync = sync
         self._locks = UserLocks(base_path / SYSTEM / "locks")
         self.epochs = Epochs(base_path / SYSTEM)
-        self._tails = HistoryTails()
+        self._tails = HistoryTails(self._locks)
         self._recovered: set[str] = set()
         self._swept: dict[str, int] = {}
         """By user in whose folder nothing was staged: in which tenure of the lock that was, and is still so."""

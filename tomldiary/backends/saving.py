@@ -53,12 +53,14 @@ class Held:
         OSError: It cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "_is_leased", "has_writer", "status", "token")
+    __slots__ = ("_descriptor", "has_writer", "is_leased", "status", "token")
 
     token: FileToken
     """Which version of the file it is."""
     has_writer: bool
     """Whether somebody had it open for writing already."""
+    is_leased: bool
+    """Whether nobody can write to it meanwhile, but for one whom the system let in who had waited too long."""
     status: os.stat_result
     """All that the system says of it."""
 
@@ -66,7 +68,7 @@ class Held:
         self._descriptor = os.open(path, _FLAGS)
         try:
             refusal = lease(self._descriptor)
-            self._is_leased = refusal == 0
+            self.is_leased = refusal == 0
             # Behind the lease: a writer who was quicker has left a new time, or is seen.
             self.status = os.fstat(self._descriptor)
             self.token = token_of(self.status)
@@ -79,7 +81,7 @@ class Held:
         """Tell whether somebody waits to open the file for writing."""
         return (
             sys.platform == "linux"
-            and self._is_leased
+            and self.is_leased
             and fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
         )
 
@@ -93,7 +95,7 @@ class Held:
 
     def let_go(self) -> None:
         """Let everybody have the file."""
-        if self._is_leased:
+        if self.is_leased:
             let_go_of_lease(self._descriptor)
         os.close(self._descriptor)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from tomldiary.backends.files import make_folder, sync_folder, token_of, write_all, write_new
+from tomldiary.backends.files import make_folder, sync_folder, write_all, write_new
 from tomldiary.errors import BackendError, InvalidTOML
 from tomldiary.history import HEADER, SNAPSHOT, parse_record
 from tomldiary.logging import get_logger
@@ -16,14 +17,16 @@ from tomldiary.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.backends.files import FileToken
     from tomldiary.history import Record
 
 __all__ = [
     "DAMAGED",
+    "End",
     "append_records",
     "cut_off",
+    "cut_room",
     "damaged",
+    "end_behind",
     "last_record",
     "new_segment",
     "newest_segment",
@@ -33,13 +36,46 @@ __all__ = [
 ]
 
 _logger = get_logger(__name__)
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_LOOK = os.O_RDONLY | sum(
+    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
+)
 SEGMENT_BYTES = 4 * 1024 * 1024
 DAMAGED = ".damaged-"
 """In the name of a file that holds a damaged record; not a segment, as it does not end in ".toml"."""
 _END = b"\n]\n"
 """How a record ends, and no line within one looks like it."""
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
+_ROOM = (
+    4096,
+    32 * 1024,
+)  # bytes laid out at once: as many as there are already, but at least and at most these
+_SEEN = 1024  # bytes in front of the end by which it is known again
+
+
+class End(NamedTuple):
+    """Where a user's history ends: behind the last record of the newest segment."""
+
+    segment: str
+    at: int
+    seen: bytes
+    """What stands in front of it."""
+
+    def is_there(self) -> bool:
+        """Tell whether nobody has added to the history, nor replaced the segment."""
+        try:
+            descriptor = os.open(self.segment, _LOOK)
+        except OSError:
+            return False
+        length = len(self.seen)
+        try:
+            found = os.pread(descriptor, length + 1, self.at - length)
+        except OSError:
+            return False
+        finally:
+            os.close(descriptor)
+        # Neither its length nor its time would tell: that does not grow while there is room, and see `looks`.
+        return found[:length] == self.seen and found[length:] in {b"", b"\n"}
 
 
 def segments(folder: Path) -> list[Path]:
@@ -67,55 +103,94 @@ def new_segment(folder: Path, newest: Path | None) -> Path:
 
 def append_records(
     folder: str,
-    newest: str | None,
+    newest: End | None,
     records: list[str],
     *,
     sync: bool,
     known: str = "",
-    size: int = 0,
-) -> tuple[str, FileToken]:
-    """Append records; on failure the segment is as before.
+) -> End:
+    """Append records; on failure the segment ends as before.
+
+    A segment that is appended to again and again is laid out ahead with empty lines, which records are written over:
+    a sync has only the record to write then, and no new length of the file.
 
     Args:
         folder: The history's.
-        newest: The segment that is appended to while it has room; None: there is none.
+        newest: Where history ends; None: there is none.
         records: The texts, oldest first.
         sync: Whether they are to be on the disk when this returns.
         known: The segment whose name is known to be on the disk.
-        size: Bytes in the newest segment.
 
     Returns:
-        The segment that holds them, and its version.
+        Where history ends now.
 
     Raises:
         OSError: Nothing was appended.
         BackendError: Whether something was appended is not known.
     """
     data = "".join(records).encode()
-    path = newest
-    if path is not None and size + len(data) > SEGMENT_BYTES:
-        path = None
-        if sync:
-            # Its last record may be of a process that was killed before it could.
-            _sync_file(newest)
-    if path is None:
+    if newest is not None and newest.at + len(data) <= SEGMENT_BYTES:
+        path, at = newest.segment, newest.at
+    else:
+        if newest is not None:
+            cut_room(newest)
+            if sync:
+                # Its last record may be of a process that was killed before it could.
+                _sync_file(newest.segment)
         make_folder(folder, sync=sync)
-        path = str(new_segment(Path(folder), Path(newest) if newest else None))
+        path = str(new_segment(Path(folder), Path(newest.segment) if newest else None))
+        at = 0
     descriptor = os.open(path, _FLAGS, 0o600)
     try:
-        size = os.fstat(descriptor).st_size  # what counts, should it have to be taken back
-        if size == 0:
+        length = os.lseek(descriptor, 0, os.SEEK_END)
+        if length == 0:
             os.fchmod(descriptor, 0o600)
+        at = min(at, length)  # no gap, should somebody have cut it off just now
+        end = at + len(data)
         try:
+            os.lseek(descriptor, at, os.SEEK_SET)
             write_all(descriptor, data)
             if sync:
+                if end > length and path == known:
+                    _lay_out(descriptor, end)
                 _sync_data(descriptor)
                 if path != known:
                     sync_folder(folder)
-            return path, token_of(os.fstat(descriptor))
+            return End(path, end, data[-_SEEN:])
         except BaseException as error:
-            _take_back(descriptor, size, path, error, sync=sync)
+            _take_back(descriptor, at, path, error, sync=sync)
             raise
+    finally:
+        os.close(descriptor)
+
+
+def _lay_out(descriptor: int, end: int) -> None:
+    """Write empty lines behind the records, as many as there is room for."""
+    least, most = _ROOM
+    with suppress(OSError):  # a full disk: the records are written
+        os.write(descriptor, b"\n" * min(max(end, least), most))
+
+
+def end_behind(segment: Path, at: int, record: str) -> End:
+    """Return the end of a history whose last record ends at `at`."""
+    return End(str(segment), at, record.encode()[-_SEEN:])
+
+
+def cut_room(end: End) -> None:
+    """Take away the empty lines behind the last record; the caller holds the user's lock.
+
+    Nothing else of the file changes, nor its time: that tells whether documents are behind, see `recovery`.
+
+    Raises:
+        OSError: They are still there.
+    """
+    descriptor = os.open(end.segment, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    try:
+        found = os.fstat(descriptor)
+        rest = os.pread(descriptor, found.st_size, end.at)
+        if rest and not rest.strip(b"\n"):
+            os.ftruncate(descriptor, end.at)
+            os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
     finally:
         os.close(descriptor)
 
@@ -197,11 +272,15 @@ def cut_off(path: Path, end: int) -> None:
     """Shorten a segment to `end`; a record that looks whole but is damaged is set aside first.
 
     An append that was cut off was never acknowledged. What ends like a whole record may have been, and
-    have been damaged since.
+    have been damaged since. Empty lines stay: there is room for records.
     """
     with path.open("rb") as file:
         file.seek(end)
         rest = file.read()
+    if not rest.strip(b"\n"):
+        return
+    if rest.endswith(b"\n"):
+        rest = rest.rstrip(b"\n") + b"\n"
     if f"\n{rest.decode('latin-1')}".endswith(_END.decode()):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
         aside.unlink(missing_ok=True)  # the same, or what is there of it
@@ -228,11 +307,13 @@ def read_records(folder: Path) -> Iterator[str]:
             data = b""
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
-                    # A writer may be about to append the next one.
-                    record = _without_rest(data[at:]) if is_newest else data[at:]
-                    is_newest = False
+                    record, data = data[at:], data[:at]
+                    if is_newest:
+                        record = _without_rest(record)
+                        if not record.endswith(_END):
+                            continue  # a writer is at it, or was killed
+                        is_newest = False
                     yield record.decode("utf-8", "replace")
-                    data = data[:at]
                 if begin == 0:
                     break
                 step = _step(data, begin)
@@ -263,8 +344,7 @@ def split_records(data: bytes) -> list[str]:
     return found[::-1]
 
 
-def _sync_file(path: str | None) -> None:
-    assert path is not None  # noqa: S101 - only a segment can be full
+def _sync_file(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

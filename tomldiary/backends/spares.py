@@ -34,6 +34,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.backends.files import is_plain, is_same, sync_folder, token_of, write_all
 from tomldiary.backends.layout import AT_REST, UNFINISHED, is_spare, spare_name
+from tomldiary.backends.looks import look
 from tomldiary.backends.saving import lease, let_go_of_lease
 from tomldiary.forks import renew_after_fork
 
@@ -77,6 +78,10 @@ class Spares:
         self._numbers = itertools.count()
         self._owner = [os.getpid()]
         self._is_possible = True
+        self._are_exact: dict[int, bool] = {}
+        """By device: whether files there have exactly the time that they were given."""
+        self._can_rest: set[int] = set()
+        """Devices where they can have the time of a spare."""
         weakref.finalize(self, _remove_all, self._turns, self._owner)
         renew_after_fork(self)
 
@@ -153,10 +158,22 @@ class Spares:
             except OSError:
                 os.unlink(turn.path)  # noqa: PTH108 - paths are strings here
                 raise
-            return token_of(os.fstat(descriptor))
+            return self._dated(descriptor, found, len(data))
         finally:
             let_go_of_lease(descriptor)
             os.close(descriptor)
+
+    def _dated(self, descriptor: int, before: os.stat_result, size: int) -> FileToken:
+        """Give a file that was just written the time of now, so that nobody has to ask for it: see `looks`."""
+        now = time.time_ns()
+        is_exact = self._are_exact.get(before.st_dev)
+        if is_exact is not False:
+            os.utime(descriptor, ns=(now, now))
+        if is_exact:
+            return now, size, before.st_ino, now
+        written = os.fstat(descriptor)
+        self._are_exact[before.st_dev] = written.st_mtime_ns == now
+        return token_of(written)
 
     def keep(
         self,
@@ -200,12 +217,21 @@ class Spares:
         try:
             held.set_time(AT_REST)
             if displaced != path:
-                if not _can_rest(displaced):
+                if not self._is_at_rest(displaced, held) or _is_in_link(path):
                     return None
                 os.rename(displaced, path)  # noqa: PTH104 - paths are strings here
         except OSError:
             return None
         return (AT_REST, *held.token[1:])
+
+    def _is_at_rest(self, path: str, held: Held) -> bool:
+        """Tell whether a file was given the time of a spare; it is asked for its time once for each device."""
+        device = held.status.st_dev
+        if device not in self._can_rest:
+            if os.lstat(path).st_mtime_ns != AT_REST:
+                return False
+            self._can_rest.add(device)
+        return True
 
     def drop(self, folder: str) -> None:
         """Remove all spares of a user for good, also those of other processes.
@@ -262,10 +288,9 @@ def left_behind(folder: str, names: Iterable[str], *, are_all_dead: bool = False
     return found
 
 
-def _can_rest(path: str) -> bool:
-    """Tell whether a file was given the time of a spare; not in a folder that is a link to somebody's, see `drop`."""
-    folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
-    return os.lstat(path).st_mtime_ns == AT_REST and not os.path.islink(folder)  # noqa: PTH114 - see above
+def _is_in_link(path: str) -> bool:
+    """Tell whether a file's folder is a link to somebody's: no spare is left there, see `drop`."""
+    return stat.S_ISLNK(look(os.path.dirname(path))[0])  # noqa: PTH120 - paths are strings here
 
 
 def _blocks(length: int) -> int:

@@ -1,13 +1,28 @@
-"""Where users' histories end, remembered so that a look at one that nobody added to is two `stat`s."""
+"""Where users' histories end, remembered so that a look at one that nobody added to reads no more than its last record."""
 
 from __future__ import annotations
 
+import os
+import weakref
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tomldiary.backends.files import FileToken, file_token, folder_time
-from tomldiary.backends.segments import cut_off, last_record, newest_segment
+from tomldiary.backends.files import folder_time
+from tomldiary.backends.segments import (
+    End,
+    cut_off,
+    cut_room,
+    end_behind,
+    last_record,
+    newest_segment,
+)
+from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence
+
+if TYPE_CHECKING:
+    from tomldiary.locks import UserLocks
 
 __all__ = ["HistoryTails"]
 
@@ -15,8 +30,7 @@ __all__ = ["HistoryTails"]
 class _Tail(NamedTuple):
     """The end of a user's history as last seen."""
 
-    segment: str
-    token: FileToken
+    end: End
     folder_time: int
     record: str
     seq: int
@@ -24,21 +38,26 @@ class _Tail(NamedTuple):
 
 
 class HistoryTails:
-    """The ends of all users' histories; the caller holds the user's lock."""
+    """The ends of all users' histories; whoever calls holds the user's lock, which is one of `locks`."""
 
-    def __init__(self) -> None:
+    def __init__(self, locks: UserLocks) -> None:
         self._tails: dict[str, _Tail] = {}
+        self._owner = [os.getpid()]
+        weakref.finalize(self, _cut_all, self._tails, locks, self._owner)
+        renew_after_fork(self)
 
-    def keep(
-        self, user: str, place: str, segment: str, token: FileToken, record: str, seq: int
-    ) -> None:
+    def renew(self) -> None:
+        """Leave it to the parent, in a forked child, to tidy up."""
+        self._tails.clear()
+        self._owner[0] = os.getpid()
+
+    def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
         """Remember where a history ends that was just added to; `place` is its folder."""
         known = self._tails.get(user)
         # A segment that was there before has not changed the folder; what somebody else has put there shows.
-        changed = (
-            folder_time(place) if known is None or known.segment != segment else known.folder_time
-        )
-        self._tails[user] = _Tail(segment, token, changed, record, seq)
+        is_known = known is not None and known.end.segment == end.segment
+        changed = known.folder_time if known is not None and is_known else folder_time(place)
+        self._tails[user] = _Tail(end, changed, record, seq)
 
     def drop(self, user: str) -> None:
         """Take nothing of a user's for granted any more."""
@@ -47,19 +66,19 @@ class HistoryTails:
     def drop_changed(self, user: str) -> None:
         """Drop the end of a history that somebody else has changed since; needs no lock."""
         tail = self._tails.get(user)
-        if tail is not None and file_token(tail.segment) != tail.token:
+        if tail is not None and not tail.end.is_there():
             self._tails.pop(user, None)
 
-    def numbered(self, user: str, place: str, seq: int) -> _Tail | None:
+    def numbered(self, user: str, place: str, seq: int) -> End | None:
         """Return the end of a history that transaction `seq` is to follow; None if there is no history.
 
         Whoever gave it that number has looked under the lock that is held now.
         """
         tail = self._tails.get(user)
-        if tail is not None and tail.seq == seq - 1:
-            return tail
-        self.of(user, place)
-        return self._tails.get(user)
+        if tail is None or tail.seq != seq - 1:
+            self.of(user, place)
+            tail = self._tails.get(user)
+        return tail.end if tail is not None else None
 
     def of(self, user: str, place: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
@@ -71,22 +90,32 @@ class HistoryTails:
         if (
             cached is not None
             and cached.folder_time == changed  # no segment was added since
-            and file_token(cached.segment) == cached.token
+            and cached.end.is_there()
         ):
-            return cached.segment, cached.record
+            return cached.end.segment, cached.record
         newest = newest_segment(Path(place))
         if newest is None:
             self.drop(user)
             return None, None
-        record, end = last_record(newest)
-        if end < newest.stat().st_size:
-            cut_off(newest, end)
+        record, at = last_record(newest)
+        cut_off(newest, at)
         if record is None:
             # The only record of a fresh segment was torn: the one before it is in the segment before.
             newest.unlink()
             return self.of(user, place)
-        token = file_token(newest)
-        assert token is not None  # noqa: S101 - it was just read, and the lock is held
         seq = next_sequence(record) - 1
-        self._tails[user] = _Tail(str(newest), token, changed, record, seq)
+        self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
         return str(newest), record
+
+
+def _cut_all(tails: dict[str, _Tail], locks: UserLocks, owner: list[int]) -> None:
+    """Leave no empty lines behind the records of a process that ends, unless somebody else is at work there."""
+    if owner[0] != os.getpid():
+        return  # a forked child's are its parent's
+    while tails:
+        user, tail = tails.popitem()
+        with suppress(OSError, BackendError, LockTimeout):
+            if os.stat(tail.end.segment).st_size > tail.end.at:  # noqa: PTH116 - paths are strings here
+                with locks.hold(user, 0):
+                    if tail.end.is_there():
+                        cut_room(tail.end)
