@@ -153,12 +153,12 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         # What stands before the first header is a record too, one whose header is damaged.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
-            is_end = path == paths[-1] and end == len(data)
-            # Empty lines behind the last record are room for more.
-            record = data[start:end].rstrip(b"\n") + b"\n" if is_end else data[start:end]
+            record = data[start:end]
+            if end == len(data) and record.endswith(b"\n\n"):
+                record = record.rstrip(b"\n") + b"\n"  # room for more
             if record.strip():
                 line = data.count(b"\n", 0, start) + 1
-                yield f"{path}:{line}", record, is_end
+                yield f"{path}:{line}", record, path == paths[-1] and end == len(data)
 
 
 def _parsed(data: bytes) -> Record | None:

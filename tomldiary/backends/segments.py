@@ -177,7 +177,7 @@ def end_behind(segment: Path, at: int, record: str) -> End:
 
 
 def cut_room(end: End) -> None:
-    """Take away the empty lines behind the last record; the caller holds the user's lock.
+    """Take away the empty lines behind the last record, if there is nothing else; the caller holds the user's lock.
 
     Nothing else of the file changes, nor its time: that tells whether documents are behind, see `recovery`.
 
@@ -308,6 +308,8 @@ def read_records(folder: Path) -> Iterator[str]:
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
                     record, data = data[at:], data[:at]
+                    if record.endswith(b"\n\n"):
+                        record = record.rstrip(b"\n") + b"\n"  # room for more
                     if is_newest:
                         record = _without_rest(record)
                         if not record.endswith(_END):

@@ -42,14 +42,12 @@ class HistoryTails:
 
     def __init__(self, locks: UserLocks) -> None:
         self._tails: dict[str, _Tail] = {}
-        self._owner = [os.getpid()]
-        weakref.finalize(self, _cut_all, self._tails, locks, self._owner)
+        weakref.finalize(self, _cut_all, self._tails, locks)
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Leave it to the parent, in a forked child, to tidy up."""
         self._tails.clear()
-        self._owner[0] = os.getpid()
 
     def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
         """Remember where a history ends that was just added to; `place` is its folder."""
@@ -108,14 +106,11 @@ class HistoryTails:
         return str(newest), record
 
 
-def _cut_all(tails: dict[str, _Tail], locks: UserLocks, owner: list[int]) -> None:
+def _cut_all(tails: dict[str, _Tail], locks: UserLocks) -> None:
     """Leave no empty lines behind the records of a process that ends, unless somebody else is at work there."""
-    if owner[0] != os.getpid():
-        return  # a forked child's are its parent's
     while tails:
         user, tail = tails.popitem()
         with suppress(OSError, BackendError, LockTimeout):
             if os.stat(tail.end.segment).st_size > tail.end.at:  # noqa: PTH116 - paths are strings here
                 with locks.hold(user, 0):
-                    if tail.end.is_there():
-                        cut_room(tail.end)
+                    cut_room(tail.end)
