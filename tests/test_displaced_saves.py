@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from hand_edits import age, begin, texts
 from tomldiary import Constraint, Diary
-from tomldiary.backends import exchange, staging
+from tomldiary.backends import exchange, saving, staging
 from tomldiary.backends.files import file_token
 from tomldiary.errors import BackendError, Conflict
 from tomldiary.history import parse_record
@@ -107,6 +107,20 @@ def test_a_save_that_a_write_displaced_is_in_history_and_in_the_file_when_it_ret
     assert texts(alice) == ["green tea", "coffee", "water"]
     alice.upsert_preference("goals", "rest")
     assert types(alice)[-2:] == ["hand", "upsert"]
+
+
+@pytest.mark.parametrize("durability", ["process", "full"])
+def test_where_files_cannot_be_leased_a_save_within_the_same_file_is_seen_by_its_time(
+    tmp_path, monkeypatch, durability
+):
+    alice = Diary(tmp_path, agent="rules", durability=durability).user("alice")
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    monkeypatch.setattr(saving, "lease", lambda *_args, **_options: errno.EINVAL)
+    around(monkeypatch, (lambda: file.write_text(file.read_text().replace('"tea"', '"TEA"')), None))
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["TEA", "coffee", "milk", "water"]
 
 
 MOMENTS = ["at once", "before the merged text", "behind it", "after another write", "much later"]

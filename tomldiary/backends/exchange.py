@@ -111,12 +111,11 @@ def _is_held(path: str, held: Held) -> bool:
     """Tell whether a file is the version that is held; without asking for its times, as it may be given another."""
     if not held.is_leased:
         return is_same(file_token(path), held.token)
+    # Whoever has begun to write to it waits for the lease, or took it from us: see `Held.is_wanted`.
     try:
-        _, inode, size = look(path)
+        return look(path)[1] == held.status.st_ino
     except FileNotFoundError:
         return False
-    # Whoever has begun to write to it waits for the lease, or took it from us: see `Held.is_wanted`.
-    return (inode, size) == (held.status.st_ino, held.status.st_size)
 
 
 def take_back(temp: str, target: str, ours: FileToken | None) -> None:
