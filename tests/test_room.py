@@ -17,7 +17,7 @@ import pytest
 
 from hand_edits import texts
 from tomldiary import Diary, verification
-from tomldiary.backends import exchange, files, layout, looks, segments, spares
+from tomldiary.backends import exchange, files, layout, looks, segments, spares, tails
 from tomldiary.errors import BackendError
 from tomldiary.history import parse_record
 from tomldiary.locks import UserLocks
@@ -150,6 +150,71 @@ def test_a_segment_that_somebody_cuts_off_just_now_gets_no_gap(tmp_path, alice):
     assert after.is_there()
 
 
+def test_what_stands_in_the_way_of_a_new_segment_is_never_written_over(tmp_path, monkeypatch):
+    """Another process has begun it just now, and the folder's time does not tell."""
+    alice = opened(tmp_path)
+    write(alice)
+    path = segment(tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        segments.append_records(str(path.parent), None, ["[[tx]]\n]\n"], sync=True)
+    assert path.read_bytes() == before
+    real = tails.HistoryTails.numbered
+    missed = [None]
+    monkeypatch.setattr(
+        tails.HistoryTails,
+        "numbered",
+        lambda self, *args: missed.pop() if missed else real(self, *args),
+    )
+    write(alice)  # begins anew
+    assert missed == []
+    assert sequences(tmp_path) == [1, 2]
+    assert not list(tmp_path.glob("*/.staged-*"))
+
+
+def test_an_end_that_is_dropped_meanwhile_is_the_one_that_was_found(tmp_path, monkeypatch):
+    """Whoever reads drops what is remembered of it, without the lock."""
+    alice = opened(tmp_path)
+    write(alice)
+    known = alice.diary.engine.backend._tails
+    place = str(tmp_path / "alice/history")
+    known.drop("alice")
+    real = tails.end_behind
+
+    class Dropping(dict):
+        def __setitem__(self, user, tail):
+            """Somebody drops it at once."""
+
+    monkeypatch.setattr(known, "_tails", Dropping())
+    assert known.numbered("alice", place, 2) == real(
+        segment(tmp_path), segment(tmp_path).stat().st_size, sequence_text(tmp_path)
+    )
+
+
+def sequence_text(root):
+    return next(segments.read_records(root / "alice/history"))
+
+
+def test_an_end_that_was_found_meanwhile_is_not_dropped_for_an_older_one(tmp_path, alice):
+    known = alice.diary.engine.backend._tails
+    newer = known._tails["alice"]
+    older = newer._replace(end=Moving(known, newer))
+    known._tails["alice"] = older
+    known.drop_changed("alice")
+    assert known._tails["alice"] is newer
+
+
+class Moving:
+    """An end that somebody else finds to be another one while it is looked at."""
+
+    def __init__(self, known, newer):
+        self.known, self.newer = known, newer
+
+    def is_there(self):
+        self.known._tails["alice"] = self.newer
+        return False
+
+
 # Whoever else is at it
 
 
@@ -211,6 +276,33 @@ def test_half_a_record_is_read_by_nobody(tmp_path, alice, part):
     assert texts(opened(tmp_path)) == ["tea 0", "tea 1", "tea 2", "tea 3"]  # the document has it
     write(opened(tmp_path))
     assert path.read_bytes().startswith(before[:begin])
+
+
+@pytest.mark.parametrize("reading", ["records", "doctor"])
+def test_what_is_written_while_it_is_read_is_read_again(tmp_path, alice, monkeypatch, reading):
+    """The one part of a segment is read when it is room still, the next when there are records in it."""
+    before = segment(tmp_path).read_bytes()
+    write(alice)
+    write(alice)
+    after = segment(tmp_path).read_bytes()
+    begin = len(before.rstrip(b"\n")) + 1
+    torn = [
+        before[: begin + 700] + after[begin + 700 :],
+        before[:begin] + after[begin : begin + 300],
+    ]
+    torn[1] += b"\n" * 500 + after[begin + 800 :]
+    states = [*torn, after]
+    real = segments._read_at_once
+
+    def reading_torn(read):
+        return real(lambda: (read(), states.pop(0))[1] if states else read())
+
+    monkeypatch.setattr(segments, "_read_at_once", reading_torn)
+    if reading == "records":
+        assert sequences(tmp_path) == [1, 2, 3, 4, 5]
+    else:
+        assert verification.verify(alice.diary.engine.backend, "alice") is None
+    assert states == []
 
 
 def test_the_doctor_finds_nothing_in_empty_lines(tmp_path, alice):
@@ -315,6 +407,16 @@ def test_records_that_somebody_else_has_written_since_stay(tmp_path):
     gc.collect()
     assert room(tmp_path) == left
     assert sequences(tmp_path) == [1, 2, 3, 4, 5]
+
+
+def test_an_end_that_is_one_byte_off_is_none(tmp_path, alice):
+    """Somebody else has written history anew meanwhile, and its last record ends one byte behind ours."""
+    end = alice.diary.engine.backend._tails._tails["alice"].end
+    before = segment(tmp_path).read_bytes()
+    moved = before.replace(b"tea", b"teas", 1)
+    segment(tmp_path).write_bytes(moved)
+    segments.cut_room(end)
+    assert segment(tmp_path).read_bytes() == moved
 
 
 def test_a_forked_child_leaves_the_room_to_its_parent(tmp_path):

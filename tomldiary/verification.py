@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
-from tomldiary.backends.segments import damaged, segments
+from tomldiary.backends.segments import damaged, read_segment, segments
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history import SNAPSHOT, parse_record, redone
 from tomldiary.timeline import EMPTY
@@ -148,8 +148,7 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         return
     paths = segments(backend.folder(user) / "history")
     for path in paths:
-        found = read_file(path)
-        data = found[0] if found is not None else b""
+        data = read_segment(path)
         # What stands before the first header is a record too, one whose header is damaged.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):

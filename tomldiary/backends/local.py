@@ -212,6 +212,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             end = append_records(
                 f"{folder}/history", end, records, sync=self._sync, known=synced.segment
             )
+        except FileExistsError as error:
+            staging.drop()
+            self._tails.drop(user)
+            raise Conflict(f"{folder}: history was begun by somebody else just now.") from error
         except OSError as error:
             staging.drop()
             raise _unwritten(error, folder) from error

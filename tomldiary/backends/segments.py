@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from tomldiary.backends.files import make_folder, sync_folder, write_all, write_new
+from tomldiary.backends.files import make_folder, read_file, sync_folder, write_all, write_new
 from tomldiary.errors import BackendError, InvalidTOML
 from tomldiary.history import HEADER, SNAPSHOT, parse_record
 from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from io import FileIO
 
     from tomldiary.history import Record
 
@@ -31,6 +32,7 @@ __all__ = [
     "new_segment",
     "newest_segment",
     "read_records",
+    "read_segment",
     "segments",
     "split_records",
 ]
@@ -50,6 +52,7 @@ _ROOM = (
     4096,
     32 * 1024,
 )  # bytes laid out at once: as many as there are already, but at least and at most these
+_TRIES = 10  # times that a segment is read again while a writer is at it
 _SEEN = 1024  # bytes in front of the end by which it is known again
 
 
@@ -67,14 +70,20 @@ class End(NamedTuple):
             descriptor = os.open(self.segment, _LOOK)
         except OSError:
             return False
-        length = len(self.seen)
         try:
-            found = os.pread(descriptor, length + 1, self.at - length)
+            return self.is_in(descriptor)
         except OSError:
             return False
         finally:
             os.close(descriptor)
-        # Neither its length nor its time would tell: that does not grow while there is room, and see `looks`.
+
+    def is_in(self, descriptor: int) -> bool:
+        """Tell whether an open file ends there.
+
+        Neither its length nor its time would tell: that does not grow while there is room, and see `looks`.
+        """
+        length = len(self.seen)
+        found = os.pread(descriptor, length + 1, self.at - length)
         return found[:length] == self.seen and found[length:] in {b"", b"\n"}
 
 
@@ -125,6 +134,7 @@ def append_records(
         Where history ends now.
 
     Raises:
+        FileExistsError: Somebody else has begun a new segment just now. Nothing was appended.
         OSError: Nothing was appended.
         BackendError: Whether something was appended is not known.
     """
@@ -140,7 +150,8 @@ def append_records(
         make_folder(folder, sync=sync)
         path = str(new_segment(Path(folder), Path(newest.segment) if newest else None))
         at = 0
-    descriptor = os.open(path, _FLAGS, 0o600)
+    # Nobody has looked at what is in the way of a new one.
+    descriptor = os.open(path, _FLAGS if at else _FLAGS | os.O_EXCL, 0o600)
     try:
         length = os.lseek(descriptor, 0, os.SEEK_END)
         if length == 0:
@@ -188,7 +199,7 @@ def cut_room(end: End) -> None:
     try:
         found = os.fstat(descriptor)
         rest = os.pread(descriptor, found.st_size, end.at)
-        if rest and not rest.strip(b"\n"):
+        if rest and not rest.strip(b"\n") and end.is_in(descriptor):
             os.ftruncate(descriptor, end.at)
             os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
     finally:
@@ -298,13 +309,45 @@ def damaged(folder: Path) -> list[Path]:
         return []
 
 
+def read_segment(path: Path) -> bytes:
+    """Return a segment's content, records and room; b"" if there is none. Needs no lock.
+
+    Raises:
+        BackendError: It cannot be read.
+    """
+
+    def read() -> bytes:
+        found = read_file(path)
+        return found[0] if found is not None else b""
+
+    return _read_at_once(read)
+
+
+def _read_at_once(read: Callable[[], bytes]) -> bytes:
+    """Read again what a writer has written to meanwhile: records stand behind lines that were room a moment ago."""
+    data = read()
+    for _ in range(_TRIES):
+        if b"\n\n" not in data.rstrip(b"\n"):
+            break
+        data = read()
+    return data
+
+
 def read_records(folder: Path) -> Iterator[str]:
     """Yield all records, newest first, reading no more of the files than is asked for."""
     is_newest = True
     for path in reversed(segments(folder)):
-        with path.open("rb") as file:
-            begin = file.seek(0, os.SEEK_END)
-            data = b""
+        with path.open("rb", buffering=0) as file:
+            begin = 0
+
+            def read_end(file: FileIO = file) -> bytes:
+                nonlocal begin
+                size = file.seek(0, os.SEEK_END)
+                begin = size - _step(b"", size)
+                file.seek(begin)
+                return file.read(size - begin)
+
+            data = _read_at_once(read_end)  # what is in front of that nobody writes to any more
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
                     record, data = data[at:], data[:at]

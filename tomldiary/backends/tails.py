@@ -64,7 +64,7 @@ class HistoryTails:
     def drop_changed(self, user: str) -> None:
         """Drop the end of a history that somebody else has changed since; needs no lock."""
         tail = self._tails.get(user)
-        if tail is not None and not tail.end.is_there():
+        if tail is not None and not tail.end.is_there() and self._tails.get(user) is tail:
             self._tails.pop(user, None)
 
     def numbered(self, user: str, place: str, seq: int) -> End | None:
@@ -74,36 +74,40 @@ class HistoryTails:
         """
         tail = self._tails.get(user)
         if tail is None or tail.seq != seq - 1:
-            self.of(user, place)
-            tail = self._tails.get(user)
+            tail = self._found(user, place)
         return tail.end if tail is not None else None
 
     def of(self, user: str, place: str) -> tuple[str | None, str | None]:
         """Return the newest segment and its last whole record; a torn end is cut off for good."""
+        tail = self._found(user, place)
+        return (tail.end.segment, tail.record) if tail is not None else (None, None)
+
+    def _found(self, user: str, place: str) -> _Tail | None:
+        # Once it was found, others may drop what is remembered.
         cached = self._tails.get(user)
         changed = folder_time(place)
         if not changed:
             self.drop(user)
-            return None, None
+            return None
         if (
             cached is not None
             and cached.folder_time == changed  # no segment was added since
             and cached.end.is_there()
         ):
-            return cached.end.segment, cached.record
+            return cached
         newest = newest_segment(Path(place))
         if newest is None:
             self.drop(user)
-            return None, None
+            return None
         record, at = last_record(newest)
         cut_off(newest, at)
         if record is None:
             # The only record of a fresh segment was torn: the one before it is in the segment before.
             newest.unlink()
-            return self.of(user, place)
+            return self._found(user, place)
         seq = next_sequence(record) - 1
-        self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
-        return str(newest), record
+        found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
+        return found
 
 
 def _cut_all(tails: dict[str, _Tail], locks: UserLocks) -> None:
