@@ -172,6 +172,17 @@ def test_what_stands_in_the_way_of_a_new_segment_is_never_written_over(tmp_path,
     assert not list(tmp_path.glob("*/.staged-*"))
 
 
+def test_a_new_segment_that_the_folder_s_time_does_not_tell_of_is_found(tmp_path, monkeypatch):
+    """Two wrote within one tick of a coarse clock."""
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(tails, "folder_time", lambda _: 1)
+    one, other = opened(tmp_path), opened(tmp_path)
+    for number in range(16):
+        (one, other)[number % 2].upsert_preference("likes", f"thing {number:02}")
+    assert len(segments.segments(tmp_path / "alice/history")) > 2
+    assert sequences(tmp_path) == list(range(1, 17))
+
+
 def test_an_end_that_is_dropped_meanwhile_is_the_one_that_was_found(tmp_path, monkeypatch):
     """Whoever reads drops what is remembered of it, without the lock."""
     alice = opened(tmp_path)
