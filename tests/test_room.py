@@ -173,14 +173,16 @@ def test_what_stands_in_the_way_of_a_new_segment_is_never_written_over(tmp_path,
 
 
 def test_a_new_segment_that_the_folder_s_time_does_not_tell_of_is_found(tmp_path, monkeypatch):
-    """Two wrote within one tick of a coarse clock."""
+    """Two wrote within one tick of a coarse clock; what the second has to write is too much for the old one."""
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
     monkeypatch.setattr(tails, "folder_time", lambda _: 1)
     one, other = opened(tmp_path), opened(tmp_path)
-    for number in range(16):
-        (one, other)[number % 2].upsert_preference("likes", f"thing {number:02}")
-    assert len(segments.segments(tmp_path / "alice/history")) > 2
-    assert sequences(tmp_path) == list(range(1, 17))
+    write(one)
+    write(other)
+    for each in (one, other):
+        write(each, "x" * 3000)
+    assert len(segments.segments(tmp_path / "alice/history")) == 3
+    assert sequences(tmp_path) == [1, 2, 3, 4]
 
 
 def test_an_end_that_is_dropped_meanwhile_is_the_one_that_was_found(tmp_path, monkeypatch):
