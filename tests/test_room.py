@@ -79,7 +79,7 @@ def test_a_segment_that_is_written_to_again_does_not_grow_with_each_record(tmp_p
 
 
 def test_as_much_is_laid_out_as_there_is_but_within_bounds(tmp_path, alice):
-    least, most = segments._ROOM
+    least, most = segments._LEAST_ROOM, segments._MOST_ROOM
     assert room(tmp_path) < least
     found = []
     for _ in range(90):

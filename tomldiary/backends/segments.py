@@ -48,10 +48,7 @@ DAMAGED = ".damaged-"
 _END = b"\n]\n"
 """How a record ends, and no line within one looks like it."""
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
-_ROOM = (
-    4096,
-    32 * 1024,
-)  # bytes laid out at once: as many as there are already, but at least and at most these
+_LEAST_ROOM, _MOST_ROOM = 4096, 32 * 1024  # bytes laid out at once
 _TRIES = 10  # times that a segment is read again while a writer is at it
 _SEEN = 1024  # bytes in front of the end by which it is known again
 
@@ -176,10 +173,9 @@ def append_records(
 
 
 def _lay_out(descriptor: int, end: int) -> None:
-    """Write empty lines behind the records, as many as there is room for."""
-    least, most = _ROOM
+    """Write empty lines behind the records, as many bytes as there are already, within bounds."""
     with suppress(OSError):  # a full disk: the records are written
-        os.write(descriptor, b"\n" * min(max(end, least), most))
+        os.write(descriptor, b"\n" * min(max(end, _LEAST_ROOM), _MOST_ROOM))
 
 
 def end_behind(segment: Path, at: int, record: str) -> End:
