@@ -200,11 +200,11 @@ def test_an_end_that_is_dropped_meanwhile_is_the_one_that_was_found(tmp_path, mo
 
     monkeypatch.setattr(known, "_tails", Dropping())
     assert known.numbered("alice", place, 2) == real(
-        segment(tmp_path), segment(tmp_path).stat().st_size, sequence_text(tmp_path)
+        segment(tmp_path), segment(tmp_path).stat().st_size, newest_text(tmp_path)
     )
 
 
-def sequence_text(root):
+def newest_text(root):
     return next(segments.read_records(root / "alice/history"))
 
 
