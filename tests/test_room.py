@@ -46,14 +46,19 @@ def sequences(root):
     return [parse_record(text).seq for text in segments.read_records(root / "alice/history")][::-1]
 
 
+def with_room(root):
+    """Return a user that nothing else refers to, with room for more."""
+    alice = opened(root)
+    for _ in range(3):
+        write(alice)
+    assert room(root) > 2000
+    return alice
+
+
 @pytest.fixture
 def alice(tmp_path):
     """Has written so often that there is room for more."""
-    alice = opened(tmp_path)
-    for _ in range(3):
-        write(alice)
-    assert room(tmp_path) > 2000
-    return alice
+    return with_room(tmp_path)
 
 
 # Laying out
@@ -383,15 +388,6 @@ def test_what_a_killed_process_laid_out_is_used_and_goes_with_the_next(tmp_path)
     assert run(tmp_path, name="y") == 0
     assert room(tmp_path) == 0
     assert sequences(tmp_path) == list(range(1, 10))
-
-
-def with_room(root):
-    """Return a diary's user that nothing else refers to."""
-    alice = opened(root)
-    for _ in range(3):
-        write(alice)
-    assert room(root) > 0
-    return alice
 
 
 def test_a_diary_that_nobody_has_any_more_leaves_no_empty_lines(tmp_path):

@@ -215,7 +215,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         except FileExistsError as error:
             staging.drop()
             self._tails.drop(user)
-            raise Conflict(f"{folder}: history was begun by somebody else just now.") from error
+            raise Conflict(
+                f"{error.filename or folder}: was begun by somebody else just now. Try again."
+            ) from error
         except OSError as error:
             staging.drop()
             raise _unwritten(error, folder) from error

@@ -2,7 +2,7 @@
 
 Since Linux 6.13 a file whose times somebody has seen gets a finer one with its next change, and so does whatever is
 written right behind it (multigrain timestamps). A sync that had only a record to write has to write the new time of
-its file as well then, which takes half as long again. So whoever changes a file in a moment does not ask for its times.
+its file as well then. So whoever changes a file in a moment does not ask for its times.
 """
 
 from __future__ import annotations
