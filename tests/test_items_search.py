@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
+import sqlite3
 import sys
 from datetime import UTC, date, datetime
+from itertools import pairwise
 
 import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.items.filters import compile_filter
+from tomldiary.items.lexical import LexicalIndex
 from tomldiary.items.local_embedder import LOCAL_DIMS, local_embedder
 from tomldiary.items.ops import Get, Put, Search
 from tomldiary.items.paths import texts_at
@@ -94,6 +98,51 @@ def test_many_matches_page_without_hole_or_double(store):
     assert scores == sorted(scores, reverse=True)
     late = found(store, "tea", filter={"text": {"$gte": "tea cup cup cup cup cup cup 1"}}, limit=3)
     assert len(late) == 3
+
+
+def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store):
+    """What is scored first is chosen by looks; compared with SQLite's score of every match."""
+    numbers = random.Random(7)
+    words = [f"w{n}" for n in range(200)]
+    texts: dict[str, str] = {}
+    for n in range(600):  # some words are in many texts, some in few
+        by_chance = sorted(words, key=lambda word: numbers.random() * (30 + int(word[1:])))
+        texts[f"k{n}"] = " ".join(by_chance[: numbers.randint(2, 60)])
+    texts["often"] = " ".join(["w50 w51"] * 200)
+    texts["some"] = " ".join(["w50"] * 8 + words[100:130])
+    store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
+    database = sqlite3.connect(":memory:")
+    database.execute("CREATE VIRTUAL TABLE t USING fts5(key UNINDEXED, body)")
+    database.executemany("INSERT INTO t VALUES (?, ?)", texts.items())
+    alike = 0
+    for turn in range(50):
+        asked = numbers.sample(words, 4) if turn else words[50:54]
+        match = " OR ".join([*asked, *(f'"{one} {other}"' for one, other in pairwise(asked))])
+        rows = database.execute("SELECT key, -bm25(t) FROM t WHERE t MATCH ?", (match,)).fetchall()
+        score = {key: s * len(set(asked) & set(texts[key].split())) / 4 for key, s in rows}
+        best = sorted(score, key=lambda key: -score[key])
+        got = store.run([Search(NS, query=" ".join(asked), limit=1000)])[0]
+        assert sorted(item.key for item in got) == sorted(best)
+        assert len(got) > 100
+        assert turn or "often" in [item.key for item in got[:5]]
+        scores = [item.score for item in got]
+        assert scores == sorted(scores, reverse=True)
+        assert scores[:5] == pytest.approx([score[each.key] for each in got[:5]])
+        alike += len({item.key for item in got[:10]} & set(best[:10]))
+    assert alike >= 472
+    assert found(store, "w50")[:2] == ["often", "some"]
+
+
+def test_matches_in_other_namespaces_take_no_place_from_those_asked_for(store, monkeypatch):
+    store.run([Put(NS, f"k{n}", {"text": "tea " * 3}) for n in range(100)])
+    there = ("alice", "there")
+    store.run([Put(there, f"k{n}", {"text": f"a long way to a cup of tea {n}"}) for n in range(3)])
+    assert len(found(store, "tea")) == 10
+    scored = []
+    scores = LexicalIndex._scored
+    monkeypatch.setattr(LexicalIndex, "_scored", lambda *args: scored.append(1) or scores(*args))
+    assert found(store, "tea", there) == ["k2", "k1", "k0"]
+    assert len(scored) == 1
 
 
 @pytest.mark.parametrize(

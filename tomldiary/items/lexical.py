@@ -10,7 +10,10 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+from heapq import nlargest
 from itertools import pairwise
+from math import inf, log
+from sys import maxsize
 from typing import TYPE_CHECKING
 
 from tomldiary.forks import renew_after_fork
@@ -18,7 +21,7 @@ from tomldiary.items.paths import all_texts, texts_at
 from tomldiary.recall import query_words
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from tomldiary.items.entry import Entry
     from tomldiary.items.naming import Namespace
@@ -26,8 +29,11 @@ if TYPE_CHECKING:
 
 __all__ = ["LexicalIndex", "searched_text"]
 
-_RERANKED = 64  # rows that are scored twice; what matches worse keeps its order
-_ALL = -1
+_SCORES = "SELECT rowid, -bm25(items) FROM items WHERE items MATCH ?"
+_SCORED_FIRST = 48  # rows that look best; the others are scored when somebody asks for more
+_LEAST_WEIGHT = 1e-6  # of a word that more than half of the items have, as in SQLite's bm25
+_LONG = 600  # characters
+_MOST_LONG = 256
 _MOST_PAIRS = 32
 _POSSESSIVE = re.compile(r"[\u2019']s\b")
 _WORD = re.compile(r"\w+")
@@ -60,6 +66,9 @@ class LexicalIndex:
         self._seen: dict[Namespace, Snapshot] = {}
         self._rows: dict[Entry, int] = {}
         self._by_row: dict[int, tuple[Namespace, Entry]] = {}
+        self._lengths: dict[int, int] = {}
+        self._length = 0
+        self._long: set[int] = set()
         self._next = 1
 
     def search(
@@ -68,7 +77,8 @@ class LexicalIndex:
         """Yield what matches a question, best first, with its score; None if it has no words.
 
         The score is BM25, over the words and pairs of words of the question, times the share of its words
-        that the item has. The order of equal scores stays the same while nothing is put.
+        that the item has. Of many matches those that look best are scored first: behind the first dozens
+        the order is by and large that of the score. It stays the same while nothing is put.
         """
         plain = _POSSESSIVE.sub("", query)
         words = query_words(plain)
@@ -81,43 +91,79 @@ class LexicalIndex:
     ) -> Iterator[tuple[float, Snapshot, Entry]]:
         wanted = {snapshot.namespace: snapshot for snapshot in snapshots}
         match = " OR ".join(f'"{each}"' for each in (*words, *pairs))
-        scale = 1.0
-        for limit, offset in ((_RERANKED, 0), (_ALL, _RERANKED)):
+        given: list[int] = []
+        lowest = inf
+        for most in (_SCORED_FIRST, maxsize):
             with self._guard:
                 for snapshot in snapshots:
                     self._refresh(snapshot)
-                rows: list[tuple[int, float]] = self._database.execute(
-                    "SELECT rowid, -bm25(items) AS score FROM items WHERE items MATCH ?"
-                    " ORDER BY score DESC, rowid LIMIT ? OFFSET ?",
-                    (match, limit, offset),
-                ).fetchall()
-                ranked = [(row, score * scale) for row, score in rows]
-                if offset == 0:
-                    ranked = self._reranked(rows, words)
-                found = [(score, *self._by_row[row]) for row, score in ranked]
+                rows, is_all = self._scored(match, words, wanted, most, given)
+                found = [(score, *self._by_row[row]) for row, score in rows]
             for score, namespace, entry in found:
-                snapshot = wanted.get(namespace)
-                if snapshot is not None and snapshot.get(entry.key) is entry:
-                    yield float(score), snapshot, entry
-            if len(rows) < _RERANKED:
+                snapshot = wanted[namespace]
+                if snapshot.get(entry.key) is entry:
+                    # What looked worse and turns out better comes behind, as those in front are given.
+                    yield min(score, lowest), snapshot, entry
+            if is_all:
                 return
-            # What comes behind keeps its order, and a score below those in front.
-            scale = ranked[-1][1] / rows[-1][1] if rows[-1][1] > 0 else 1.0
+            given = [row for row, _ in rows]
+            lowest = rows[-1][1]
 
-    def _reranked(self, rows: list[tuple[int, float]], words: list[str]) -> list[tuple[int, float]]:
-        """Return rows by score times the share of words they have; the caller holds the lock."""
-        if len(words) == 1:
-            return rows
-        counts = dict.fromkeys([row for row, _ in rows], 0)
+    def _scored(
+        self,
+        match: str,
+        words: list[str],
+        wanted: Mapping[Namespace, Snapshot],
+        most: int,
+        given: list[int],
+    ) -> tuple[list[tuple[int, float]], bool]:
+        """Return rows by BM25 times the share of words they have, and whether there are no more.
+
+        BM25 is what takes long, so at first it is asked for those alone that look best: by the weights of
+        their words as if each stood there once. A long text may have one often, and is asked about in any
+        case. The caller holds the lock.
+        """
+        counts, weights = self._counted(words)
+        if len(wanted) < len(self._seen):
+            counts = {row: n for row, n in counts.items() if self._by_row[row][0] in wanted}
+        long = self._long & counts.keys()
+        most = maxsize if len(words) == 1 or len(long) > _MOST_LONG else most
+        is_all = len(counts) - len(long) <= most
+        if is_all:
+            rows, which = given, "NOT IN"
+        else:
+            lengths, mean = self._lengths, self._length / len(self._lengths)
+
+            def looks(row: int) -> float:
+                return counts[row] * weights[row] / (1.3 * mean + 0.9 * lengths[row])
+
+            rows, which = [*long, *nlargest(most, counts.keys() - long, key=looks)], "IN"
+        found: list[tuple[int, float]] = self._database.execute(
+            f"{_SCORES} AND +rowid {which} ({','.join('?' * len(rows))})",
+            (match, *rows),
+        ).fetchall()
+        scored = [(row, score * counts[row] / len(words)) for row, score in found if row in counts]
+        scored.sort(key=lambda each: (-each[1], each[0]))
+        return scored, is_all
+
+    def _counted(self, words: list[str]) -> tuple[dict[int, int], dict[int, float]]:
+        """Return by row how many of the words it has, and what they weigh."""
+        counts: dict[int, int] = {}
+        weights: dict[int, float] = {}
         for word in words:
-            hits = self._database.execute(
+            hits: list[tuple[int]] = self._database.execute(
                 "SELECT rowid FROM items WHERE items MATCH ?", (f'"{word}"',)
             ).fetchall()
+            having = len(hits)
+            weight = max(log((len(self._by_row) - having + 0.5) / (having + 0.5)), _LEAST_WEIGHT)
             for (row,) in hits:
                 if row in counts:
                     counts[row] += 1
-        scored = [(row, score * counts[row] / len(words)) for row, score in rows]
-        return sorted(scored, key=lambda found: -found[1])
+                    weights[row] += weight
+                else:
+                    counts[row] = 1
+                    weights[row] = weight
+        return counts, weights
 
     def _refresh(self, snapshot: Snapshot) -> None:
         before = self._seen.get(snapshot.namespace)
@@ -130,6 +176,8 @@ class LexicalIndex:
             row = self._rows.pop(entry, None)
             if row is not None:
                 del self._by_row[row]
+                self._length -= self._lengths.pop(row)
+                self._long.discard(row)
                 self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))
         for entry in snapshot.ordered:
             if entry in old:
@@ -138,6 +186,10 @@ class LexicalIndex:
             if text:
                 self._rows[entry] = self._next
                 self._by_row[self._next] = (snapshot.namespace, entry)
+                self._lengths[self._next] = len(text)
+                self._length += len(text)
+                if len(text) > _LONG:
+                    self._long.add(self._next)
                 self._database.execute(
                     "INSERT INTO items(rowid, body) VALUES (?, ?)", (self._next, text)
                 )
