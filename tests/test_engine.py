@@ -20,6 +20,7 @@ import pytest
 from tomldiary import Diary, twins
 from tomldiary.backends import LocalBackend, exchange, staging
 from tomldiary.backends import local as local_module
+from tomldiary.backends import records as records_module
 from tomldiary.backends import segments as segments_module
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout, NewerVersion
@@ -229,13 +230,13 @@ def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_
     for cut in range(last, len(whole), 37):
         for room in (b"", b"\n" * 70_000):
             segment.write_bytes(whole[:cut] + room)
-            record, end = segments_module.last_record(segment)
+            record, end = records_module.last_record(segment)
             assert parse_record(record).seq == 2
             assert end == last
     flipped = bytearray(whole)
     flipped[-20] ^= 1
     segment.write_bytes(bytes(flipped))
-    assert parse_record(segments_module.last_record(segment)[0]).seq == 2
+    assert parse_record(records_module.last_record(segment)[0]).seq == 2
 
 
 def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_path, monkeypatch):
@@ -246,17 +247,17 @@ def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_p
     )
     segment = next((tmp_path / "alice/history").iterdir())
     searched = []
-    real = segments_module._last_header
+    real = records_module._last_header
 
     def spy(data, end=None):
         searched.append(len(data))
         return real(data, end)
 
-    monkeypatch.setattr(segments_module, "_last_header", spy)
-    assert parse_record(segments_module.last_record(segment)[0]).seq == 1
+    monkeypatch.setattr(records_module, "_last_header", spy)
+    assert parse_record(records_module.last_record(segment)[0]).seq == 1
     assert sum(searched) < 4 * segment.stat().st_size
     searched.clear()
-    assert len(list(segments_module.read_records(segment.parent))) == 1
+    assert len(list(records_module.read_records(segment.parent))) == 1
     assert sum(searched) < 4 * segment.stat().st_size
 
 

@@ -24,12 +24,14 @@ from tomldiary.backends import (
     names,
     opened_users,
     pruning,
+    records,
     recovery,
     segments,
     settling,
     staging,
 )
 from tomldiary.backends import local as local_module
+from tomldiary.items.entry import copied
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
 CANARY = b"zanzibar"
@@ -173,9 +175,11 @@ class Examiner:
         self.disk = disk
         self.found = {}
         self.patch = monkeypatch
-        # The same records are read thousands of times.
+        # The same records and documents are read thousands of times.
+        parsed = functools.cache(tomllib.loads)
+        monkeypatch.setattr(tomllib, "loads", lambda text: copied(parsed(text)))
         remembering = functools.cache(history.parse_record)
-        for module in (forget_job, opened_users, recovery, segments, timeline, verification):
+        for module in (forget_job, opened_users, records, recovery, timeline, verification):
             monkeypatch.setattr(module, "parse_record", remembering)
         backend = workload.diary.engine.backend
         self.folders = {f"{self.place}/{backend.folder(user).name}": user for user in USERS}
@@ -284,11 +288,11 @@ def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transa
 ):
     monkeypatch.setattr(settling, "WINDOW", window)
     workload = record(disk, monkeypatch)
-    states = list(crash_states(workload.recorder, subsets=2))
+    states = list(crash_states(workload.recorder, subsets=2))[::2]
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
-    assert len(states) > 5000
-    assert different > 1200
+    assert len(states) > 2500
+    assert different > 800
 
 
 def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
@@ -460,5 +464,6 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
     # Where a document was cut off between two entries, it looks like one that somebody has edited.
     cuts = range(60, 400, 7) if guard == "their names" else ()
     mixtures = 20 if guard == "spares of a window" else 2
-    states = crash_states(workload.recorder, subsets=0, cuts=cuts, mixtures=mixtures)
+    states = list(crash_states(workload.recorder, subsets=0, cuts=cuts, mixtures=mixtures))
+    random.Random(1).shuffle(states)  # most of these matter late
     assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

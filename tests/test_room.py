@@ -17,7 +17,7 @@ import pytest
 
 from hand_edits import texts
 from tomldiary import Diary, verification
-from tomldiary.backends import exchange, files, layout, looks, segments, spares, tails
+from tomldiary.backends import exchange, files, layout, looks, records, segments, spares, tails
 from tomldiary.errors import BackendError
 from tomldiary.history import parse_record
 from tomldiary.locks import UserLocks
@@ -43,7 +43,7 @@ def room(root):
 
 
 def sequences(root):
-    return [parse_record(text).seq for text in segments.read_records(root / "alice/history")][::-1]
+    return [parse_record(text).seq for text in records.read_records(root / "alice/history")][::-1]
 
 
 def with_room(root):
@@ -148,7 +148,7 @@ def test_a_segment_that_is_full_keeps_no_empty_lines(tmp_path, monkeypatch):
 def test_a_segment_that_somebody_cuts_off_just_now_gets_no_gap(tmp_path, alice):
     path = segment(tmp_path)
     end = segments.End(str(path), path.stat().st_size + 1000, b"")
-    record = segments.last_record(path)[0]
+    record = records.last_record(path)[0]
     after = segments.append_records(str(path.parent), end, [record], sync=True)
     assert b"\0" not in path.read_bytes()
     assert after.at == path.stat().st_size
@@ -210,7 +210,7 @@ def test_an_end_that_is_dropped_meanwhile_is_the_one_that_was_found(tmp_path, mo
 
 
 def newest_text(root):
-    return next(segments.read_records(root / "alice/history"))
+    return next(records.read_records(root / "alice/history"))
 
 
 def test_an_end_that_was_found_meanwhile_is_not_dropped_for_an_older_one(tmp_path, alice):
@@ -290,7 +290,7 @@ def test_half_a_record_is_read_by_nobody(tmp_path, alice, part):
     backend = alice.diary.engine.backend
     assert [record.seq for record in Timeline(backend, "alice").records()] == [3, 2, 1]
     assert Timeline(backend, "alice").text("preferences", 2).count("tea") == 2
-    assert segments.last_record(path)[1] == begin
+    assert records.last_record(path)[1] == begin
     assert texts(opened(tmp_path)) == ["tea 0", "tea 1", "tea 2", "tea 3"]  # the document has it
     write(opened(tmp_path))
     assert path.read_bytes().startswith(before[:begin])
@@ -310,12 +310,12 @@ def test_what_is_written_while_it_is_read_is_read_again(tmp_path, alice, monkeyp
     ]
     torn[1] += b"\n" * 500 + after[begin + 800 :]
     states = [*torn, after]
-    real = segments._read_at_once
+    real = records._read_at_once
 
     def reading_torn(read):
         return real(lambda: (read(), states.pop(0))[1] if states else read())
 
-    monkeypatch.setattr(segments, "_read_at_once", reading_torn)
+    monkeypatch.setattr(records, "_read_at_once", reading_torn)
     if reading == "records":
         assert sequences(tmp_path) == [1, 2, 3, 4, 5]
     else:

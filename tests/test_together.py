@@ -21,6 +21,7 @@ from processes import close
 from test_failing_files import CODES, OTHERS, SHORT, WRITES, Faults
 from tomldiary import Diary, verification
 from tomldiary.backends import LocalBackend, opened_users, segments, settling, staging
+from tomldiary.backends import records as records_module
 from tomldiary.backends.base import Commit
 from tomldiary.engine import Source
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
@@ -622,7 +623,7 @@ def test_a_kill_at_any_step_leaves_what_some_of_them_did_in_their_order(disk, mo
 def test_without_a_guard_a_power_cut_would_leave_less(disk, monkeypatch, guard):
     recorder = recorded(disk, monkeypatch)
     if guard == "whole groups":
-        monkeypatch.setattr(segments, "_breach", lambda *_: None)
+        monkeypatch.setattr(records_module, "_breach", lambda *_: None)
     else:
         monkeypatch.setattr(opened_users, "stored_together", lambda _, records: records)
     assert examine(recorder, disk, monkeypatch)[1]

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.pieces import Pieces
 
 __all__ = [
+    "END",
     "HEADER",
     "SNAPSHOT",
     "Change",
@@ -50,6 +51,8 @@ __all__ = [
 
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
+END = "\n]\n"
+"""How a record ends, and no line within one looks like it."""
 _SAID = ("session", "actor", "reason", "operation", "content")
 SNAPSHOT = "snapshot"
 """Type of the record that stands for all transactions up to its own number: the documents as they were then."""

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import read_file
 from tomldiary.backends.local import LocalBackend
-from tomldiary.backends.segments import damaged, read_segment, segments
+from tomldiary.backends.records import read_segment
+from tomldiary.backends.segments import damaged, segments
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history import SNAPSHOT, parse_record, redone
 from tomldiary.timeline import EMPTY

@@ -20,8 +20,8 @@ from tomldiary.backends.base import Stored, digest
 from tomldiary.backends.exchange import take_back
 from tomldiary.backends.files import file_token, read_file
 from tomldiary.backends.layout import target_of
+from tomldiary.backends.records import read_records
 from tomldiary.backends.saving import is_being_saved
-from tomldiary.backends.segments import read_records
 from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document

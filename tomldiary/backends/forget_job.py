@@ -23,7 +23,8 @@ from tomldiary.backends.files import file_token, make_folder, read_file, sync_fo
 from tomldiary.backends.job_file import STAGED, Job, read_job, sweep_staged, take_back, write_job
 from tomldiary.backends.layout import JOB_NAME, OWNER_NAME, strays_in
 from tomldiary.backends.pruning import drop_superseded
-from tomldiary.backends.segments import damaged, new_segment, segments, split_records
+from tomldiary.backends.records import split_records
+from tomldiary.backends.segments import damaged, new_segment, segments
 from tomldiary.erasure import Plan, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection

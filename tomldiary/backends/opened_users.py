@@ -13,6 +13,7 @@ from tomldiary.backends.epochs import Epochs
 from tomldiary.backends.layout import DISPLACED, JOB_PREFIX, staged_name, target_of
 from tomldiary.backends.names import DurableNames
 from tomldiary.backends.pruning import drop_superseded
+from tomldiary.backends.records import read_records
 from tomldiary.backends.recovery import (
     half_done,
     is_left_over,
@@ -23,7 +24,6 @@ from tomldiary.backends.recovery import (
     stored_together,
     window_records,
 )
-from tomldiary.backends.segments import read_records
 from tomldiary.backends.tails import HistoryTails
 from tomldiary.backends.user_folders import SYSTEM, UserFolders
 from tomldiary.errors import BackendError, LockTimeout

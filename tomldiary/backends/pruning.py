@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import read_file, sync_folder, write_new
-from tomldiary.backends.segments import segments, split_records
+from tomldiary.backends.records import split_records
+from tomldiary.backends.segments import segments
 from tomldiary.errors import BackendError
 from tomldiary.history import is_snapshot, next_sequence
 

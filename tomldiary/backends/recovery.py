@@ -30,8 +30,8 @@ from tomldiary.backends.layout import (
     staged_in,
     target_of,
 )
+from tomldiary.backends.records import read_records
 from tomldiary.backends.saving import is_being_saved
-from tomldiary.backends.segments import read_records
 from tomldiary.backends.settling import window, window_of
 from tomldiary.backends.spares import left_behind
 from tomldiary.errors import DocumentError, InvalidTOML

@@ -1,4 +1,4 @@
-"""The history of one user in files: segments of 4 MB that are appended to; only forgetting rewrites them."""
+"""The files of one user's history: segments of 4 MB that are appended to; only forgetting rewrites them."""
 
 from __future__ import annotations
 
@@ -6,19 +6,13 @@ import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
-from tomldiary.backends.files import make_folder, read_file, sync_folder, write_all, write_new
-from tomldiary.errors import BackendError, InvalidTOML
-from tomldiary.history import HEADER, SNAPSHOT, parse_record
+from tomldiary.backends.files import make_folder, sync_folder, write_all, write_new
+from tomldiary.errors import BackendError
+from tomldiary.history import END
 from tomldiary.logging import get_logger
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import FileIO
-
-    from tomldiary.history import Record
 
 __all__ = [
     "DAMAGED",
@@ -28,13 +22,9 @@ __all__ = [
     "cut_room",
     "damaged",
     "end_behind",
-    "last_record",
     "new_segment",
     "newest_segment",
-    "read_records",
-    "read_segment",
     "segments",
-    "split_records",
 ]
 
 _logger = get_logger(__name__)
@@ -45,11 +35,7 @@ _LOOK = os.O_RDONLY | sum(
 SEGMENT_BYTES = 4 * 1024 * 1024
 DAMAGED = ".damaged-"
 """In the name of a file that holds a damaged record; not a segment, as it does not end in ".toml"."""
-_END = b"\n]\n"
-"""How a record ends, and no line within one looks like it."""
-_TAIL = 64 * 1024  # bytes read at a time when looking for the last record
 _LEAST_ROOM, _MOST_ROOM = 4096, 32 * 1024  # bytes laid out at once
-_TRIES = 10  # times that a segment is read again while a writer is at it
 _SEEN = 1024  # bytes in front of the end by which it is known again
 
 
@@ -220,61 +206,6 @@ def _reason(error: BaseException) -> str:
     return str(error.strerror if isinstance(error, OSError) else type(error).__name__)
 
 
-def last_record(path: Path) -> tuple[str | None, int]:
-    """Return the last whole record of a segment, and the size the segment has up to its end.
-
-    What follows the last whole record is the torn end of an append that was never acknowledged. Of records
-    that were appended at once, those behind one that is damaged do not count either: their blocks may have
-    come to the disk in any order.
-    """
-    with path.open("rb") as file:
-        begin, data = file.seek(0, os.SEEK_END), b""
-        while begin > 0:
-            step = _step(data, begin)
-            begin -= step
-            file.seek(begin)
-            data = file.read(step) + data
-            while (at := _last_header(data)) >= 0:
-                # The next append may have been cut off within its header, or be no text at all.
-                whole = _without_rest(data[at:])
-                text = whole.decode("utf-8", "replace")
-                try:
-                    record = parse_record(text)
-                except InvalidTOML:
-                    # Torn or damaged: what came before it is what counts.
-                    data = data[:at]
-                    continue
-                if record.group:
-                    file.seek(0)
-                    begin, at, data = 0, begin + at, file.read(begin + len(data))
-                    breach = _breach(data, at, record)
-                    if breach is not None:
-                        data = data[:breach]
-                        continue
-                return text, begin + at + len(whole)
-    return None, 0
-
-
-def _breach(data: bytes, end: int, last: Record) -> int | None:
-    """Return up to where a segment is whole whose last record starts at `end`; None if nothing is missing.
-
-    Only what was appended together with that record is looked at.
-    """
-    seq = last.seq
-    while end > 0 and seq > last.group:
-        at = max(0, _last_header(data, end))
-        try:
-            record = parse_record(data[at:end].decode("utf-8", "replace"))
-        except InvalidTOML:
-            return at + len(_without_rest(data[at:end]))
-        if record.type == SNAPSHOT:
-            return None  # those before it were dropped
-        if record.seq != seq - 1:
-            return end
-        end, seq = at, record.seq
-    return None
-
-
 def cut_off(path: Path, end: int) -> None:
     """Shorten a segment to `end`; a record that looks whole but is damaged is set aside first.
 
@@ -288,7 +219,7 @@ def cut_off(path: Path, end: int) -> None:
         return
     if rest.endswith(b"\n"):
         rest = rest.rstrip(b"\n") + b"\n"
-    if f"\n{rest.decode('latin-1')}".endswith(_END.decode()):
+    if f"\n{rest.decode('latin-1')}".endswith(END):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
         aside.unlink(missing_ok=True)  # the same, or what is there of it
         write_new(str(aside), rest, sync=True)
@@ -305,86 +236,6 @@ def damaged(folder: Path) -> list[Path]:
         return []
 
 
-def read_segment(path: Path) -> bytes:
-    """Return a segment's content, records and room; b"" if there is none. Needs no lock.
-
-    Raises:
-        BackendError: It cannot be read.
-    """
-
-    def read() -> bytes:
-        found = read_file(path)
-        return found[0] if found is not None else b""
-
-    return _read_at_once(read)
-
-
-def _read_at_once(read: Callable[[], bytes]) -> bytes:
-    """Read again what a writer has written to meanwhile: records stand behind lines that were room a moment ago."""
-    data = read()
-    for _ in range(_TRIES):
-        if b"\n\n" not in data.rstrip(b"\n"):
-            break
-        data = read()
-    return data
-
-
-def read_records(folder: Path) -> Iterator[str]:
-    """Yield all records, newest first, reading no more of the files than is asked for."""
-    is_newest = True
-    for path in reversed(segments(folder)):
-        with path.open("rb", buffering=0) as file:
-            begin = 0
-
-            def read_end(file: FileIO = file) -> bytes:
-                nonlocal begin
-                size = file.seek(0, os.SEEK_END)
-                begin = size - _step(b"", size)
-                file.seek(begin)
-                return file.read(size - begin)
-
-            data = _read_at_once(read_end)  # what is in front of that nobody writes to any more
-            while True:
-                while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
-                    record, data = data[at:], data[:at]
-                    if record.endswith(b"\n\n"):
-                        record = record.rstrip(b"\n") + b"\n"  # room for more
-                    if is_newest:
-                        record = _without_rest(record)
-                        if not record.endswith(_END):
-                            continue  # a writer is at it, or was killed
-                        is_newest = False
-                    yield record.decode("utf-8", "replace")
-                if begin == 0:
-                    break
-                step = _step(data, begin)
-                begin -= step
-                file.seek(begin)
-                data = file.read(step) + data
-
-
-def _step(data: bytes, begin: int) -> int:
-    """Return how much to read in front of what was read: more and more, so that a long record is searched twice at most."""
-    return min(max(_TAIL, len(data)), begin)
-
-
-def _without_rest(data: bytes) -> bytes:
-    """Return a record without what follows its end; all of it if it has none."""
-    at = data.find(_END)
-    return data if at < 0 else data[: at + len(_END)]
-
-
-def split_records(data: bytes) -> list[str]:
-    """Return the texts of a segment's records, oldest first."""
-    found: list[str] = []
-    while (at := _last_header(data)) >= 0:
-        # Only behind the newest record can there be the rest of an append that was cut off.
-        record = data[at:] if found else _without_rest(data[at:])
-        found.append(record.decode("utf-8", "replace"))
-        data = data[:at]
-    return found[::-1]
-
-
 def _sync_file(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -396,11 +247,3 @@ def _sync_file(path: str) -> None:
 def _sync_data(descriptor: int) -> None:
     """Make a file's content durable; where there is no fdatasync, fsync does more than that."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
-
-
-def _last_header(data: bytes, end: int | None = None) -> int:
-    header = HEADER.encode()
-    at = data.rfind(b"\n" + header, 0, end)
-    if at >= 0:
-        return at + 1
-    return 0 if end != 0 and data.startswith(header) else -1

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import read_file, write_new
-from tomldiary.backends.segments import read_records
+from tomldiary.backends.records import read_records
 from tomldiary.backends.write_out import start_writing
 from tomldiary.errors import Conflict, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, result_kinds

@@ -9,14 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.backends.files import folder_time
-from tomldiary.backends.segments import (
-    End,
-    cut_off,
-    cut_room,
-    end_behind,
-    last_record,
-    newest_segment,
-)
+from tomldiary.backends.records import last_record
+from tomldiary.backends.segments import End, cut_off, cut_room, end_behind, newest_segment
 from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence
