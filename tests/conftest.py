@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import sys
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 settings.register_profile("repo", database=None, print_blob=True)
 settings.load_profile("repo")
+
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores: many tests wait for a disk or for other processes."""
+    return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else 2
+
 
 _LOCAL = {"127.0.0.1", "::1", "localhost"}
 

@@ -220,8 +220,8 @@ def check_comments(text, saved, now):
             assert f"# note {number}\n" not in text
 
 
-def test_an_editor_that_saves_60_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
-    written, old = race(tmp_path, 60, 1)
+def test_an_editor_that_saves_40_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
+    written, old = race(tmp_path, 40, 1)
     assert old == 20
     assert written > 30  # how many is the machine's affair
 
