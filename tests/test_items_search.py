@@ -133,6 +133,18 @@ def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store
     assert found(store, "w50")[:2] == ["often", "some"]
 
 
+def test_a_search_that_others_write_between_finds_each_item_of_its_moment_once(store):
+    store.run([Put(NS, f"k{n:03}", {"text": f"tea cup {n}"}) for n in range(150)])
+    (snapshot,) = store.below(NS)
+    search = store._finder._index("alice").search([snapshot], "tea cup")
+    keys = [next(search)[2].key]
+    for n in range(150):
+        put(store, f"k{n:03}", f"coffee, no tea {n}")
+    assert len(found(store, "coffee", limit=1000)) == 150
+    keys += [entry.key for _, _, entry in search]
+    assert sorted(keys) == [f"k{n:03}" for n in range(150)]
+
+
 def test_matches_in_other_namespaces_take_no_place_from_those_asked_for(store, monkeypatch):
     store.run([Put(NS, f"k{n}", {"text": "tea " * 3}) for n in range(100)])
     there = ("alice", "there")

@@ -91,13 +91,15 @@ class LexicalIndex:
     ) -> Iterator[tuple[float, Snapshot, Entry]]:
         wanted = {snapshot.namespace: snapshot for snapshot in snapshots}
         match = " OR ".join(f'"{each}"' for each in (*words, *pairs))
-        given: list[int] = []
+        given: list[Entry] = []
         lowest = inf
         for most in (_SCORED_FIRST, maxsize):
             with self._guard:
                 for snapshot in snapshots:
                     self._refresh(snapshot)
-                rows, is_all = self._scored(match, words, wanted, most, given)
+                # Others may have brought the index elsewhere and back since: rows have new numbers then.
+                behind = [self._rows[entry] for entry in given]
+                rows, is_all = self._scored(match, words, wanted, most, behind)
                 found = [(score, *self._by_row[row]) for row, score in rows]
             for score, namespace, entry in found:
                 snapshot = wanted[namespace]
@@ -106,7 +108,7 @@ class LexicalIndex:
                     yield min(score, lowest), snapshot, entry
             if is_all:
                 return
-            given = [row for row, _ in rows]
+            given = [entry for _, _, entry in found]
             lowest = rows[-1][1]
 
     def _scored(
