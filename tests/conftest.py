@@ -20,7 +20,6 @@ settings.register_profile("repo", database=None, print_blob=True)
 settings.load_profile("repo")
 
 
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores: many tests wait for a disk or for other processes."""

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -194,17 +195,64 @@ def test_a_spare_that_somebody_has_written_to_is_not_written_over(
     held = os.open(spare, os.O_PATH)
     theirs, real = spare.stat().st_ino, segments._sync_data
 
+    save = threading.Thread(target=spare.write_text, args=["What a save that came too late wrote."])
+
     def meanwhile(descriptor):
         monkeypatch.setattr(segments, "_sync_data", real)
-        spare.write_text("What a save that came too late has written.")
+        save.start()
+        save.join(0.2)
+        assert save.is_alive()  # it waits
         real(descriptor)
 
     if moment == "before":
-        spare.write_text("What a save that came too late has written.")
+        save.start()
+        save.join()
     else:
         monkeypatch.setattr(segments, "_sync_data", meanwhile)
     assert theirs not in write(alice, 3)
+    save.join()
+    assert spare.read_text() == "What a save that came too late wrote."
     os.close(held)
+
+
+@pytest.mark.parametrize("error", [OSError(errno.EIO, "broken"), Stopped()])
+def test_a_spare_is_let_go_of_when_its_record_cannot_be_stored(tmp_path, alice, monkeypatch, error):
+    (spare,) = kept(tmp_path)
+    before, leased = spare.read_text(), []
+
+    def fails(_descriptor):
+        leased.extend(alice.diary.engine.backend._spares._opened)
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(segments, "_sync_data", fails)
+        with pytest.raises((BackendError, Stopped)):
+            write(alice)
+    assert len(leased) == 1
+    os.close(os.open(spare, os.O_RDWR | os.O_NONBLOCK))  # or it says that somebody has a lease
+    assert spare.read_text() == before
+    write(alice, 3)
+
+
+def test_a_process_forked_during_a_write_leaves_the_spare_to_its_parent(
+    tmp_path, alice, monkeypatch
+):
+    (spare,) = kept(tmp_path)
+    real, children = segments._sync_data, []
+
+    def forks(descriptor):
+        monkeypatch.setattr(segments, "_sync_data", real)
+        child = os.fork()
+        if child == 0:
+            open_here = [each.resolve() for each in Path("/proc/self/fd").iterdir()]
+            os._exit(spare in open_here)
+        children.append(os.waitpid(child, 0)[1])
+        real(descriptor)
+
+    monkeypatch.setattr(segments, "_sync_data", forks)
+    theirs = spare.stat().st_ino
+    assert write(alice) == [theirs]
+    assert children == [0]
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o640])

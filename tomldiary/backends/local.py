@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tomldiary.backends.base import Commit, Durability
+    from tomldiary.backends.names import Synced
+    from tomldiary.backends.segments import End
     from tomldiary.forgetting import ForgetReceipt, Selection
 
 __all__ = ["LocalBackend"]
@@ -209,8 +211,40 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 raise _unwritten(error, folder) from error
             raise
         try:
+            end = self._appended(user, folder, end, commit, staging, synced)
+            self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
+            new = {
+                kind
+                for kind in commit.contents
+                if commit.replaces_save
+                or kind not in synced.kinds
+                or commit.expected.get(kind) is None
+            }
+            tokens = self._publish(user, folder, staging, new)
+        finally:
+            staging.leave()
+        self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
+        is_whole = len(tokens) == len(commit.contents)
+        return tokens, [] if is_whole else staging.displaced()
+
+    def _appended(
+        self,
+        user: str,
+        folder: str,
+        end: End | None,
+        commit: Commit,
+        staging: Staging,
+        synced: Synced,
+    ) -> End:
+        """Add a transaction to history, which ends at `end`, and return where it ends then."""
+        try:
             end = append_records(
-                f"{folder}/history", end, records, sync=self._sync, known=synced.segment
+                f"{folder}/history",
+                end,
+                commit.records,
+                sync=self._sync,
+                known=synced.segment,
+                meanwhile=staging.reach,
             )
         except FileExistsError as error:
             staging.drop()
@@ -227,16 +261,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             raise
         if self._sync:
             synced.segment = end.segment
-        self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
-        new = {
-            kind
-            for kind in commit.contents
-            if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
-        }
-        tokens = self._publish(user, folder, staging, new)
-        self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
-        is_whole = len(tokens) == len(commit.contents)
-        return tokens, [] if is_whole else staging.displaced()
+        return end
 
     def _publish(
         self, user: str, folder: str, staging: Staging, new: set[str]

@@ -22,7 +22,7 @@ if sys.platform == "linux":
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
 
-__all__ = ["Held", "is_being_saved", "lease", "let_go_of_lease"]
+__all__ = ["Held", "is_being_saved", "is_lease_broken", "lease", "let_go_of_lease"]
 
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
@@ -79,11 +79,7 @@ class Held:
 
     def is_wanted(self) -> bool:
         """Tell whether somebody waits to open the file for writing."""
-        return (
-            sys.platform == "linux"
-            and self.is_leased
-            and fcntl.fcntl(self._descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
-        )
+        return self.is_leased and is_lease_broken(self._descriptor)
 
     def set_time(self, time: int) -> None:
         """Have the file last changed at this time (nanoseconds).
@@ -98,6 +94,14 @@ class Held:
         if self.is_leased:
             let_go_of_lease(self._descriptor)
         os.close(self._descriptor)
+
+
+def is_lease_broken(descriptor: int, *, for_writing: bool = False) -> bool:
+    """Tell whether somebody waits for a lease that was taken, or was let in after a long time."""
+    if sys.platform != "linux":
+        return False
+    kind = fcntl.F_WRLCK if for_writing else fcntl.F_RDLCK
+    return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != kind
 
 
 def let_go_of_lease(descriptor: int) -> None:

@@ -6,13 +6,17 @@ import os
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from tomldiary.backends.files import make_folder, sync_folder, write_all, write_new
+from tomldiary.backends.write_out import start_writing
 from tomldiary.errors import BackendError
 from tomldiary.history import END
 from tomldiary.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "DAMAGED",
@@ -100,6 +104,7 @@ def append_records(
     *,
     sync: bool,
     known: str = "",
+    meanwhile: Callable[[], None] | None = None,
 ) -> End:
     """Append records; on failure the segment ends as before.
 
@@ -112,6 +117,7 @@ def append_records(
         records: The texts, oldest first.
         sync: Whether they are to be on the disk when this returns.
         known: The segment whose name is known to be on the disk.
+        meanwhile: Something else to do while the disk is at work.
 
     Returns:
         Where history ends now.
@@ -147,6 +153,9 @@ def append_records(
             if sync:
                 if end > length and path == known:
                     _lay_out(descriptor, end)
+                if meanwhile is not None:
+                    start_writing(descriptor, at, end)
+                    meanwhile()
                 _sync_data(descriptor)
                 if path != known:
                     sync_folder(folder)

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tomldiary.backends.files import is_plain, is_same, sync_folder, token_of, write_all
 from tomldiary.backends.layout import AT_REST, UNFINISHED, is_spare, spare_name
 from tomldiary.backends.looks import look
-from tomldiary.backends.saving import lease, let_go_of_lease
+from tomldiary.backends.saving import is_lease_broken, lease, let_go_of_lease
 from tomldiary.forks import renew_after_fork
 
 if TYPE_CHECKING:
@@ -68,6 +68,22 @@ class _Turn(NamedTuple):
     """In which it gave way."""
 
 
+class _Opened(NamedTuple):
+    """A spare that nobody else has, or opens before it is let go of."""
+
+    descriptor: int
+    status: os.stat_result
+
+    def is_wanted(self) -> bool:
+        """Tell whether somebody waits to open it, or has after a long time been let in."""
+        return is_lease_broken(self.descriptor, for_writing=True)
+
+    def let_go(self) -> None:
+        """Let everybody have it."""
+        let_go_of_lease(self.descriptor)
+        os.close(self.descriptor)
+
+
 class Spares:
     """The spares of one process; whoever calls holds the lock of the user whose folder is `folder`."""
 
@@ -82,12 +98,16 @@ class Spares:
         """By device: whether files there have exactly the time that they were given."""
         self._can_rest: set[int] = set()
         """Devices where they can have the time of a spare."""
+        self._opened: dict[tuple[str, str], _Opened] = {}
         weakref.finalize(self, _remove_all, self._turns, self._owner)
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Begin anew in a forked child: what is known are its parent's."""
         self._turns.clear()
+        for opened in self._opened.values():
+            os.close(opened.descriptor)  # the lease is its parent's
+        self._opened.clear()
         self._name, self._owner[0] = secrets.token_hex(4), os.getpid()
 
     def has(self, folder: str, kind: str, window: int, expected: FileToken, length: int) -> bool:
@@ -126,25 +146,48 @@ class Spares:
         if len(self._turns) > _MOST:
             _drop(self._turns.popitem(last=False)[1])
 
+    def reach(self, folder: str, kind: str) -> None:
+        """Open a document's spare, if it has one, so that `fill` need not; until `leave`."""
+        key = folder, kind
+        turn = self._turns.get(key)
+        if turn is None or turn.spare is None:
+            return
+        try:
+            self._opened[key] = self._open(turn)
+        except OSError:
+            self._turns[key] = turn._replace(path="", spare=None)
+
+    def leave(self, folder: str, kind: str) -> None:
+        """Let go of a spare that was reached for and not filled."""
+        opened = self._opened.pop((folder, kind), None)
+        if opened is not None:
+            opened.let_go()
+
     def fill(self, folder: str, kind: str, data: bytes) -> tuple[str, FileToken]:
         """Write a version over a document's spare; return where that is, and its token.
 
         Raises:
             OSError: It is not there; somebody else has the spare, for instance.
         """
-        turn = self._turns.pop((folder, kind), None)
-        if turn is None:
-            raise _busy()
-        # While it changes places it is nobody's to remove: what comes out may be a save.
-        self._turns[folder, kind] = turn._replace(spare=None)
+        key = folder, kind
+        turn, opened = self._turns.get(key), self._opened.pop(key, None)
         try:
-            return turn.path, self._filled(turn, data)
+            if turn is None or turn.spare is None:
+                raise _busy()
+            # While it changes places it is nobody's to remove: what comes out may be a save.
+            self._turns[key] = turn._replace(spare=None)
+            opened = opened or self._open(turn)
+            return turn.path, self._filled(turn, opened, data)
         except OSError:
-            self._turns[folder, kind] = turn._replace(path="", spare=None)
-            _remove(turn.path)
+            if turn is not None:
+                self._turns[key] = turn._replace(path="", spare=None)
             raise
+        finally:
+            if opened is not None:
+                opened.let_go()
 
-    def _filled(self, turn: _Turn, data: bytes) -> FileToken:
+    def _open(self, turn: _Turn) -> _Opened:
+        """Open a spare; one that somebody else has is removed."""
         descriptor = os.open(turn.path, _FLAGS)
         try:
             refusal = lease(descriptor, for_writing=True)
@@ -153,15 +196,22 @@ class Spares:
                 if refusal not in {0, errno.EAGAIN} and is_plain(found):
                     self._is_possible = False  # this file system has no leases
                 raise _busy()
-            try:
-                write_over(descriptor, data, found.st_size)
-            except OSError:
-                os.unlink(turn.path)  # noqa: PTH108 - paths are strings here
-                raise
-            return self._dated(descriptor, found, len(data))
-        finally:
+        except OSError:
             let_go_of_lease(descriptor)
             os.close(descriptor)
+            _remove(turn.path)
+            raise
+        return _Opened(descriptor, found)
+
+    def _filled(self, turn: _Turn, opened: _Opened, data: bytes) -> FileToken:
+        if opened.is_wanted():
+            raise _busy()  # it is theirs
+        try:
+            write_over(opened.descriptor, data, opened.status.st_size)
+        except OSError:
+            os.unlink(turn.path)  # noqa: PTH108 - paths are strings here
+            raise
+        return self._dated(opened.descriptor, opened.status, len(data))
 
     def _dated(self, descriptor: int, before: os.stat_result, size: int) -> FileToken:
         """Give a file that was just written the time of now, so that nobody has to ask for it: see `looks`."""

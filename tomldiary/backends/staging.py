@@ -75,6 +75,16 @@ class Staging:
         length = len(self._commit.contents[kind])
         return self._spares.has(self._folder, kind, window_of(self._seq), expected, length)
 
+    def reach(self) -> None:
+        """Open what a single document will be written over, while the disk is at work for its record."""
+        if self._spares is not None and len(self._paths) == 1 and not self._written:
+            self._spares.reach(self._folder, next(iter(self._paths)))
+
+    def leave(self) -> None:
+        """Let go of what was reached for."""
+        if self._spares is not None and len(self._paths) == 1:
+            self._spares.leave(self._folder, next(iter(self._paths)))
+
     def drop(self) -> None:
         """Remove what was staged."""
         for path in self._paths.values():
