@@ -14,6 +14,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
+from tomldiary.items import lexical
 from tomldiary.items.filters import compile_filter
 from tomldiary.items.lexical import LexicalIndex
 from tomldiary.items.local_embedder import LOCAL_DIMS, local_embedder
@@ -131,6 +132,25 @@ def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store
         alike += len({item.key for item in got[:10]} & set(best[:10]))
     assert alike >= 472
     assert found(store, "w50")[:2] == ["often", "some"]
+
+
+def test_a_rare_word_in_a_longer_text_is_scored_before_many_short_ones_with_a_common_one(store):
+    rare = f"walnut {' '.join(f'word{n}' for n in range(70))}"
+    assert len(rare) < lexical._LONG
+    texts = {"rare": rare, **{f"k{n}": f"tea {n}" for n in range(100)}}
+    store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
+    assert found(store, "tea walnut")[0] == "rare"
+
+
+def test_many_long_texts_are_scored_at_once(store, monkeypatch):
+    monkeypatch.setattr(lexical, "_MOST_LONG", 3)
+    store.run([Put(NS, f"k{n:02}", {"text": f"tea cup {'x' * 600}"}) for n in range(4)])
+    store.run([Put(NS, f"n{n:02}", {"text": "tea"}) for n in range(60)])
+    asked = []
+    scores = LexicalIndex._scored
+    monkeypatch.setattr(LexicalIndex, "_scored", lambda *args: asked.append(1) or scores(*args))
+    assert len(found(store, "tea cup", limit=1000)) == 64
+    assert len(asked) == 1
 
 
 def test_a_search_that_others_write_between_finds_each_item_of_its_moment_once(store):
