@@ -83,6 +83,7 @@ class Row:
     target: float | None = None
     """Least ratio to SqliteStore at the same durability that the project promises."""
     puts: bool = False
+    """Whether it waits for the disk, and what it promises is to be alike."""
     stores: dict[str, Any] = field(default_factory=dict)
     is_async: bool = False
     memory_target: float | None = None
