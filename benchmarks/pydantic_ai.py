@@ -85,7 +85,9 @@ class Side:
             self.options = {"toolsets": [DiaryToolset(diary, "alice")]}
             return
         self.writer = MemoryWriter(diary) if kind == "writer" else None
-        self.options = {"capabilities": [DiaryCapability(diary, "alice", writer=self.writer)]}
+        records = self.writer is not None
+        memory = DiaryCapability(diary, "alice", writer=self.writer, record=records)
+        self.options = {"capabilities": [memory]}
 
     def _notes_of_ours(self) -> None:
         from tomldiary.agent_memory import SHARED_OWNER

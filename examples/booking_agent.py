@@ -42,16 +42,21 @@ class Waiter:
         """Store each sentence with a cue; confirm what is known instead of storing it twice."""
         context = SimpleNamespace(deps=deps)
         for sentence in deps.user_msg.split(". "):
-            category = next((CUES[cue] for cue in CUES if cue in sentence), None)
-            if category is None:
+            cue = self._cue(sentence)
+            if cue is None:
                 continue
-            answer = await tools.upsert_preference(context, category, text=sentence)
-            print(f"  tool: {answer.splitlines()[0]}")
-            if answer.startswith("❌ Similar"):
-                known = answer.split(f"{category}/")[1].split(":")[0]
-                print("  tool:", await tools.upsert_preference(context, category, id=known))
+            category = CUES[cue]
+            stored = deps.prefs["preferences"].get(category, {}).items()
+            known = next((key for key, item in stored if self._cue(item["text"]) == cue), None)
+            text = None if known else sentence  # without a text the stored one is confirmed
+            print("  tool:", await tools.upsert_preference(context, category, known, text))
         summary = f"Booked a table for {deps.session_id}."
         await tools.update_conversation_summary(context, summary, ["booking"])
+
+    @staticmethod
+    def _cue(text: str) -> str | None:
+        """Return the word that tells what a text is about; two texts with one cue are one wish."""
+        return next((cue for cue in CUES if cue in text), None)
 
 
 def main(folder: Path) -> None:

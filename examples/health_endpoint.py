@@ -1,6 +1,6 @@
 """A health endpoint for the background writer, and its figures for Prometheus.
 
-Serves `/health/memory` (200 or 503, JSON) and `/metrics`; docs/writer.md shows it in FastAPI.
+Serves `/health/memory` (200 or 503, JSON) and `/metrics`; a handler of FastAPI returns the same two answers, see docs/writer.md.
 With `opentelemetry-api` installed the writer makes spans and metrics as well; `logfire.configure()` before it
 is made sends them to Logfire. Runs offline. Run: python examples/health_endpoint.py [FOLDER]
 """

@@ -61,7 +61,7 @@ def main(folder: Path) -> None:
     print(f"Somebody else asks\n  {chain.invoke('walnuts', {'configurable': {'user_id': 'tom'}})}")
 
     best = retriever.invoke("walnuts", eva, k=1)[0]
-    print(f"\n{best.metadata['id']} in {best.metadata['kind']}: score {best.metadata['score']:.1g}")
+    print(f"\n{best.metadata['id']} in {best.metadata['kind']}: score {best.metadata['score']:.2f}")
 
 
 if __name__ == "__main__":

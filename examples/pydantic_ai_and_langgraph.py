@@ -18,7 +18,7 @@ from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
 from pydantic_ai.models.function import FunctionModel
 
 from tomldiary import Diary
-from tomldiary_langgraph import recall_node
+from tomldiary_langgraph import Memory, recall_node
 from tomldiary_pydantic_ai import DiaryCapability
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 class State(TypedDict, total=False):
     """What the graph works on."""
 
-    memory: str
+    memory: Memory
     answer: str
 
 
@@ -52,7 +52,7 @@ def kitchen(state: State) -> State:
 async def main(folder: Path) -> None:
     """Let the agent hear it, and the graph use it."""
     diary = Diary(folder)
-    agent = Agent(FunctionModel(waiter), capabilities=[DiaryCapability(diary, "lea")])
+    agent = Agent(FunctionModel(waiter), capabilities=[DiaryCapability(diary, "lea", record=False)])
     print(f"waiter: {(await agent.run('No mushrooms for me, please.')).output}")
 
     graph = StateGraph(State)

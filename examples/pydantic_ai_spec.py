@@ -37,7 +37,8 @@ async def main(folder: Path) -> None:
     """Write a spec, make the agent, and let two readers ask."""
     Diary(folder).user("ida").upsert_preference("likes", "crime novels")
     file = folder / "librarian.json"
-    memory = {"diary": str(folder), "tools": "read", "heading": "## Reader"}
+    # The librarian reads what others have noted, and records nothing itself.
+    memory = {"diary": str(folder), "tools": "read", "heading": "## Reader", "record": False}
     spec = {
         "model": "test",  # yours: the name of a model
         "instructions": "You recommend books.",

@@ -56,7 +56,7 @@ async def main(folder: Path) -> None:
     noor = diary.user("noor")
     noor.upsert_preference("likes", "a window seat", id="pref001", count_up=False)
     noor.upsert_preference("likes", "short flights")
-    memory = DiaryCapability(diary, "noor")
+    memory = DiaryCapability(diary, "noor", record=False)
     planning = Agent(FunctionModel(planner), capabilities=[memory])
     notes = AgentMemoryToolset(agent_name="booker", memory_dir=diary)
     booking = Agent(FunctionModel(booker), capabilities=[memory], toolsets=[notes])

@@ -7,6 +7,7 @@ import shutil
 import socket
 import sys
 import tempfile
+import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,18 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1 if hasattr(os, "sched_getaffinity") else 2
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Iterator[None]:
+    """End a forked child that comes out of a test: it would report as the process that runs the tests."""
+    runner = os.getpid()
+    try:
+        return (yield)
+    finally:
+        if os.getpid() != runner:
+            traceback.print_exc()
+            os._exit(70)
+
+
 _LOCAL = {"127.0.0.1", "::1", "localhost"}
 
 
@@ -40,6 +53,14 @@ def _network_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
         connect(self, address)
 
     monkeypatch.setattr(socket.socket, "connect", guarded)
+
+
+@pytest.fixture(autouse=True)
+def _writers_have_time_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer that is closed may finish its turns however slow the machine is; tests of the limit name one."""
+    writer = sys.modules.get("tomldiary.writer")
+    if writer is not None:
+        monkeypatch.setattr(writer, "SHUTDOWN_TIMEOUT", 300)
 
 
 @pytest.fixture(autouse=True)

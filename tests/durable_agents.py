@@ -7,9 +7,10 @@ import asyncio
 import sys
 from pathlib import Path
 
-from pydantic_ai import Agent, models
+from pydantic_ai import Agent, RunContext, models
 from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart, ToolReturnPart
 from pydantic_ai.models.function import FunctionModel
+from pydantic_ai.usage import RunUsage
 
 from tomldiary import Diary, MemoryWriter
 from tomldiary_pydantic_ai import DiaryCapability, DiaryToolset
@@ -61,6 +62,58 @@ def temporal(folder):
     # Outside of a workflow it runs like any other agent.
     asyncio.run(agent.run("hello"))
     check(diary, writer)
+    asyncio.run(call_tools(diary, agent, activities, names))
+    asyncio.run(import_in_the_sandbox(folder))
+
+
+async def call_tools(diary, agent, activities, names):
+    """Run the activities of tools as a worker does, with a run context that came from a workflow."""
+    from pydantic_ai.durable_exec.temporal import TemporalRunContext  # noqa: PLC0415 - only this engine's
+    from pydantic_ai.durable_exec.temporal._toolset import CallToolParams  # noqa: PLC0415
+    from temporalio.testing import ActivityEnvironment  # noqa: PLC0415
+
+    for toolset, tool, key in (("diary", "remember", "pref003"), ("second", "forget", "")):
+        run = RunContext(
+            deps=None, model=agent.model, usage=RunUsage(), run_id="r", run_step=1,
+            tool_call_id=f"call-{toolset}", tool_name=tool,
+        )  # fmt: skip
+        arguments = {"text": "cocoa", "category": "likes"} if key else {"key": "likes/pref003"}
+        held = TemporalRunContext.serialize_run_context(run)
+        called = CallToolParams(
+            name=tool, tool_args=arguments, serialized_run_context=held, tool_def=None
+        )
+        [at] = [n for n, name in enumerate(names) if name.endswith(f"__{toolset}__call_tool")]
+        answer = str(await ActivityEnvironment().run(activities[at], called, None))
+        assert "❌" not in answer, answer
+        likes = diary.user("alice").preferences("likes")
+        assert ("pref003" in likes) is bool(key), answer
+
+
+WORKFLOW = """
+from temporalio import workflow
+from tomldiary import Diary, MemoryWriter
+from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
+
+@workflow.defn
+class Ask:
+    @workflow.run
+    async def run(self, prompt: str) -> str:
+        return prompt
+"""
+
+
+async def import_in_the_sandbox(folder):
+    """Import the packages in the sandbox that workflow code runs in: it allows no randomness."""
+    import asked_in_a_workflow  # noqa: PLC0415 - written just now
+    from temporalio import workflow  # noqa: PLC0415
+    from temporalio.worker.workflow_sandbox import (  # noqa: PLC0415
+        SandboxedWorkflowRunner,
+        SandboxRestrictions,
+    )
+
+    passed = SandboxRestrictions.default.with_passthrough_modules("pydantic_ai", "httpx2", "anyio")
+    definition = workflow._Definition.must_from_class(asked_in_a_workflow.Ask)
+    SandboxedWorkflowRunner(restrictions=passed).prepare_workflow(definition)
 
 
 def bound(agent):
@@ -95,5 +148,7 @@ def prefect(folder):
 
 
 if __name__ == "__main__":
+    Path(sys.argv[2], "asked_in_a_workflow.py").write_text(WORKFLOW)
+    sys.path.insert(0, sys.argv[2])
     {"temporal": temporal, "dbos": dbos, "prefect": prefect}[sys.argv[1]](Path(sys.argv[2]))
     sys.stdout.write("ok\n")

@@ -6,6 +6,7 @@ Usage: python -m pytest tests/harness_memory.py
 from __future__ import annotations
 
 import asyncio
+import random
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,6 +40,10 @@ def store(request, tmp_path):
     if request.param == "sqlite":
         return SqliteMemoryStore(database=tmp_path / "memory.db")
     return TomlMemoryStore(tmp_path)
+
+
+ODD_PATHS = ("a b.md", "é.md", "a\\b", "x" * 201)
+BOUNDS = {"limit": 10, "max_files": 100, "max_chars": 1000, "max_file_chars": 1000}
 
 
 def run(coroutine):
@@ -178,11 +183,47 @@ def test_paths_are_listed_sorted_below_a_prefix_as_far_as_asked(store):
 
 def test_a_path_that_leads_elsewhere_is_refused(store):
     async def body():
-        for path in ("", "../x", "a/../b", "/abs", "a//b", "a/./b", "a/b/"):
+        for path in ("", "../x", "a/../b", "/abs", "a//b", "a/./b", "a/b/", *ODD_PATHS):
             with pytest.raises(ValueError):  # noqa: PT011 - each store has its own words
                 await store.write(path, "x", expected_version=None)
             with pytest.raises(ValueError):  # noqa: PT011 - the same
                 await store.read(path, max_chars=9)
+
+    run(body())
+
+
+def test_a_prefix_that_leads_elsewhere_is_refused(store):
+    async def body():
+        for prefix in ("../", "/", "a//", "a b/"):
+            with pytest.raises(ValueError):  # noqa: PT011 - each store has its own words
+                await store.list_paths(prefix, limit=9)
+            with pytest.raises(ValueError):  # noqa: PT011 - the same
+                await store.search(prefix, "tea", **BOUNDS)
+
+    run(body())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_searches_find_and_score_as_the_harnesss_own(tmp_path, seed):
+    chance = random.Random(seed)
+    words = ["alpha", "barbaz", "baz", "tea", "東京", "彼女は東京に", "x1", "Ünïcode"]
+    stores = [TomlMemoryStore(tmp_path), SqliteMemoryStore(database=tmp_path / "db")]
+
+    async def body():
+        for number in range(chance.randrange(1, 12)):
+            path = f"ann/main/{chance.choice(['n', 'tea', 'deep/n'])}{number}.md"
+            text = " ".join(chance.choices(words, k=chance.randrange(1, 40)))
+            for store in stores:
+                await store.write(path, text, expected_version=None)
+        for _ in range(20):
+            bounds = {
+                "limit": chance.randrange(1, 9), "max_files": chance.randrange(1, 12),
+                "max_chars": chance.choice([1, 5, 30, 999]),
+                "max_file_chars": chance.choice([1, 20, 999]),
+            }  # fmt: skip
+            query = " ".join(chance.choices([*words, "lph", "az", "nothing"], k=2))
+            ours, theirs = [await each.search("ann/main/", query, **bounds) for each in stores]
+            assert ours == theirs, (query, bounds)
 
     run(body())
 

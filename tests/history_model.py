@@ -152,7 +152,7 @@ class Model:
             found.append(seq)
             if to is None and len(found) >= steps:
                 break
-        if not found:
+        if not found or (to is None and len(found) < steps):
             raise Refused
         before, expected = {}, {}
         for seq in found:

@@ -87,7 +87,7 @@ class Recorder:
         self._nodes = itertools.count(1)
         self._opened: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
         self._real = {name: getattr(os, name) for name in _CALLS}
-        self._exchange = exchange._renameat2()
+        self._real_exchange = exchange._exchange()
         if top.is_dir():
             self._find(top, TOP)
         self.durable = {node: dict(names) for node, names in self.folders.items()}
@@ -113,7 +113,8 @@ class Recorder:
         with monkeypatch.context() as patch:
             for name in _CALLS:
                 patch.setattr(os, name, getattr(self, f"_{name}"))
-            patch.setattr(exchange, "_renameat2", lambda: self._renameat2)
+            if self._real_exchange is not None:
+                patch.setattr(exchange, "_exchange", lambda: self._exchange)
             yield self
 
     def _place(self, path, dir_fd=None) -> tuple[int, str] | None:
@@ -214,8 +215,8 @@ class Recorder:
 
     _rename = _replace
 
-    def _renameat2(self, one_fd, one, two_fd, two, flags):
-        done = self._exchange(one_fd, one, two_fd, two, flags)
+    def _exchange(self, one, two):
+        done = self._real_exchange(one, two)
         if done == 0:
             first, second = self._place(one), self._place(two)
             self._name((first, self._named(second)), (second, self._named(first)))

@@ -9,6 +9,14 @@ import sys
 
 from tomldiary.backends import exchange
 
+# Warnings are errors, but for what Python 3.14 finds in the frameworks as they are imported.
+STRICT = [
+    "-W",
+    "error",
+    "-W",
+    "ignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning",
+]
+
 
 def run_at_once(code, *arguments):
     """Run code with each of these lists of arguments, from the moment on at which all of them are ready.

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
+from pathlib import Path
 
 import pytest
+from langgraph.store.base import PutOp
+from pydantic import BaseModel
 
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend, MemoryBackend
-from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML
+from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML, NotSupported
 from tomldiary.testing import BackendSuite
+from tomldiary_langgraph import DiaryStore
 
 
 class TestLocalBackend(BackendSuite):
@@ -121,3 +126,191 @@ def test_a_folder_may_be_given_under_both_names(tmp_path):
 def test_what_is_no_backend_is_refused_with_what_it_needs(bad):
     with pytest.raises(BackendError, match=r"needs the methods|no backend for"):
         Diary(bad, agent="rules")
+
+
+class TwoKinds(Dictionary):
+    """Keeps preferences and conversations, and refuses every other kind."""
+
+    files = {"preferences": "p", "conversations": "c"}  # noqa: RUF012 - a test's class
+
+    def __init__(self, error=KeyError):
+        super().__init__()
+        self.error = error
+
+    def check(self, kind):
+        if kind not in self.files:
+            raise self.error(kind)
+
+    async def load(self, user_id, kind):
+        self.check(kind)
+        return await super().load(user_id, kind)
+
+    async def save(self, user_id, kind, content):
+        self.check(kind)
+        await super().save(user_id, kind, content)
+
+    async def exists(self, user_id, kind):
+        self.check(kind)
+        return await super().exists(user_id, kind)
+
+    async def delete(self, user_id, kind):
+        self.check(kind)
+        await super().delete(user_id, kind)
+
+
+class TestTwoKinds(BackendSuite):
+    def make_backend(self, tmp_path):
+        return TwoKinds()
+
+
+class Diet(BaseModel):
+    food: str
+
+
+@pytest.mark.parametrize("error", [KeyError, ValueError, NotImplementedError, AssertionError])
+def test_a_backend_of_the_two_documented_kinds_serves_every_reading_verb(error):
+    diary = Diary(TwoKinds(error), agent="rules")
+    diary.register_schema("diet", Diet)
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "Noted.", session_id="s1")
+    assert [hit.text for hit in alice.recall("jazz")] == ["I love jazz."]
+    assert "I love jazz." in alice.render()
+    assert alice.profile()["preferences"] == {"likes": 1}
+    assert (alice.blocks(), alice.query("diet"), alice.episodes()) == ({}, [], [])
+    assert alice.problems() == []
+    exported = alice.export()
+    assert sorted(exported["documents"]) == ["conversations", "preferences"]
+    bob = Diary(TwoKinds(error), agent="rules").user("bob")
+    bob.import_(exported)
+    assert [hit.text for hit in bob.recall("jazz")] == ["I love jazz."]
+    assert alice.forget(session_id="s1").entries == 1
+    assert alice.recall("jazz") == []
+    alice.forget(everything=True)
+    assert diary.users() == []
+
+
+def test_a_backend_of_two_kinds_refuses_facts_and_blocks_when_written():
+    storage = TwoKinds()
+    diary = Diary(storage, agent="rules")
+    diary.register_schema("diet", Diet)
+    alice = diary.user("alice")
+    with pytest.raises(NotSupported, match="does not take documents of the kind blocks"):
+        alice.set_block("persona", "kind")
+    with pytest.raises(NotSupported, match="the kind facts"):
+        alice.commit(Diet(food="vegan"))
+
+    def both():
+        with alice.transaction() as tx:
+            tx.upsert_preference("likes", "tea")
+            tx.set_block("persona", "kind")
+
+    with pytest.raises(NotSupported, match="the kind blocks"):
+        both()
+    assert storage.documents == {}
+
+
+def test_a_failing_storage_is_no_unknown_kind():
+    class Down(Dictionary):
+        async def load(self, user_id, kind):
+            if kind == "facts":
+                raise ConnectionError("no route")
+            return await super().load(user_id, kind)
+
+    alice = Diary(Down(), agent="rules").user("alice")
+    with pytest.raises(ConnectionError):
+        alice.recall("tea")
+
+
+def test_what_six_methods_would_not_find_again_is_refused_when_written():
+    storage = Dictionary()
+    diary = Diary(storage, agent="rules")
+    alice = diary.user("alice")
+    with pytest.raises(NotSupported, match=r"cannot list its documents.*keeps blocks, conv"):
+        alice.add_episode("hi", "hello", session_id="s")
+    store = DiaryStore(diary)
+    with pytest.raises(NotSupported, match="never found again"):
+        store.put(("alice", "memories"), "k", {"text": "tea"})
+    with pytest.raises(NotSupported, match="never found again"):
+        store.batch(
+            [
+                PutOp(("alice", "diary", "preferences", "likes"), "a", {"text": "tea"}),
+                PutOp(("alice", "memories"), "k", {"text": "tea"}),
+            ]
+        )
+    with pytest.raises(NotSupported, match="never found again"):
+        asyncio.run(store.aput(("alice", "memories"), "k", {"text": "tea"}))
+    assert store.search(("alice",), query="tea") == []
+    assert storage.documents == {}
+    other = Diary("memory:", agent="rules").user("alice")
+    other.add_episode("hi", "hello")
+    with pytest.raises(NotSupported, match="never found again"):
+        alice.import_(other.export())
+    assert storage.documents == {}
+
+
+def test_six_methods_keep_facts_and_blocks_that_are_found_and_forgotten():
+    diary = Diary(Dictionary(), agent="rules")
+    diary.register_schema("diet", Diet)
+    alice = diary.user("alice")
+    alice.set_block("persona", "kind", session_id="s")
+    alice.commit(Diet(food="vegan"), session_id="s")
+    assert {hit.kind for hit in alice.recall("kind vegan")} == {"blocks", "facts"}
+    assert sorted(alice.export()["documents"]) == ["blocks", "facts"]
+    assert alice.forget(session_id="s").entries == 2
+    assert alice.recall("kind vegan") == []
+    assert diary.stats()["documents"] == [
+        "blocks", "conversations", "facts", "preferences", "receipts",
+    ]  # fmt: skip
+    assert Diary("memory:", agent="rules").stats()["documents"] is None
+
+
+class Hidden(LocalBackend):
+    """Stores each document as base64, as a class written for TOMLDiary 0.9 would."""
+
+    async def load(self, user_id, kind):
+        text = await super().load(user_id, kind)
+        return None if text is None else base64.b64decode(text).decode()
+
+    async def save(self, user_id, kind, content):
+        await super().save(user_id, kind, base64.b64encode(content.encode()).decode())
+
+
+def test_a_folder_backend_whose_methods_would_be_bypassed_is_refused(tmp_path):
+    with pytest.raises(BackendError, match=r"Hidden overrides load, save of LocalBackend.*six"):
+        Diary(Hidden(tmp_path), agent="rules")
+    assert list(tmp_path.iterdir()) == []
+    backend = MemoryBackend()
+    backend.save = Dictionary().save
+    with pytest.raises(BackendError, match="overrides save of MemoryBackend"):
+        Diary(backend, agent="rules")
+
+
+def test_a_folder_backend_with_other_additions_is_taken(tmp_path):
+    class Named(LocalBackend):
+        def place(self, user, kind):
+            return f"named {kind}"
+
+        async def load_all(self):
+            return []
+
+    Diary(Named(tmp_path), agent="rules").user("alice").upsert_preference("likes", "tea")
+    assert (tmp_path / "alice/preferences.toml").exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["sqlite:./x.db", "sqlite:///x.db", "postgresql://h/d", "redis:x", ":memory:"]
+)
+def test_an_address_without_a_backend_is_refused_and_makes_no_folder(
+    tmp_path, monkeypatch, address
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BackendError, match="no backend for this kind of address"):
+        Diary(address, agent="rules")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_with_a_colon_in_its_name_is_given_with_a_dot(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for place in ("./notes:2026", Path("notes:2027")):
+        Diary(place, agent="rules").user("alice").upsert_preference("likes", "tea")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes:2026", "notes:2027"]

@@ -12,6 +12,7 @@ from processes import run_at_once
 from tomldiary import Diary
 from tomldiary.blocks import MAX_BLOCK
 from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.render import MEMORY_CLOSE, MEMORY_OPEN, count_tokens
 
 
 @pytest.fixture
@@ -182,9 +183,50 @@ def test_pinned_blocks_come_first_and_none_can_leave_the_frame(alice):
     assert alice.render().split("\n")[1] == "- later:"
 
 
-def test_a_block_that_exceeds_the_budget_is_left_out_whole(alice):
-    alice.set_block("persona", "word " * 1000)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\n".join(f"Line {number}: be kind & brief." for number in range(400)),
+        "word & " * 2000,
+        "Short.\n" + "word " * 2000,
+        "長" * 9000,
+    ],
+)
+@pytest.mark.parametrize("counter", [None, len])
+def test_a_pinned_block_over_the_budget_is_cut_with_a_mark(alice, text, counter):
+    alice.set_block("persona", text)
     alice.upsert_preference("likes", "tea")
-    shown = alice.render(max_tokens=100)
-    assert "word" not in shown
-    assert "- likes: tea\n(1 more facts" in shown
+    budget = 300 if counter is None else 1200
+    shown = alice.render(max_tokens=budget, token_counter=counter)
+    # The block takes what the others leave.
+    assert 0.9 * budget < (counter or count_tokens)(shown) <= budget
+    assert shown.startswith(f"{MEMORY_OPEN}\n- persona:\n  {text[:5]}")
+    assert shown.count("stored; use recall)") == 1
+    assert shown.endswith(f"- likes: tea\n{MEMORY_CLOSE}")
+    assert "more fact" not in shown
+
+
+def test_what_is_shown_of_a_cut_block_is_a_start_of_whole_lines(alice):
+    lines = [f"Line {number} is here." for number in range(100)]
+    alice.set_block("persona", "\n".join(lines))
+    shown = alice.render(max_tokens=200).split("\n")[2:-1]
+    *kept, mark = shown
+    assert [line.strip() for line in kept] == lines[: len(kept)]
+    assert mark == f"  (… {100 - len(kept)} more lines are stored; use recall)"
+    assert len(kept) > 20
+
+
+def test_two_pinned_blocks_over_the_budget_both_show_their_beginning(alice):
+    alice.set_block("persona", "Be kind.\n" * 500)
+    alice.set_block("project", "Use Rust.\n" * 500)
+    alice.upsert_preference("likes", "tea")
+    shown = alice.render(max_tokens=400)
+    assert [line for line in shown.split("\n") if line.startswith("- ")] == [
+        "- persona:", "- project:", "- likes: tea",
+    ]  # fmt: skip
+
+
+def test_one_left_out_fact_is_counted_in_the_singular(alice):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "word " * 1000)
+    assert "(1 more fact is stored: use recall)" in alice.render(max_tokens=100)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
+from tomldiary.items.ops import Put
+from tomldiary.items.store import ItemStore
 
 ROOT = Path(__file__).parents[1]
 TABLE = '''
@@ -203,6 +205,27 @@ def test_ingest_reports_and_the_second_time_nothing_is_left_to_do(tmp_path, log)
     assert contents() == before
 
 
+def test_ingest_of_a_log_of_several_people_asks_for_the_speaker(tmp_path):
+    def sample(name, one, other):
+        said = [{"speaker": one, "text": f"I love {name}."}, {"speaker": other, "text": "Nice."}]
+        return {"sample_id": name, "conversation": {"speaker_a": one, "speaker_b": other, "session_1": said}}  # fmt: skip
+
+    log = tmp_path / "talks.json"
+    log.write_text(json.dumps([sample("tea", "Ann", "Bob"), sample("jazz", "Cy", "Dee")]))
+    place = ("--user", "ann", "--path", tmp_path / "m")
+    for more in ([], ["--speaker", "speaker_a"]):
+        refused = call("ingest", log, *place, *more)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "conversations of several people" in refused.stderr
+        assert "--speaker" in refused.stderr
+        assert "Ann, Bob, Cy, Dee" in refused.stderr
+    assert not (tmp_path / "m/ann").exists()
+    call("ingest", log, *place, "--speaker", "Ann", check=0)
+    shown = call("show", "ann", "--path", tmp_path / "m", check=0).stdout
+    assert "tea" in shown
+    assert "jazz" not in shown
+
+
 def test_ingest_uses_the_table_it_is_given(tmp_path, log):
     (tmp_path / "food.py").write_text(TABLE)
     table = f"{tmp_path / 'food.py'}:Food"
@@ -306,18 +329,14 @@ def test_errors_are_escaped_too(tmp_path):
     assert done.stderr.count("\n") == 1
 
 
-def test_on_a_terminal_only_colours_are_sent(hostile):
+def on_a_terminal(*line, columns=80):
+    """Run a program on a terminal of so many columns; return what it writes."""
     pty = pytest.importorskip("pty")
-    place, user = hostile
     master, slave = pty.openpty()
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen(
-        [sys.executable, "-m", "tomldiary", "show", user, "--path", str(place), "--raw"],
-        stdout=slave,
-        stderr=slave,
-        env=environment,
-    ) as child:
+    environment["COLUMNS"] = str(columns)
+    with subprocess.Popen(list(map(str, line)), stdout=slave, stderr=slave, env=environment) as child:  # fmt: skip
         os.close(slave)
         data = b""
         while True:
@@ -329,8 +348,13 @@ def test_on_a_terminal_only_colours_are_sent(hostile):
                 break
             data += part
     os.close(master)
-    assert child.returncode == 0
-    text = data.decode().replace("\r\n", "\n")
+    assert child.returncode == 0, data
+    return data.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_only_colours_are_sent(hostile):
+    place, user = hostile
+    text = on_a_terminal(sys.executable, "-m", "tomldiary", "show", user, "--path", place, "--raw")
     assert "\x1b[" in text
     assert OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", text)) is None
 
@@ -352,6 +376,121 @@ def test_schema_shows_a_table_and_a_conversation(tmp_path):
     assert "keywords" in call("schema", "conversations", check=0).stdout
     assert json.loads(call("schema", "conversations", "-f", "json", check=0).stdout)["title"]
     assert not (tmp_path / "__pycache__").exists()
+
+
+def test_without_a_file_the_built_in_table_is_shown():
+    shown = call("schema", "preferences", check=0).stdout
+    assert shown.startswith("DefaultPrefTable")
+    assert "allergies" in shown
+
+
+# On the way in
+
+
+def test_the_version_and_the_short_help_are_shown():
+    assert re.fullmatch(r"tomldiary \d+\.\d+\S*\n", call("--version", check=0).stdout)
+    for arguments in ([], ["show"], ["schema"], ["schema", "preferences"]):
+        assert call(*arguments, "-h", check=0).stdout == call(*arguments, "--help", check=0).stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_each_shell(shell):
+    script = call("--show-completion", shell, check=0, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout  # fmt: skip
+    assert "complete" in script
+    assert "tomldiary" in script
+
+
+def test_the_folder_may_be_named_by_the_environment(memories):
+    assert call("show", check=0, TOMLDIARY_PATH=str(memories)).stdout == "alice\n"
+    assert call("show", "--path", "nowhere", TOMLDIARY_PATH=str(memories)).returncode == 2
+
+
+def test_a_user_is_named_alone_or_with_user(memories):
+    shown = call("show", "alice", "--path", memories, check=0).stdout
+    assert call("show", "--user", "alice", "--path", memories, check=0).stdout == shown
+    twice = call("show", "alice", "--user", "alice", "--path", memories)
+    assert twice.returncode == 2
+    assert "name the user once" in twice.stderr
+
+
+def test_a_command_imports_nothing_of_the_others():
+    code = (
+        "import sys; sys.argv = ['tomldiary', 'show', '--path', 'nowhere']\n"
+        "from tomldiary.cli.app import run\n"
+        "try:\n    run()\nexcept SystemExit:\n    print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "tomldiary.cli.show" in loaded
+    for other in ("demo", "ingest", "torture", "doctor", "writer", "search"):
+        assert f"tomldiary.cli.{other}" not in loaded
+    assert not loaded & {
+        "tomldiary.writer",
+        "tomldiary.torture",
+        "tomldiary.ingest",
+        "rich.console",
+    }
+
+
+def test_a_category_without_entries_is_no_error(memories):
+    shown = call("show", "alice", "--category", "goals", "--path", memories, check=0)
+    assert shown.stdout == "No preferences in goals.\n"
+    told = call("show", "alice", "--category", "goals", "--json", "--path", memories, check=0)
+    assert json.loads(told.stdout)["preferences"] == {}
+    wrong = call("show", "alice", "--category", "gaols", "--path", memories)
+    assert wrong.returncode == 2
+    assert "goals" in wrong.stderr
+
+
+def test_items_of_a_store_are_searched_and_shown(memories):
+    diary = Diary(memories)
+    items = ItemStore(diary)
+    items.run([Put(("alice", "notes"), "n/1", {"text": "walnuts grow in the garden"})])
+    items.run([Put(("bob", "notes"), "n1", {"text": "walnuts of bob"})])
+    ItemStore(diary, user_label=1).run([Put(("memories", "alice"), "n2", {"food": "walnuts"})])
+    found = call("search", "walnuts", "--user", "alice", "--path", memories, check=0).stdout
+    for part in (
+        "items/notes/n%2f1  {",
+        "items/memories/~/n2  {",
+        "allergies/pref001",
+        "words: walnuts",
+    ):
+        assert part in found
+    assert found.count("  items, ") == 2
+    assert "bob" not in found
+    best = call("search", "garden", "--user", "alice", "--path", memories, "--json", "--limit", 1)
+    assert [hit["kind"] for hit in json.loads(best.stdout)] == ["items"]
+    shown = call("show", "bob", "--path", memories, check=0).stdout
+    assert "walnuts of bob" in shown
+    assert "No preferences" not in shown
+    assert "No conversations" not in shown
+
+
+LONG = "I love " + " ".join(f"word{number}" for number in range(40))
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+@pytest.mark.parametrize(
+    "arguments", [["search", "word7"], ["history"], ["why", "likes/long"], ["show"]], ids=lambda a: a[0]
+)  # fmt: skip
+def test_lines_end_between_words_at_the_width_of_the_terminal(memories, arguments, columns):
+    Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
+    line = [sys.executable, "-m", "tomldiary", *arguments, "--user", "alice", "--path", memories]
+    shown = on_a_terminal(*line, columns=columns)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).split("\n")
+    assert max(map(len, lines)) <= columns
+    assert max(map(len, lines)) > columns - 12
+    words = " ".join(lines).split()
+    for number in range(40):
+        assert f"word{number}" in words
+    piped = call(*arguments, "--user", "alice", "--path", memories, check=0).stdout
+    assert LONG in piped or arguments == ["show"]  # which indents and wraps it
 
 
 # Errors
@@ -457,3 +596,11 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path):
     Diary(tmp_path / "m", durability="process").user("zoë").upsert_preference("likes", "crêpes")
     done = call("show", "--path", tmp_path / "m", check=0, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.stdout == "zo\\xeb\n"
+
+
+def test_the_doctor_ends_its_sentences_and_counts_one_warning(memories):
+    file = memories / "alice/preferences.toml"
+    file.write_text(file.read_text().replace('text = "I love', 'text = 3 # "I love', 1))
+    told = call("doctor", "--path", memories, check=1).stdout
+    assert "found number. Correct it" in told
+    assert told.splitlines()[-1] == "0 problems, 1 warning."

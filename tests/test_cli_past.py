@@ -57,18 +57,62 @@ def texts(user, category="likes"):
 
 
 def test_history_drops_what_is_old_only_when_told_twice(alice, call):
-    out = call("history", "--keep", "2", check=0)[1]
-    assert out.startswith("Nothing was dropped: transactions 1 (20")
+    for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
+        out = call("history", "--keep", "2", *more, check=0)[1].splitlines()
+        assert out[0].startswith("would drop: transactions 1; transactions 2 (20")
+        assert out[1] == "Nothing was changed; to do it, add --yes."
     assert len(alice.history()) == 4
-    assert json.loads(call("history", "--keep", "2", "--yes", "--json", check=0)[1])["first"] == 2
+    planned = json.loads(call("history", "--keep", "2", "--json", check=0)[1])
+    done = json.loads(call("history", "--keep", "2", "--yes", "--json", check=0)[1])
+    assert (planned.pop("is_done"), done.pop("is_done")) == (False, True)
+    assert planned == done
+    assert done["first"] == 2
     assert [change.seq for change in alice.history()] == [4, 3]
-    assert "transactions 2 (20" in call("history", "--before", "2020-01-01", "--yes", check=0)[1]
-    code, _, err = call("history", "--before", "3", "--yes")
+    out = call("history", "--drop-before", "2020-01-01", "--yes", check=0)[1]
+    assert out.startswith("dropped: nothing; transactions 2 (20")
+    code, _, err = call("history", "--drop-before", "3", "--yes")
     assert code == 2
     assert "expected a time" in err
     code, _, err = call("show", "--at", "1")
     assert code != 0
     assert "kept from transaction 2" in err
+
+
+def numbers(text):
+    return [int(line[:5]) for line in text.splitlines() if line[:5].strip().isdecimal()]
+
+
+def test_history_is_narrowed_by_points_session_and_text(alice, call):
+    moments = {change.seq: change.time for change in alice.history()}
+    for arguments, found in {
+        ("--since", "2"): [4, 3],
+        ("--before", "3"): [2, 1],
+        ("--since", moments[3]): [4, 3],
+        ("--before", moments[3]): [2, 1],
+        ("--session", "s2"): [3, 2],
+        ("--grep", "GREEN"): [3],
+        ("--grep", "goals/"): [4, 2],
+        ("--since", "1", "--grep", "tea", "--limit", "1"): [3],
+    }.items():
+        assert numbers(call("history", *arguments, check=0)[1]) == found, arguments
+    code, _, err = call("history", "--before", "2020-01-01", "--yes")
+    assert (code, len(alice.history())) == (2, 4)
+    assert "say what to drop with --keep or --drop-before" in err
+
+
+def test_bookkeeping_is_shown_only_when_asked_for(alice, call):
+    for _ in range(3):
+        alice.add_turn("hello", "hm", "s9")
+    alice.upsert_preference("likes", id="pref001")
+    told = call("history", "--limit", "3", check=0)[1]
+    assert "_turns" not in told
+    assert len(numbers(told)) == 3
+    assert "_turns: 2 -> 3" in call("history", "--all", check=0)[1]
+    shown = call("diff", "4", check=0)[1]
+    assert "+_count = 3" in shown
+    for word in ("seq", "turns_since_compaction", "_turns", "_updated"):
+        assert f"\n+{word}" not in shown
+    assert "\n+seq = " in call("diff", "4", "--all", check=0)[1]
 
 
 def test_history_tells_newest_first_what_changed_and_who_did_it(alice, call):
@@ -181,6 +225,13 @@ def test_rollback_to_a_time(alice, call):
     assert (told["undone"], told["is_done"]) == ([4, 3], False)
 
 
+def test_a_plan_of_many_transactions_is_told_as_a_range(alice, call):
+    for number in range(10):
+        alice.upsert_preference("likes", f"thing {number}")
+    out = call("rollback", "--to", "0", check=0)[1]
+    assert out.startswith("would undo: 1-14 (14 transactions)\n")
+
+
 def test_a_conflict_changes_nothing_and_names_the_way_out(alice, call):
     plan = call("rollback", "--session", "s1", check=0)[1]
     assert "likes/pref001  (changed since)" in plan
@@ -202,6 +253,8 @@ CASES = {
     "a number too high": (["diff", "5"], "5: there is no such transaction, the newest is 4"),
     "a number much too high": (["show", "--at", "9" * 5000], "the newest is 4"),
     "two ways at once": (["rollback", "--steps", "1", "--to", "1"], "not both"),
+    "too many steps": (["rollback", "--steps", "9999"], "there are only 4. Nothing was undone"),
+    "too many steps for good": (["rollback", "--steps", "5", "--yes"], "there are only 4"),
     "nothing to undo": (["rollback", "--session", "nobody"], "there is no transaction to undo"),
 }
 

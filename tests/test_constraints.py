@@ -240,7 +240,7 @@ def test_case_12_undoing_a_session_whose_fact_somebody_else_removed_is_refused(a
 def test_case_13_taking_a_session_back_can_be_undone_and_search_follows(alice):
     alice.commit(diet("lentils"), session_id="a")
     alice.commit(diet("beans", role="dog"), session_id="a")
-    done = alice.rollback(100, session_id="a")
+    done = alice.rollback(to=0, session_id="a")
     assert done.undone == [2, 1]
     assert (foods(alice), found(alice, "lentils beans")) == ([], [])
     alice.rollback()
@@ -270,7 +270,9 @@ def test_case_15_a_restart_does_not_change_what_the_last_step_was(tmp_path):
 
 def test_case_16_the_caller_learns_how_many_steps_there_were(alice):
     alice.commit(diet("vegan"))
-    done = alice.rollback(99)
+    with pytest.raises(Conflict, match="only 1"):
+        alice.rollback(99)
+    done = alice.rollback(1)
     assert (done.undone, done.keys) == ([1], ["facts/diet/user"])
     with pytest.raises(Conflict, match="no transaction"):
         alice.rollback(99, session_id="nobody")

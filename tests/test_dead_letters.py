@@ -8,7 +8,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
 from tomldiary.writing.dead_letters import DeadLetters
 
-LONG = 30
+LONG = 120
 
 
 def fail(message, *, deps):

@@ -6,11 +6,11 @@ import errno
 import multiprocessing
 import os
 import signal
-import sys
 
 import pytest
 from pydantic import BaseModel
 
+from capabilities import needs_exchange, needs_leases
 from hand_edits import age, begin, texts
 from tomldiary import Constraint, Diary
 from tomldiary.backends import exchange, saving, staging
@@ -19,9 +19,7 @@ from tomldiary.errors import BackendError, Conflict
 from tomldiary.history import parse_record
 from tomldiary.verification import verify
 
-pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="files are exchanged on Linux; elsewhere they are replaced"
-)
+pytestmark = [needs_exchange, needs_leases]
 
 
 class Birth(BaseModel):

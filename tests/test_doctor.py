@@ -18,6 +18,8 @@ from tomldiary.backends import LocalBackend, MemoryBackend, layout
 from tomldiary.backends import segments as segments_module
 from tomldiary.checkup import Damage, check, verify
 from tomldiary.history import parse_record, render_record
+from tomldiary.items.ops import Put
+from tomldiary.items.store import ItemStore
 
 ROOT = Path(__file__).parents[1]
 NO_MOUNTS = "there-is-no-such-list"
@@ -71,6 +73,16 @@ def test_a_healthy_folder_has_only_notes_and_names_the_last_write(root):
     assert told["alice"] == f"the last write is transaction 3, {newest.time[:19]} UTC."
     assert told["bob"].startswith("the last write is transaction 1,")
     assert "MB are free" in told[str(root)]
+
+
+def test_namespaces_with_the_user_second_are_told(root):
+    store = ItemStore(Diary(root, agent="rules"))
+    store.run([Put(("memories", "ann"), "k", {"text": "tea"})])
+    store.run([Put(("alice", "notes"), "k", {"text": "tea"})])
+    (told,) = [each for each in findings(root) if "forgetting" in each.message]
+    assert (told.level, told.place) == ("warning", "memories")
+    assert "('memories', 'ann')" in told.message
+    assert "user_label=1" in told.remedy
 
 
 def test_a_checkup_changes_nothing_not_even_what_a_crash_left(root, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary import episodes as episodes_module
+from tomldiary.engine import Source
 from tomldiary.errors import InvalidValue, UnknownEntry
 
 
@@ -132,3 +133,60 @@ def test_a_past_state_has_the_episodes_of_then(alice):
     assert [hit.text for hit in past.recall("one two")] == ["one\n1"]
     assert alice.rollback().undone == [2]
     assert [episode.input for episode in alice.episodes()] == ["one"]
+
+
+@pytest.mark.parametrize("full", [2_000, 256 * 1024])
+def test_episodes_told_late_stand_where_they_happened(alice, monkeypatch, full):
+    monkeypatch.setattr(episodes_module, "_FULL", full)
+    start = datetime(2026, 1, 30, tzinfo=UTC)
+    hours = [30, 2, 60, 1, 31, 0, 3, 61]
+    for hour in hours:
+        alice.add_episode(f"q{hour}", "a" * 500, session_id="s", now=start + timedelta(hours=hour))
+    wanted = [f"q{hour}" for hour in sorted(hours)]
+    assert [each.input for each in alice.episodes()] == wanted
+    assert [each.input for each in alice.episodes(limit=3)] == wanted[-3:]
+    told = [each["content"] for each in alice.session_messages("s", limit=4)]
+    assert told == ["q60", "a" * 500, "q61", "a" * 500]
+
+
+def test_imported_episodes_stand_between_those_that_are_there(alice):
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    other = Diary("memory:", agent="rules").user("alice")
+    for number in range(6):
+        target = alice if number % 2 else other
+        target.add_episode(f"q{number}", "a", session_id="s", now=start + timedelta(days=number))
+    alice.import_(other.export())
+    assert [each.input for each in alice.episodes("s")] == [f"q{n}" for n in range(6)]
+
+
+def test_a_hand_written_time_orders_an_episode_too(alice):
+    start = datetime(2026, 1, 10, tzinfo=UTC)
+    for number in range(3):
+        alice.add_episode(f"q{number}", "a", now=start + timedelta(days=number))
+    with alice.diary.engine.transaction("alice", Source("test")) as tx:
+        edit = tx.edit("episodes/2026-01")
+        edit.put(
+            ("episodes", "by-hand"),
+            {"input": "q0.5", "output": "a", "_created": "2026-01-11T01:00:00+02:00"},
+        )
+        edit.put(("episodes", "no-time"), {"input": "?", "output": "a"})
+    assert [each.input for each in alice.episodes()] == ["?", "q0", "q0.5", "q1", "q2"]
+
+
+def test_blank_messages_are_left_out_of_a_session(alice):
+    turns = [("hi", ""), ("", "Are you there?"), (" \n", " "), ("yes", "fine"), ("more", "ok")]
+    for number, (said, answered) in enumerate(turns):
+        alice.add_episode(
+            said, answered, session_id="s", now=datetime(2026, 1, 1 + number, tzinfo=UTC)
+        )
+    contents = ["hi", "Are you there?", "yes", "fine", "more", "ok"]
+    assert [each["content"] for each in alice.session_messages("s")] == contents
+    for limit in range(7):
+        found = alice.session_messages("s", limit)
+        assert [each["content"] for each in found] == contents[6 - limit :]
+    assert [each["role"] for each in alice.session_messages("s", 6)][:3] == [
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert len(alice.episodes("s")) == 5

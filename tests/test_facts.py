@@ -26,6 +26,7 @@ from tomldiary.errors import (
     SchemaError,
     UnknownEntry,
 )
+from tomldiary_langgraph import DiaryStore
 
 
 class Diet(BaseModel):
@@ -672,3 +673,128 @@ def test_a_past_state_cannot_be_committed_to(alice):
     alice.commit(Diet(role="user", food="vegan"))
     with pytest.raises(DiaryError, match="cannot be changed"):
         alice.as_of(1).commit(Diet(role="user", food="fish"))
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_a_past_state_reads_temporal_facts_by_its_own_clock(tmp_path, kind):
+    alice = opened(tmp_path if kind == "files" else "memory:").user("alice")
+    moment = datetime.now(UTC)
+    hour = timedelta(hours=1)
+    alice.commit(Home(who="a", city="Rome"), valid_from=moment - hour, valid_to=moment + hour)
+    alice.commit(Home(who="b", city="Oslo"), valid_from=moment + hour)
+    seq, then, later = alice.last_transaction(), datetime.now(UTC), moment + 2 * hour
+
+    def cities(user, **when):
+        found = {fact.data.city for fact in user.query("home", **when)}
+        assert {hit.text.rpartition(" ")[2] for hit in user.recall("Rome Oslo", **when)} == found
+        for shown in (user.render(**when), user.render("Rome Oslo", **when)):
+            assert {city for city in ("Rome", "Oslo") if city in shown} == found
+        assert (user.get("home/a", **when) is not None) is ("Rome" in found)
+        return found
+
+    assert cities(alice) == {"Rome"}
+    assert cities(alice, valid_at=later) == {"Oslo"}
+    assert cities(alice.as_of(later)) == {"Oslo"}
+    for point in (seq, then):
+        assert cities(alice.as_of(point)) == {"Rome"}
+        assert cities(alice.as_of(point), valid_at=later) == {"Oslo"}
+    assert moment < alice.as_of(seq - 1)._engine.now() < alice.as_of(seq)._engine.now() < then
+    assert cities(alice.as_of(0)) == set()
+
+
+class Task(BaseModel):
+    name: str
+    rank: int = 0
+    due: date | None = None
+    place: dict[str, str] = {}
+
+
+@pytest.fixture
+def tasks():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("task", Task)
+    alice = diary.user("alice")
+    for rank, name in enumerate("abcd", 1):
+        alice.commit(Task(name=name, rank=rank, due=date(2026, 1, rank), place={"city": name * 2}))
+    return alice
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ({"rank": {"$gt": 2}}, "cd"),
+        ({"rank": {"$gte": 2, "$lt": 4}}, "bc"),
+        ({"rank": {"$in": [1, 4]}}, "ad"),
+        ({"rank": {"$ne": 1}, "name": "b"}, "b"),
+        ({"name": {"$nin": ["a", "b"]}}, "cd"),
+        ({"due": {"$lte": date(2026, 1, 2)}}, "ab"),
+        ({"due": {"$lte": "2026-01-02"}}, "ab"),
+        ({"due": {"$eq": date(2026, 1, 3)}}, "c"),
+        ({"place.city": {"$in": ["aa"]}}, "a"),
+        ({"place": {"city": "bb"}}, "b"),
+        ({"$or": [{"rank": 1}, {"name": "d"}]}, "ad"),
+        ({"$not": {"rank": {"$lt": 3}}}, "cd"),
+        ({"$and": [{"rank": {"$gt": 1}}, {"rank": {"$lt": 3}}]}, "b"),
+    ],
+)
+def test_a_query_takes_the_conditions_of_the_stores_filter(tasks, where, names):
+    found = {fact.data.name for fact in tasks.query("task", where)}
+    assert found == set(names)
+    if "due" not in where:  # a store has no dates of a model
+        store = DiaryStore(tasks.diary)
+        items = store.search(("alice", "diary", "facts", "task"), filter=where, limit=100)
+        assert {item.value["name"] for item in items} == found
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"rank": {"$above": 3}}, r"unknown operator '\$above'. Use one of: \$eq"),
+        ({"$nor": [{"rank": 1}]}, r"unknown operator '\$nor'. Use one of: \$and, \$or"),
+        ({"rank": {"$in": 3}}, "a list of values"),
+        ({"rnak": {"$gt": 3}}, "rnak"),
+        ({"$or": [{"rnak": 3}]}, "rnak"),
+    ],
+)
+def test_a_condition_that_cannot_be_met_is_an_error(tasks, where, message):
+    with pytest.raises(InvalidValue, match=message):
+        tasks.query("task", where)
+
+
+def test_an_update_never_makes_two_equal_facts(tasks):
+    one, other = (fact.id for fact in tasks.query("task", {"name": {"$in": ["a", "b"]}}))
+    wanted = {"name": "a", "rank": 1, "due": date(2026, 1, 1), "place": {"city": "aa"}}
+    with pytest.raises(InvalidValue, match=f"{one} says the same already"):
+        tasks.update(other, wanted)
+    assert tasks.update(one, wanted) == one
+    assert tasks.update(other, {"rank": 1}) == other
+    assert len(tasks.query("task")) == 4
+
+
+def test_a_fact_is_named_as_look_ups_show_it_and_a_preference_is_told_apart(tmp_path):
+    alice = opened(tmp_path).user("alice")
+    assert alice.commit(Diet(role="user", food="vegan")) == "diet/user"
+    assert alice.get("facts/diet/user").data.food == "vegan"
+    assert alice.update("facts/diet/user", {"food": "fish"}) == "diet/user"
+    assert alice.delete("facts/diet/user") == {"role": "user", "food": "fish"}
+    alice.upsert_preference("goals", "tea")
+    for ask in (
+        lambda: alice.get("goals/pref001"),
+        lambda: alice.query("goals"),
+        lambda: alice.update("goals/pref001", {"text": "x"}),
+        lambda: alice.delete("goals/pref001"),
+    ):
+        with pytest.raises(SchemaError, match=r"category of preferences.*preferences\('goals'\)"):
+            ask()
+
+
+def test_a_full_collection_names_the_setting_that_limits_it():
+    diary = Diary("memory:", agent="rules", max_prefs_per_category=1)
+    diary.register_schema("tag", Tag, Constraint(limit=1))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.commit(Tag(text="a"))
+    with pytest.raises(LimitReached, match=r"likes is full \(1/1\).*raise max_prefs_per_category"):
+        alice.upsert_preference("likes", "milk")
+    with pytest.raises(LimitReached, match=r"facts/tag is full.*raise its Constraint\(limit=…\)"):
+        alice.commit(Tag(text="b"))

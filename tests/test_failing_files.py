@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from processes import close
-from tomldiary import Diary, verification
+from tomldiary import Diary, system, verification
 from tomldiary.backends import (
     LocalBackend,
     exchange,
@@ -282,7 +282,7 @@ def judge(raised, found, old, new):
 def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1200)
     monkeypatch.setattr(settling, "WINDOW", 2)
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: False)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: False)
     store = disk / "store"
     user = prepare(name, store)
     first = Diary(shutil.copytree(store, disk / "look"), agent="rules")
@@ -292,6 +292,8 @@ def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk, m
     assert raised is None
     assert new != old
     if name == OVER_A_SPARE:
+        if not (system.offers("exchange") and system.offers("leases")):
+            pytest.skip("documents have spares where files are exchanged and leased")
         assert "rename" not in dry.names
         assert dry.names.count("writev") == dry.names.count("pwrite") == 1
         assert dry.names.count("utime") == 2  # the new version's, and that of the spare

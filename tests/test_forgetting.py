@@ -229,6 +229,70 @@ def test_a_source_takes_what_was_taken_from_this_turn_whoever_confirmed_it(diary
     assert "chess" not in every_text(diary)
 
 
+async def model_extractor(message, deps):
+    """Note what comes behind "note", as a model does with the tools; "direct" writes tables itself."""
+    word = deps.user_msg.partition(" ")[2]
+    if deps.user_msg.startswith("note"):
+        deps.upsert("likes", None, word, ())
+    elif deps.user_msg.startswith("change"):
+        deps.upsert("likes", "pref001", word, ())
+    elif deps.user_msg.startswith("direct"):
+        deps.prefs["preferences"].setdefault("likes", {})["mine"] = {"text": word}
+
+
+def test_a_source_takes_what_any_extractor_took_from_this_turn(diary):
+    diary = diary.with_agent(model_extractor)
+    alice = diary.user("alice")
+    alice.add_turn("note jazz", "ok", "s1")
+    alice.add_turn("nothing else", "ok", "s1")
+    alice.add_turn("note chess", "ok", "s1")
+    alice.add_turn("direct maps", "ok", "s1")
+    alice.add_turn("note tea", "ok", "s2")
+    turns = {
+        item.text: alice.why(f"likes/{key}").turn
+        for key, item in alice.preferences("likes").items()
+    }
+    assert turns == {"jazz": "s1#1", "chess": "s1#3", "maps": "s1#4", "tea": "s2#1"}
+    assert alice.forget(source="s1#3").entries == 1
+    assert "chess" not in every_text(diary)
+    assert alice.forget(source="s1#4").entries == 1
+    assert "maps" not in every_text(diary)
+    assert alice.forget(source="s1").entries == 1
+    assert list(texts(alice).values()) == ["tea"]
+
+
+def test_a_text_that_another_turn_replaced_is_of_that_turn(diary):
+    diary = diary.with_agent(model_extractor)
+    alice = diary.user("alice")
+    alice.add_turn("note jazz", "ok", "s1")
+    alice.add_turn("change swing", "ok", "s2")
+    assert alice.why("likes/pref001").turn == "s2#1"
+    alice.upsert_preference("likes", id="pref001")
+    assert alice.why("likes/pref001").turn == "s2#1"
+    alice.forget(source="s1#1")
+    assert "jazz" not in every_text(diary)
+    assert list(texts(alice).values()) == ["swing"]
+    alice.forget(source="s2#1")
+    assert texts(alice) == {}
+    assert "swing" not in every_text(diary)
+
+
+def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
+    alice = diary.user("alice")
+
+    async def meanwhile(message, deps):
+        if deps.user_msg == "note jazz":
+            await alice.aadd_turn("I love chess.", "ok", "s1")
+        await model_extractor(message, deps)
+
+    diary.with_agent(meanwhile).user("alice").add_turn("note jazz", "ok", "s1")
+    turns = {
+        item.text: alice.why(f"likes/{key}").turn
+        for key, item in alice.preferences("likes").items()
+    }
+    assert turns == {"I love chess.": "s1#1", "jazz": "s1#2"}
+
+
 def test_everything_takes_the_user(diary):
     for name in ("alice", "bob"):
         diary.user(name).add_turn("I love jazz.", "ok", "s1")
@@ -347,7 +411,7 @@ def disturb(user, sessions, choose, say):
         for text in re.findall(r"(?:canary|label)\w+", f"{item.text} {item.contexts}"):
             say(user.user_id, session, text)
     elif dice < 0.5:
-        user.rollback(choose.randint(1, 2), force=True)
+        user.rollback(min(choose.randint(1, 2), user.last_transaction()), force=True)
 
 
 def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path, monkeypatch):

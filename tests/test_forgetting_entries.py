@@ -333,7 +333,7 @@ def test_six_methods_keep_facts_and_blocks_and_forget_them_but_no_episodes():
     alice.set_block("other", "kept-text", session_id="session-two")
     assert {hit.kind for hit in alice.recall("canary")} == {"facts", "blocks"}
     assert set(alice.export()["documents"]) == {"facts", "blocks"}
-    with pytest.raises(NotSupported, match="cannot list documents"):
+    with pytest.raises(NotSupported, match="cannot list its documents"):
         alice.add_episode("canary-in", "canary-out")
     alice.forget(session_id="session-one")
     assert "canary" not in str(storage.texts)

@@ -15,6 +15,7 @@ from zlib import crc32
 
 import pytest
 
+from capabilities import needs_exchange
 from tomldiary import Diary, history, outside, verification
 from tomldiary.backends import LocalBackend, exchange, files, local, segments, staging
 from tomldiary.engine import Engine
@@ -270,14 +271,18 @@ GUARDS = {
         [(files, "write_all", write_once), (segments, "write_all", write_once)],
     ),
 }
+TRIED = [
+    pytest.param(guard, marks=[needs_exchange] if guard in {"exchange", "compare"} else [])
+    for guard in GUARDS
+]
 
 
-@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("guard", TRIED)
 def test_with_the_guard_all_is_well(guard, tmp_path):
     assert GUARDS[guard][0](tmp_path)
 
 
-@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize("guard", TRIED)
 def test_without_the_guard_it_is_not(guard, tmp_path, monkeypatch):
     is_well, removed = GUARDS[guard]
     for owner, name, instead in removed:

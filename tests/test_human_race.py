@@ -12,6 +12,7 @@ from collections import defaultdict
 
 import pytest
 
+from capabilities import needs_exchange
 from tomldiary import Diary
 from tomldiary.verification import verify
 
@@ -220,6 +221,7 @@ def check_comments(text, saved, now):
             assert f"# note {number}\n" not in text
 
 
+@needs_exchange
 def test_an_editor_that_saves_40_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
     written, old = race(tmp_path, 40, 1)
     assert old == 13

@@ -452,33 +452,34 @@ def test_a_speaker_is_refused_where_the_format_knows_the_user(tmp_path):
         read_turns(write(tmp_path, CHAT), speaker="Ann")
 
 
-def test_in_the_real_locomo_file_each_message_of_the_user_is_in_exactly_one_turn():
+def test_in_the_real_locomo_file_each_message_of_the_user_is_in_exactly_one_turn(tmp_path):
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     path = Path(os.environ.get("TOMLDIARY_BENCH_DATA") or beside) / "locomo" / "locomo-dev.json"
     if not path.is_file():
         pytest.skip("no LoCoMo file: set TOMLDIARY_BENCH_DATA to the folder that holds locomo/")
-    log = read_turns(path)
-    expected, opening = Counter(), 0
-    partner_lines = 0
     for record in json.loads(path.read_text(encoding="utf-8")):
-        talk = record["conversation"]
-        for key, messages in talk.items():
-            if not isinstance(messages, list):
-                continue
-            session = f"{record['sample_id']}-{key}"
-            spoken = False
-            for message in messages:
-                caption = message.get("blip_caption", "").strip()
-                text = (
-                    f"{message['text']} [photo: {caption}]".lstrip() if caption else message["text"]
-                )
-                if message["speaker"] == talk["speaker_a"]:
-                    spoken = True
-                    expected.update((session, line) for line in text.split("\n"))
-                elif spoken:
-                    partner_lines += text.count("\n") + 1
-                else:
-                    opening += 1
+        check_conversation(write(tmp_path, [record], "one.json"), record)
+
+
+def check_conversation(path, record):
+    log = read_turns(path)
+    expected, opening, partner_lines = Counter(), 0, 0
+    talk = record["conversation"]
+    for key, messages in talk.items():
+        if not isinstance(messages, list):
+            continue
+        session = f"{record['sample_id']}-{key}"
+        spoken = False
+        for message in messages:
+            caption = message.get("blip_caption", "").strip()
+            text = f"{message['text']} [photo: {caption}]".lstrip() if caption else message["text"]
+            if message["speaker"] == talk["speaker_a"]:
+                spoken = True
+                expected.update((session, line) for line in text.split("\n"))
+            elif spoken:
+                partner_lines += text.count("\n") + 1
+            else:
+                opening += 1
     found = Counter((t.session_id, line) for t in log.turns for line in t.user_msg.split("\n"))
     assert found == expected
     assert (

@@ -24,19 +24,59 @@ def tell(told, *lines, also_true=(), max_tokens=1500, **options):
 
 def test_the_first_time_all_is_told_and_then_only_what_changed():
     told = []
-    facts = [f"likes: fact {n}" for n in range(30)]
+    goals = ["goals: run", "goals: sail"]
+    facts = [*goals, *(f"likes: fact {n}" for n in range(30))]
     first = tell(told, *facts)
     assert first.is_snapshot
     assert first.text == render_memory(facts, max_tokens=1500)
     assert tell(told, *facts) is None
-    second = tell(told, "likes: milk", *facts[1:])
+    second = tell(told, "goals: read", *facts[1:])
     assert not second.is_snapshot
-    assert second.text.splitlines()[1:-1] == ["no longer: likes: fact 0", "+ likes: milk"]
-    assert tell(told, "likes: milk", *facts[1:]) is None
+    withdrawal = 'no longer: every earlier line that begins with "goals:"'
+    assert second.text.splitlines()[1:-1] == [withdrawal, "+ goals: sail", "+ goals: read"]
+    assert tell(told, "goals: read", *facts[1:]) is None
     assert tell(told, *facts).text.splitlines()[1:-1] == [
-        "no longer: likes: milk",
-        "+ likes: fact 0",
+        withdrawal,
+        "+ goals: sail",
+        "+ goals: run",
     ]
+
+
+@pytest.mark.parametrize("lost", ["goals: the secret", "secret notes:\n  the secret", "the secret"])
+def test_what_was_forgotten_is_withdrawn_and_not_quoted(lost):
+    told = []
+    facts = [f"likes: fact {n}" for n in range(30)]
+    tell(told, lost, *facts)
+    news = tell(told, *facts)
+    assert news is not None
+    assert "secret" not in news.text
+    assert known_to_a_reader(told) == set(facts)
+
+
+def test_changes_that_an_earlier_release_told_are_still_read():
+    facts = [f"likes: fact {n}" for n in range(30)]
+    told = [
+        "## Team\n" + render_memory(facts, max_tokens=1500),
+        (
+            '## Team\n<user_memory_changes note="data">\nno longer: likes: fact 0\n+ likes: milk\n'
+            "</user_memory_changes>"
+        ),
+    ]
+    assert tell(told, "likes: milk", *facts[1:]) is None
+    assert tell(told, *facts) is not None
+
+
+def test_a_frame_says_which_memory_it_is_and_whose():
+    told = []
+    facts = ["likes: tea", *(f"goals: {n}" for n in range(30))]
+    tell(told, *facts, name="team", about='bob "<x>"', heading="## The team's\n- notes")
+    tell(told, "likes: milk", *facts, name="team", about="bob", heading="## The team's")
+    first = told[0].splitlines()
+    assert first[0].startswith('<user_memory name="team" about="bob &quot;&lt;x&gt;&quot;" note=')
+    assert first[1:3] == ["## The team's - notes", "- likes: tea"]
+    assert told[1].startswith(
+        '<user_memory_changes name="team" about="bob" note="data">\n## The team'
+    )
 
 
 def test_nothing_is_told_where_nothing_is_known():
@@ -58,7 +98,8 @@ def test_what_only_left_the_budget_or_the_list_is_not_withdrawn():
     assert tell(told, *facts, also_true=["conversation of 2026-11-20: Oslo"]) is None
     assert tell(told, *reversed(facts), "conversation of 2026-11-20: Oslo", max_tokens=60) is None
     gone = tell(told, *facts)
-    assert "no longer: conversation of 2026-11-20: Oslo" in gone.text
+    assert known_to_a_reader(told) == set(facts)
+    assert "Oslo" not in gone.text
 
 
 def test_a_memory_that_was_emptied_is_said_to_be_empty():
@@ -107,7 +148,7 @@ def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
             news = tell(told, *memory, heading=heading)
             if news is not None:
                 kinds.add(news.is_snapshot)
-                assert news.text.startswith(heading)
+                assert " ".join(heading.split()).lstrip("- ") in news.text.splitlines()[1]
                 assert len(news.text) <= 4 * 1500
             assert known_to_a_reader(told) == set(memory)
         assert kinds == {True, False}
@@ -118,8 +159,9 @@ def longest_that_fits(facts, count, max_tokens, heading):
 
     def text(shown):
         left = len(facts) - len(shown)
-        lines = [*([heading] if heading else []), MEMORY_OPEN, *(f"- {fact}" for fact in shown)]
-        more = [f"({left} more facts are stored: use recall)"] if left else []
+        lines = [MEMORY_OPEN, *([heading] if heading else []), *(f"- {fact}" for fact in shown)]
+        word = "facts are" if left > 1 else "fact is"
+        more = [f"({left} more {word} stored: use recall)"] if left else []
         return "\n".join([*lines, *more, MEMORY_CLOSE])
 
     room = max_tokens - count(text([]))
@@ -146,6 +188,20 @@ def test_what_fits_is_found_without_trying_all_of_it():
     assert cut > 100
 
 
+def test_a_cut_block_is_not_withdrawn_when_there_is_no_room_for_it_any_more():
+    block = "persona:" + "\n  Be kind." * 90
+    told = [render_memory([block, "likes: tea"], max_tokens=150)]
+    assert "more lines are stored" in told[0]
+    crowded = ["x" * 400, block, "likes: tea"]
+    news = next_injection(told, MemoryLines(crowded), max_tokens=150)
+    assert news is not None
+    assert "no longer: persona" not in news.text
+    changed = ["x" * 400, block.replace("kind", "brief"), "likes: tea"]
+    news = next_injection(told, MemoryLines(changed), max_tokens=150)
+    assert news is not None
+    assert news.is_snapshot or "no longer: persona" in news.text
+
+
 def known_to_a_reader(told):
     """Read the texts as the guidance tells a model to."""
     known = {}
@@ -156,7 +212,8 @@ def known_to_a_reader(told):
         body = frame.replace("\n  ", "\0").splitlines()
         for line in body:
             if line.startswith("no longer: "):
-                known.pop(key_of(line.removeprefix("no longer: ")), None)
+                start = line.split('"')[1]
+                known = {key: fact for key, fact in known.items() if not fact.startswith(start)}
             elif line.startswith("+ " if changes else "- "):
                 known[key_of(line[2:])] = line[2:].replace("\0", "\n  ")
     return set(known.values())

@@ -578,7 +578,7 @@ def test_forgetting_a_session_takes_its_items_out_of_files_and_history(store, di
     assert b"secret-key" not in left
     assert b"likes tea" in left
     assert get(store, NS, "changed").value == {"text": "first words"}
-    assert found(store, NS, query="walnut") == []
+    assert [item.score for item in store.run([Search(NS, query="walnut")])[0]] == [None, None]
 
 
 def test_forgetting_a_source_takes_the_items_that_name_it(store, diary, tmp_path):
@@ -898,3 +898,19 @@ def test_writers_that_take_turns_lose_no_item_while_a_person_has_broken_the_docu
     assert {item.key: item.value["n"] for item in found} == {
         "k": 0, "k0": 6, "k1": 7, "k2": 8,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_shared_items_have_no_user_but_are_found_and_expire(tmp_path, kind):
+    diary = Diary("memory:" if kind == "memory" else tmp_path, agent="rules")
+    store = DiaryStore(diary, user_label=1, ttl={"default_ttl": 60})
+    store.put(("memories",), "k", {"n": 1})
+    store.put(("memories", "alice"), "gone", {"n": 1}, ttl=0.00001)
+    store.put(("memories",), "gone", {"n": 1}, ttl=0.00001)
+    assert diary.users() == ["alice"]
+    assert store.list_namespaces() == [("memories",), ("memories", "alice")]
+    swept = 0
+    while swept < 2:
+        swept += store.sweep_ttl()
+    assert [item.key for item in store.search((), limit=10)] == ["k"]
+    assert store.list_namespaces() == [("memories",)]

@@ -9,6 +9,7 @@ import sqlite3
 import sys
 from datetime import UTC, date, datetime
 from itertools import pairwise
+from math import log
 
 import pytest
 
@@ -50,7 +51,9 @@ def store(tmp_path):
 
 
 def found(store, query, prefix=NS, **more):
-    return [item.key for item in store.run([Search(prefix, query=query, **more)])[0]]
+    """Return the keys of the matches; the items behind them have no score."""
+    items = store.run([Search(prefix, query=query, **more)])[0]
+    return [item.key for item in items if item.score is not None]
 
 
 def put(store, key, text, **more):
@@ -65,9 +68,59 @@ def test_words_are_found_in_any_form_and_the_best_match_comes_first(store):
     put(store, "one", "They run a shop.")
     put(store, "none", "Nothing of the kind.")
     assert found(store, "Does she run marathons?") == ["both", "one"]
-    items = store.run([Search(NS, query="run marathon")])[0]
-    assert [item.score for item in items] == sorted((i.score for i in items), reverse=True)
-    assert all(item.score > 0 for item in items)
+    best, second, other = store.run([Search(NS, query="run marathon")])[0]
+    assert 1 > best.score > second.score > 0
+    assert (other.key, other.score) == ("none", None)
+
+
+def test_items_that_do_not_match_come_behind_the_matches(store):
+    put(store, "oldest", "By the window.")
+    put(store, "match", "Black tea in the morning.")
+    put(store, "hidden", "Black tea as well.", index=False)
+    put(store, "newest", "No walnuts.")
+    store.run([Put(("alice", "other"), "elsewhere", {"text": "Green tea."})])
+
+    def shown(query, prefix=NS, **more):
+        items = store.run([Search(prefix, query=query, **more)])[0]
+        return [(item.key, item.score is not None) for item in items]
+
+    whole = [("match", True), ("newest", False), ("hidden", False), ("oldest", False)]
+    assert shown("black tea") == whole
+    assert [shown("black tea", limit=1, offset=n) for n in range(5)] == [
+        *([each] for each in whole),
+        [],
+    ]
+    assert shown("espresso") == [(key, False) for key in ("newest", "hidden", "match", "oldest")]
+    assert shown("tea", filter={"text": {"$ne": "No walnuts."}}) == [whole[0], *whole[2:]]
+    assert shown("green tea", ("alice",), limit=3) == [
+        ("elsewhere", True),
+        ("match", True),
+        ("newest", False),
+    ]
+
+
+def test_field_names_are_words(store):
+    store.run([Put(NS, "food", {"favorite_food": "pizza", "more": [{"kindOfTea": 1}]})])
+    store.run([Put(NS, "chosen", {"favorite_food": "pasta", "note": "x"}, ["note"])])
+    put(store, "other", "Nothing of the kind.")
+    assert found(store, "favorite food") == ["food"]
+    assert found(store, "favorite_food") == ["food"]
+    assert found(store, "tea") == ["food"]
+    assert found(store, "pasta note") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_scores_lie_between_0_and_1_and_mean_the_same_in_small_and_large_stores(store, count):
+    others = {f"k{n}": f"something else {n} entirely" for n in range(count - 1)}
+    for key, text in {**others, "tea": "black tea each morning"}.items():
+        put(store, key, text)
+    scores = {}
+    for query in ("black tea each morning", "black tea", "black coffee"):
+        best = store.run([Search(NS, query=query)])[0][0]
+        assert best.key == "tea"
+        scores[query] = best.score
+    assert 1 > scores["black tea each morning"] >= scores["black tea"] > 0.5
+    assert 0.5 >= scores["black coffee"] > 0.2
 
 
 def test_the_index_follows_every_change(store, tmp_path):
@@ -101,7 +154,7 @@ def test_many_matches_page_without_hole_or_double(store):
     assert len(late) == 3
 
 
-def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store):
+def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store, request):
     """What is scored first is chosen by looks; compared with SQLite's score of every match."""
     numbers = random.Random(7)
     words = [f"w{n}" for n in range(200)]
@@ -113,16 +166,22 @@ def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store
     texts["some"] = " ".join(["w50"] * 8 + words[100:130])
     store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
     database = sqlite3.connect(":memory:")
+    request.addfinalizer(database.close)
     database.execute("CREATE VIRTUAL TABLE t USING fts5(key UNINDEXED, body)")
-    database.executemany("INSERT INTO t VALUES (?, ?)", texts.items())
+    with_names = [(key, f"{text} text") for key, text in texts.items()]
+    database.executemany("INSERT INTO t VALUES (?, ?)", with_names)
     alike = 0
     for turn in range(50):
         asked = numbers.sample(words, 4) if turn else words[50:54]
         match = " OR ".join([*asked, *(f'"{one} {other}"' for one, other in pairwise(asked))])
         rows = database.execute("SELECT key, -bm25(t) FROM t WHERE t MATCH ?", (match,)).fetchall()
-        score = {key: s * len(set(asked) & set(texts[key].split())) / 4 for key, s in rows}
+        shares = {key: s * len(set(asked) & set(texts[key].split())) / 4 for key, s in rows}
+        having = [sum(word in text.split() for text in texts.values()) for word in asked]
+        total = sum(max(log((len(texts) - n + 0.5) / (n + 0.5)), 1e-6) for n in having)
+        score = {key: share / (share + total / 2) for key, share in shares.items()}
         best = sorted(score, key=lambda key: -score[key])
         got = store.run([Search(NS, query=" ".join(asked), limit=1000)])[0]
+        got = [item for item in got if item.score is not None]
         assert sorted(item.key for item in got) == sorted(best)
         assert len(got) > 100
         assert turn or "often" in [item.key for item in got[:5]]

@@ -1,15 +1,20 @@
-"""LangChain's own standard tests, on the tools and the retriever."""
+"""LangChain's own standard tests, on the tools, the retriever and the store of bytes."""
 
 from __future__ import annotations
 
 from functools import cached_property
 
 import pytest
-from langchain_tests.integration_tests import RetrieversIntegrationTests, ToolsIntegrationTests
+from langchain_tests.integration_tests import (
+    BaseStoreAsyncTests,
+    BaseStoreSyncTests,
+    RetrieversIntegrationTests,
+    ToolsIntegrationTests,
+)
 from langchain_tests.unit_tests import ToolsUnitTests
 
 from tomldiary import Diary
-from tomldiary_langchain import DiaryRetriever, diary_tools
+from tomldiary_langchain import DiaryByteStore, DiaryRetriever, diary_tools
 
 # Their coroutine tests are run by the plugin that comes with anyio, which langchain-core needs anyway.
 pytestmark = pytest.mark.anyio
@@ -78,3 +83,28 @@ class TestDiaryRetriever(RetrieversIntegrationTests):
     @property
     def retriever_query_example(self):
         return "Which tea?"
+
+
+@pytest.fixture(params=[None, "alice"], ids=["shared", "of a user"])
+def kv_store(request, tmp_path):
+    return DiaryByteStore(tmp_path, ("cache",), request.param)
+
+
+class TestDiaryByteStoreSync(BaseStoreSyncTests[bytes]):
+    @pytest.fixture
+    def kv_store(self, kv_store):
+        return kv_store
+
+    @pytest.fixture
+    def three_values(self):
+        return b"foo", b"\x00\xff", b""
+
+
+class TestDiaryByteStoreAsync(BaseStoreAsyncTests[bytes]):
+    @pytest.fixture
+    def kv_store(self, kv_store):
+        return kv_store
+
+    @pytest.fixture
+    def three_values(self):
+        return b"foo", b"\x00\xff", b""

@@ -7,10 +7,12 @@ import importlib.util
 import json
 import operator
 import os
+import re
 import subprocess
 import sys
 import threading
 import tomllib
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated, TypedDict
@@ -18,14 +20,18 @@ from typing import Annotated, TypedDict
 import pytest
 from langchain.agents import create_agent
 from langchain.tools import InjectedStore, ToolRuntime, tool
-from langchain_core.messages import HumanMessage
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_store
 from langgraph.func import entrypoint, task
 from langgraph.graph import END, START, StateGraph
 from langgraph.store.base import BaseStore, PutOp
+from langgraph.store.memory import InMemoryStore
 from langgraph.types import Send
 
+from processes import STRICT
 from scripted_chat import DONE, Scripted, calling
 from tomldiary import Diary
 from tomldiary_langgraph import DiaryStore
@@ -147,7 +153,7 @@ def test_a_bad_call_in_the_same_tick_harms_nobody_and_a_get_sees_an_earlier_put(
 
 def example(name, *arguments, strict=True, **env):
     done = subprocess.run(
-        [sys.executable, *(("-W", "error") if strict else ()), EXAMPLES / name, *arguments],
+        [sys.executable, *(STRICT if strict else ()), EXAMPLES / name, *arguments],
         capture_output=True,
         encoding="utf-8",
         env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'integrations'}", **env},
@@ -182,6 +188,54 @@ def test_langmem_s_tools_work_unchanged(tmp_path):
     ]
 
 
+class Updates(BaseChatModel):
+    """Stands in for langmem's model: changes what it is shown of a drink, or else notes it anew."""
+
+    drink: str
+
+    @property
+    def _llm_type(self):
+        return "updates"
+
+    def bind_tools(self, tools, **kwargs):
+        return self
+
+    def _generate(self, messages, stop=None, run_manager=None, **kwargs):
+        told = "\n".join(message.text for message in messages)
+        shown = re.search(r"<instance id=(\S+) [^>]*>\s*{'content': 'I drink ", told)
+        text = f"I drink {self.drink}"
+        if shown is None:
+            call = {"name": "Memory", "args": {"content": text}, "id": "1"}
+        else:
+            patch = {"op": "replace", "path": "/content", "value": text}
+            patched = {"json_doc_id": shown[1], "planned_edits": "", "patches": [patch]}
+            call = {"name": "PatchDoc", "args": patched, "id": "1"}
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
+
+
+def test_langmem_manager_ends_with_the_memories_it_has_on_an_in_memory_store(tmp_path):
+    needs("langmem")
+    ends = []
+    for store in (InMemoryStore(), DiaryStore(tmp_path / "m")):
+        for drink in ("black tea", "espresso"):
+            manager = langmem_manager(Updates(drink=drink), store)
+            said = {"messages": [HumanMessage(f"Mornings start with {drink} for me now.")]}
+            manager.invoke(said, config={"configurable": {"langgraph_user_id": "robin"}})
+        items = store.search(("robin", "memories"))
+        ends.append([item.value["content"]["content"] for item in items])
+    assert ends == [["I drink espresso"]] * 2
+
+
+def langmem_manager(model, store):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of langmem's imports
+        from langmem import create_memory_store_manager  # noqa: PLC0415 - it warns
+
+        return create_memory_store_manager(
+            model, namespace=("{langgraph_user_id}", "memories"), store=store
+        )
+
+
 def test_deepagents_files_work_unchanged(tmp_path):
     needs("deepagents")
     assert example("deep_agent.py", tmp_path) == [
@@ -205,20 +259,39 @@ def test_deepagents_pages_through_many_files(store):
     assert len(backend.ls("/d/").entries) == 229
 
 
-def test_a_server_that_opens_the_store_once_per_thread_loses_no_update(tmp_path, monkeypatch):
-    monkeypatch.setenv("DIARY_FOLDER", str(tmp_path / "m"))
-    config = json.loads((EXAMPLES / "langgraph.json").read_text())
-    path, name = config["store"]["path"].split(":")
+def served_example():
+    path = json.loads((EXAMPLES / "langgraph.json").read_text())["store"]["path"].split(":")[0]
     spec = importlib.util.spec_from_file_location("served", EXAMPLES / path)
     served = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(served)
+    return served
+
+
+def test_server_example_knows_its_users_by_their_tokens(monkeypatch):
+    monkeypatch.setenv("DEMO_TOKENS", "one=robin,two=kim")
+    signed_in = served_example().signed_in
+    assert [asyncio.run(signed_in(f"Bearer {token}")) for token in ("one", "two")] == [
+        "robin",
+        "kim",
+    ]
+    for wrong in (None, "", "Bearer ", "one", "Bearer three", "Bearer one=robin"):
+        with pytest.raises(Exception, match="not known"):
+            asyncio.run(signed_in(wrong))
+
+
+def test_a_server_that_opens_the_store_once_per_thread_loses_no_update(tmp_path, monkeypatch):
+    monkeypatch.setenv("DIARY_FOLDER", str(tmp_path / "m"))
+    served = served_example()
+    robin = {"configurable": {"langgraph_auth_user_id": "robin"}}
     barrier = threading.Barrier(4)
 
     async def serve():
-        async with getattr(served, name)() as store:
+        async with served.make_store() as store:
             graph = served.graph.compile(store=store)
             barrier.wait()
-            answers = [await graph.ainvoke({"messages": [HumanMessage("robin")]}) for _ in range(5)]
+            answers = [
+                await graph.ainvoke({"messages": [HumanMessage("kim")]}, robin) for _ in range(5)
+            ]
             return [int(answer["messages"][-1].content) for answer in answers]
 
     with ThreadPoolExecutor(4) as pool:

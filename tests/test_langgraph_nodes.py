@@ -5,8 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from typing import Annotated, Any
+from uuid import uuid4
 
 import pytest
+from langchain.agents import create_agent
+from langchain.tools import tool
 from langchain_core.language_models import SimpleChatModel
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
@@ -14,13 +17,20 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.func import entrypoint
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
+from langgraph.types import RetryPolicy
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from scripted_chat import DONE, calling
 from scripted_chat import Scripted as Tools
 from tomldiary import Diary, MemoryWriter
-from tomldiary.errors import ExtractionError, IdentifierError, InvalidValue, WriterBusy
+from tomldiary.errors import (
+    BackendError,
+    ExtractionError,
+    IdentifierError,
+    InvalidValue,
+    WriterBusy,
+)
 from tomldiary_langchain import ChatModelExtractor
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
 
@@ -186,6 +196,33 @@ TURNS = [
       AIMessage([{"type": "text", "text": "b"}])], ("a", "b")),
     ([{"role": "user", "content": "a"}, ("ai", "b")], ("a", "b")),
     ([SystemMessage("s"), HumanMessage("a"), AIMessage("b"), SystemMessage("later")], ("a", "b")),
+    ([HumanMessage("a"), HumanMessage("b"), AIMessage("c")], ("a\n\nb", "c")),
+    ([HumanMessage("a"), calling(("f", {})), HumanMessage("b"), AIMessage("c")], ("a\n\nb", "c")),
+    (
+        [
+            HumanMessage("a"), calling(("f", {})), ToolMessage("failed", tool_call_id="c0"),
+            HumanMessage("b"), AIMessage("c"),
+        ],
+        ("a\n\nb", "c"),
+    ),
+    (
+        [
+            HumanMessage("a"), calling(("f", {})),
+            ToolMessage("Returning structured response: x", tool_call_id="c0"),
+            HumanMessage("b"), calling(("f", {})),
+            ToolMessage("Returning structured response: y", tool_call_id="c0"),
+        ],
+        ("b", "Returning structured response: y"),
+    ),
+    (
+        [
+            HumanMessage("so far", additional_kwargs={"lc_source": "summarization"}),
+            HumanMessage("a"),
+            HumanMessage("graded", additional_kwargs={"lc_source": "rubric"}), AIMessage("b"),
+        ],
+        ("a", "b"),
+    ),
+    ([HumanMessage("s", additional_kwargs={"lc_source": "summarization"}), AIMessage("b")], None),
     ([HumanMessage("a")], None),
     ([HumanMessage("a"), AIMessage(" ")], None),
     ([AIMessage("b")], None),
@@ -205,6 +242,44 @@ def test_only_the_finished_current_turn_is_taken(messages, expected, mode):
     else:
         asyncio.run(node.ainvoke(state, ALICE))
     assert [turn[1:] for turn in extractor.turns] == ([expected] if expected else [])
+
+
+@both
+@pytest.mark.parametrize("kind", ["submit", "extract"])
+def test_earlier_exchanges_go_with_the_turn_of_a_node(kind, mode):
+    seen = []
+
+    def look(message, *, deps):
+        seen.append(list(deps.earlier))
+
+    messages = [HumanMessage("Hi."), HumanMessage("Book."), AIMessage("Allergies?")]
+    state = {"messages": [*messages, HumanMessage("Yes, peanuts."), AIMessage("ok")]}
+    with MemoryWriter(Diary("memory:", agent=look)) as writer:
+        node = submit_node(writer) if kind == "submit" else extract_node(writer.diary)
+        if mode == "sync":
+            node.invoke(state, ALICE)
+        else:
+            asyncio.run(node.ainvoke(state, ALICE))
+        assert writer.flush(20)
+    assert seen == [[("Hi.\n\nBook.", "Allergies?")]]
+
+
+@both
+def test_the_prompt_of_a_graph_within_a_tool_is_no_turn(mode):
+    extractor = Noted()
+    diary = Diary("memory:", agent=extractor)
+    nodes = [("chat", chat_node(answering("ok"))), ("extract", extract_node(diary))]
+    inner = graph_of(nodes)
+
+    @tool
+    def delegate() -> str:
+        """Ask another graph."""
+        return inner.invoke({"messages": [HumanMessage("Find flights.")]})["messages"][-1].text
+
+    agent = create_agent(Tools(answers=[calling(("delegate", {})), DONE]), [delegate])
+    graph = graph_of([("agent", agent), ("extract", extract_node(diary))])
+    run(graph, "Book a trip.", ALICE, mode)
+    assert extractor.turns == [("t1", "Book a trip.", "done")]
 
 
 def test_messages_and_memory_may_have_other_names():
@@ -260,7 +335,9 @@ USERS = [
     (None, Who("context"), configured(user_id="config"), "context"),
     (None, Who(), configured(user_id="config", langgraph_user_id="lg"), "config"),
     (None, None, {"metadata": {"user_id": "meta"}, **configured(langgraph_user_id="lg")}, "meta"),
-    (None, None, configured(langgraph_user_id="lg", langgraph_auth_user=SignedIn()), "lg"),
+    (None, None, configured(langgraph_user_id="lg"), "lg"),
+    (None, None, configured(user_id="", langgraph_user_id="lg"), "lg"),
+    ("fixed", Who("context"), configured(langgraph_auth_user=SignedIn()), "fixed"),
     (None, None, configured(langgraph_auth_user=SignedIn()), "server"),
     (None, None, configured(langgraph_auth_user_id="server2"), "server2"),
 ]
@@ -307,7 +384,7 @@ def test_the_session_is_found_in_a_fixed_order(explicit, context, config, expect
     [
         (None, {}),
         (None, configured(thread_id="t1")),
-        (None, configured(user_id="", langgraph_user_id="lg")),
+        (None, configured(user_id="")),
         (None, configured(user_id=5)),
         ("", configured(user_id="alice")),
         (lambda state, runtime: None, configured(user_id="alice")),
@@ -325,12 +402,83 @@ def test_an_unknown_user_is_an_error_before_the_model_is_called(explicit, config
     assert seen == []
 
 
-def test_an_unknown_session_is_an_error():
-    with MemoryWriter(Diary("memory:", agent="rules")) as writer:
-        node = submit_node(writer, user_id="alice")
-        with pytest.raises(IdentifierError, match="session is not known"):
-            node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
-        assert writer.stats()["submitted"] == 0
+@both
+@pytest.mark.parametrize("kind", ["submit", "extract"])
+@pytest.mark.parametrize("place", ["run_id", "metadata", ""])
+def test_a_turn_without_a_session_is_kept_under_its_run(place, kind, mode):
+    diary = Diary("memory:", agent=Likes())
+    with MemoryWriter(diary) as writer:
+        record = submit_node(writer) if kind == "submit" else extract_node(diary)
+        graph = graph_of([("chat", chat_node(Echo())), ("record", record)])
+        runs = [uuid4(), uuid4()]
+        for each in runs:
+            config = {"configurable": {"user_id": "alice"}}
+            if place:
+                config |= {"run_id": each} if place == "run_id" else {place: {"run_id": each}}
+            run(graph, "tea", config, mode)
+        assert writer.flush(30)
+    talks = diary.user("alice").conversations()
+    assert [talk.turns for talk in talks.values()] == [1, 1]
+    if place:
+        assert set(talks) == {str(each) for each in runs}
+    assert kept(diary) == ([("tea", 2)], 2)
+
+
+@both
+@pytest.mark.parametrize("kind", ["submit", "extract"])
+def test_a_turn_without_a_session_is_recorded_once(kind, mode):
+    diary = Diary("memory:", agent=Likes())
+    failing = [ConnectionError("after it was recorded")]
+
+    class Plain(TypedDict):
+        messages: list
+
+    def fails_once(state):
+        if failing:
+            raise failing.pop()
+        return state
+
+    with MemoryWriter(diary) as writer:
+        record = submit_node(writer) if kind == "submit" else extract_node(diary)
+        for state in (Dictionary, Plain):
+            failing[:] = [ConnectionError("after it was recorded")]
+            builder = StateGraph(state)
+            again = RetryPolicy(max_attempts=2)
+            builder.add_node("record", record | fails_once, retry_policy=again)
+            builder.add_node("again", lambda _: {})
+            builder.add_edge(START, "record").add_edge("record", "again")
+            if state is Dictionary:  # ids tell a second pass; without them only a retry is known
+                rounds = iter(["record", END])
+                builder.add_conditional_edges("again", lambda _, rounds=rounds: next(rounds))
+            said = {"messages": [HumanMessage("tea"), AIMessage("Noted.")]}
+            config = {"configurable": {"user_id": "alice"}}
+            if mode == "sync":
+                builder.compile().invoke(said, config)
+            else:
+                asyncio.run(builder.compile().ainvoke(said, config))
+        assert writer.flush(30)
+    assert kept(diary) == ([("tea", 2)], 2)
+
+
+def test_a_node_outside_a_graph_needs_no_session():
+    diary = Diary("memory:", agent=Likes())
+    node = extract_node(diary, user_id="alice")
+    for _ in range(2):
+        node.invoke({"messages": [HumanMessage("tea"), AIMessage("Noted.")]})
+    assert [talk.turns for talk in diary.user("alice").conversations().values()] == [1, 1]
+
+
+@pytest.mark.parametrize("session", [" ", lambda state, runtime: None])
+def test_a_session_that_cannot_be_used_is_an_error(session):
+    node = extract_node(Diary("memory:", agent="rules"), user_id="alice", session_id=session)
+    with pytest.raises(IdentifierError, match="session_id"):
+        node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
+
+
+def test_a_user_is_still_needed_where_no_session_is():
+    node = extract_node(Diary("memory:", agent="rules"))
+    with pytest.raises(IdentifierError, match="user is not known"):
+        node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
 
 
 @both
@@ -366,7 +514,9 @@ def test_a_failing_extractor_fails_the_run_and_changes_nothing():
 
 
 class Echo(SimpleChatModel):
-    _llm_type = "echo"
+    @property
+    def _llm_type(self):
+        return "echo"
 
     def _call(self, messages, *_args, **_kwargs):
         return "ok"
@@ -465,3 +615,174 @@ def test_nodes_take_a_path(tmp_path):
     assert (
         extract_node(str(tmp_path), user_id="alice", session_id="s").invoke({"messages": []}) == {}
     )
+
+
+recorded = pytest.mark.parametrize("kind", ["submit", "extract"])
+
+
+class Likes:
+    """An extractor that stores what the user said."""
+
+    def run(self, message, /, *, deps):
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+def kept(diary):
+    likes = diary.user("alice").preferences("likes").values()
+    turns = sum(talk.turns for talk in diary.user("alice").conversations().values())
+    return sorted((item.text, item.count) for item in likes), turns
+
+
+@both
+@recorded
+def test_replay_of_a_checkpoint_records_no_turn_twice(kind, mode):
+    diary = Diary("memory:", agent=Likes())
+    with MemoryWriter(diary) as writer:
+        graph = graph_of(
+            [
+                ("chat", lambda _: {"messages": [("ai", "Noted.")]}),
+                ("record", submit_node(writer) if kind == "submit" else extract_node(diary)),
+            ],
+            checkpointer=InMemorySaver(),
+        )
+        run(graph, "tea", ALICE, mode)
+        run(graph, "jazz", ALICE, mode)
+        for past in list(graph.get_state_history(ALICE)):
+            if past.next:
+                config = {"configurable": {**past.config["configurable"], "user_id": "alice"}}
+                if mode == "sync":
+                    graph.invoke(None, config)
+                else:
+                    asyncio.run(graph.ainvoke(None, config))
+        assert writer.flush(30)
+    assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+@both
+@recorded
+def test_node_that_is_retried_records_its_turn_once(kind, mode):
+    diary = Diary("memory:", agent=Likes())
+    failing = [ConnectionError("after it was recorded")]
+    with MemoryWriter(diary) as writer:
+        recording = submit_node(writer) if kind == "submit" else extract_node(diary)
+
+        def fails_once(state):
+            if failing:
+                raise failing.pop()
+            return state
+
+        builder = StateGraph(Dictionary)
+        builder.add_node("record", recording | fails_once, retry_policy=RetryPolicy(max_attempts=2))
+        builder.add_edge(START, "record")
+        said = {"messages": [("user", "tea"), ("ai", "Noted.")]}
+        if mode == "sync":
+            builder.compile().invoke(said, ALICE)
+        else:
+            asyncio.run(builder.compile().ainvoke(said, ALICE))
+        assert writer.flush(30)
+    assert failing == []
+    assert kept(diary) == ([("tea", 1)], 1)
+
+
+@recorded
+def test_node_passed_twice_records_new_messages_and_no_old_ones(kind):
+    diary = Diary("memory:", agent=Likes())
+    said = iter([[], [("user", "jazz"), ("ai", "Noted.")], []])
+
+    def more(_):
+        return {"messages": next(said)}
+
+    with MemoryWriter(diary) as writer:
+        record = submit_node(writer) if kind == "submit" else extract_node(diary)
+        builder = StateGraph(Dictionary)
+        builder.add_node("record", record)
+        builder.add_node("more", more)
+        builder.add_edge(START, "record").add_edge("record", "more")
+        rounds = iter(["record", "record", END])
+        builder.add_conditional_edges("more", lambda _: next(rounds))
+        builder.compile().invoke({"messages": [("user", "tea"), ("ai", "Noted.")]}, ALICE)
+        assert writer.flush(30)
+    assert kept(diary) == ([("jazz", 1), ("tea", 1)], 2)
+
+
+@recorded
+def test_same_words_in_two_runs_are_two_turns(kind):
+    diary = Diary("memory:", agent=Likes())
+
+    class Plain(TypedDict):
+        messages: list
+
+    with MemoryWriter(diary) as writer:
+        for state in (Dictionary, Plain):
+            record = submit_node(writer) if kind == "submit" else extract_node(diary)
+            graph = graph_of([("record", record)], state=state)
+            for _ in range(2):
+                graph.invoke({"messages": [HumanMessage("tea"), AIMessage("Noted.")]}, ALICE)
+        assert writer.flush(30)
+    assert kept(diary) == ([("tea", 4)], 4)
+
+
+@both
+def test_on_error_ignore_goes_on_without_the_memory(mode, caplog):
+    class Full:
+        diary = Diary("memory:")
+
+        def submit_nowait(self, turn):
+            raise WriterBusy("full")
+
+        async def submit_turn(self, turn):
+            raise WriterBusy("full")
+
+    def fails(message, *, deps):
+        raise ConnectionError("no model")
+
+    diary = Diary("memory:", agent=fails)
+
+    def broken(*arguments):
+        raise BackendError("no disk")
+
+    for recording in (
+        submit_node(Full(), on_error="ignore"),
+        extract_node(diary, on_error="ignore"),
+        recall_node(diary, on_error="ignore", token_counter=broken),
+    ):
+        diary.user("alice").upsert_preference("likes", "tea")
+        graph = graph_of([("chat", chat_node(answering("hello"))), ("record", recording)])
+        result = run(graph, "hi", ALICE, mode)
+        assert result["messages"][-1].text == "hello"
+        assert result.get("memory", "") == ""
+    assert len(caplog.records) == 3
+    for node in (submit_node(Full(), on_error="ignore"), extract_node(diary, on_error="ignore")):
+        with pytest.raises(IdentifierError):
+            run(
+                graph_of([("chat", chat_node(answering("hello"))), ("record", node)]),
+                "hi",
+                {},
+                mode,
+            )
+
+
+@pytest.mark.parametrize(
+    ("make", "sentence"),
+    [
+        (
+            lambda: extract_node(answering("x")),
+            r"Give the diary first: extract_node\(diary, model\)",
+        ),
+        (lambda: recall_node(answering("x")), r"Give the diary first: recall_node\(diary\)"),
+        (lambda: recall_node(MemoryWriter(Diary("memory:"))), "expected a Diary or a folder"),
+        (lambda: submit_node(Diary("memory:")), "expected a MemoryWriter, found Diary"),
+        (lambda: submit_node("./memories"), "expected a MemoryWriter, found str"),
+        (lambda: recall_node("memory:", on_error="warn"), "'warn' is unknown. Use one of"),
+    ],
+)
+def test_wrong_arguments_are_refused_with_what_to_give(make, sentence):
+    with pytest.raises(InvalidValue, match=sentence):
+        make()
+
+
+def test_nodes_take_the_diary_of_a_store():
+    diary = Diary("memory:", agent="rules")
+    diary.user("alice").upsert_preference("likes", "dark roast")
+    graph = graph_of([("recall", recall_node(DiaryStore(diary)))])
+    assert "dark roast" in run(graph, "hi", ALICE, "sync")["memory"]

@@ -9,6 +9,7 @@ import math
 import re
 import sys
 import threading
+import time
 from collections import UserDict
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
@@ -355,25 +356,27 @@ def test_a_question_ranks_by_words_and_prefix_and_filter_still_hold(store):
     store.put(LIKES, "hike", {"text": "hiking", "n": 3})
     store.put(DISLIKES, "decaf", {"text": "decaf coffee", "n": 1})
     store.put(TALKS, "s", {"summary": "We spoke about coffee."})
-    found = store.search(LIKES, query="which coffee?")
+    *found, other = store.search(LIKES, query="which coffee?")
     assert sorted(keys(found)) == ["latte", "roast"]
     assert [item.score for item in found] == sorted((i.score for i in found), reverse=True)
+    assert (other.key, other.score) == ("hike", None)
     assert keys(store.search(("alice",), query="coffee", filter={"n": 1}, limit=9)) != []
     assert sorted(keys(store.search(("alice",), query="coffee", filter={"n": 1}))) == [
         "decaf",
         "roast",
     ]
-    assert sorted(keys(store.search(("alice", "diary"), query="coffee"))) == [
-        "decaf", "latte", "roast", "s",
-    ]  # fmt: skip
+    *found, other = store.search(("alice", "diary"), query="coffee")
+    assert sorted(keys(found)) == ["decaf", "latte", "roast", "s"]
+    assert (other.key, other.score) == ("hike", None)
     assert keys(store.search(TALKS, query="coffee")) == ["s"]
     assert len(store.search(LIKES, query="  ")) == 3
     for odd in ("NEAR(", "coffee*", "body:coffee", "' OR 1=1 --"):
-        assert set(keys(store.search(LIKES, query=odd))) <= {"roast", "latte"}
+        matches = [item for item in store.search(LIKES, query=odd) if item.score is not None]
+        assert set(keys(matches)) <= {"roast", "latte"}
     for without_words in ('"', "\0", "?!"):
         assert keys(store.search(LIKES, query=without_words)) == ["hike", "latte", "roast"]
     everything = store.search(("alice",), query="coffee", limit=10)
-    paged = [store.search(("alice",), query="coffee", limit=1, offset=n)[0] for n in range(4)]
+    paged = [store.search(("alice",), query="coffee", limit=1, offset=n)[0] for n in range(5)]
     assert keys(paged) == keys(everything)
 
 
@@ -785,3 +788,108 @@ def test_a_missing_langgraph_names_the_install_command(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingExtra, match=r"pip install .tomldiary-kit\[langgraph\]"):
         importlib.import_module("tomldiary_langgraph")
+
+
+# Time to live, as sync and async stores have it
+
+
+def test_sweeper_methods_work_in_sync_code_and_can_be_awaited(store):
+    store.setup()
+    store.put(("alice", "n"), "k", {"text": "tea"}, ttl=0.0001)
+    time.sleep(0.01)
+    assert store.sweep_ttl() == 1
+    running = store.start_ttl_sweeper(1)
+    assert not running.done()
+    assert store.stop_ttl_sweeper(timeout=10)
+    running.result(10)
+
+    async def use():
+        await store.setup()
+        await store.aput(("alice", "n"), "k", {"text": "tea"}, ttl=0.0001)
+        await asyncio.sleep(0.01)
+        assert await store.sweep_ttl() == 1
+        assert store.sweep_ttl() == 0
+        assert store.sweep_ttl() < 1
+        assert not store.sweep_ttl()
+        task = await store.start_ttl_sweeper(1)
+        assert not task.done()
+        assert await store.stop_ttl_sweeper(timeout=10)
+        await asyncio.wait_for(task, 10)
+        again = store.start_ttl_sweeper(1)
+        assert store.stop_ttl_sweeper()
+        again.result(10)
+
+    asyncio.run(use())
+
+
+def test_sweeping_does_not_hold_the_event_loop(tmp_path):
+    store = DiaryStore(tmp_path / "m")
+    held, go_on = threading.Event(), threading.Event()
+
+    def sweep():
+        held.set()
+        assert go_on.wait(30)
+        return 3
+
+    store._items.sweep = sweep
+
+    async def use():
+        swept = store.sweep_ttl()
+        await asyncio.to_thread(held.wait, 30)
+        go_on.set()
+        return await swept
+
+    assert asyncio.run(use()) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"ttl": 60}, 'found 60. For example: {"default_ttl": 60}'),
+        ({"ttl": {"default_tll": 5}}, "'default_tll' is unknown. Use one of: default_ttl,"),
+        ({"ttl": {"default_ttl": "5"}}, "ttl.default_ttl: expected minutes above 0, found '5'"),
+        ({"ttl": {"default_ttl": -1}}, "ttl.default_ttl: expected minutes above 0"),
+        ({"ttl": {"refresh_on_read": 1}}, "ttl.refresh_on_read: expected True or False"),
+        ({"index": {"dims": 1, "embed": len, "field": ["text"]}}, "'field' is unknown"),
+    ],
+)
+def test_configurations_are_checked_when_they_are_given(given, sentence):
+    with pytest.raises(InvalidValue, match=re.escape(sentence)):
+        DiaryStore("memory:", **given)
+
+
+@pytest.mark.parametrize("number", [math.nan])
+def test_nan_is_refused(store, number):
+    for value in ({"n": number}, {"n": [1.5, number]}):
+        with pytest.raises(InvalidValue, match="is no number"):
+            store.put(("alice", "n"), "k", value)
+    assert store.search(("alice",)) == []
+
+
+@pytest.mark.parametrize("fields", ["text", ["text"]])
+def test_text_fields_of_sqlite_say_what_is_embedded(tmp_path, fields):
+    embedded = []
+
+    def embed(texts):
+        embedded.extend(texts)
+        return [[1.0, 0.0] for _ in texts]
+
+    index = {"dims": 2, "embed": embed, "text_fields": fields}
+    DiaryStore(tmp_path, index=index).put(("alice", "m"), "k", {"text": "tea", "secret": "x"})
+    assert embedded == ["tea"]
+
+
+def test_two_different_lists_of_fields_are_refused(tmp_path):
+    index = {"dims": 2, "embed": len, "fields": ["a"], "text_fields": ["b"]}
+    with pytest.raises(InvalidValue, match=r"index\.text_fields.*fields"):
+        DiaryStore(tmp_path, index=index)
+
+
+def test_a_store_shows_its_index_as_the_other_stores_do(tmp_path):
+    assert DiaryStore(tmp_path).index_config is DiaryStore(tmp_path).embeddings is None
+    index = {"dims": 2, "embed": lambda texts: [[float(len(text)), 1.0] for text in texts]}
+    store = DiaryStore(tmp_path, index=index)
+    assert store.index_config == index
+    assert store.embeddings.embed_documents(["tea"]) == [[3.0, 1.0]]
+    index["dims"] = 9
+    assert store.index_config["dims"] == 2

@@ -81,7 +81,22 @@ def test_only_so_many_receipts_are_kept_and_the_diary_stays_sound(files, monkeyp
 
 
 @pytest.mark.parametrize(
-    "path", ["", ".", "..", "a/../b", "/a", "a//b", "a/b/", "a/\n/b", "a/\0/b"]
+    "path",
+    [
+        "",
+        ".",
+        "..",
+        "a/../b",
+        "/a",
+        "a//b",
+        "a/b/",
+        "a/\n/b",
+        "a/\0/b",
+        "a b.md",
+        "é.md",
+        "a\\b",
+        "x" * 201,
+    ],
 )
 def test_a_path_that_leads_elsewhere_is_refused(files, tmp_path, path):
     for use in (files.read, lambda path: files.write(path, "x", expected=None)):
@@ -118,3 +133,34 @@ def test_metadata_is_kept_with_its_write_and_no_other(files):
         with pytest.raises(InvalidValue, match="metadata"):
             files.write("alice/main/b.md", "x", expected=None, metadata=wrong)
     assert files.read("alice/main/b.md") is None
+
+
+@pytest.mark.parametrize("prefix", ["/", "../", "a//", "a b/", "é"])
+def test_a_prefix_that_leads_elsewhere_is_refused(files, prefix):
+    with pytest.raises(InvalidValue, match="is no path"):
+        files.search(prefix, "tea", most=9, window=99)
+    with pytest.raises(InvalidValue, match="is no path"):
+        list(files.paths(prefix))
+
+
+def test_a_search_counts_words_within_words_and_in_any_script(files):
+    texts = {
+        "a.md": "012345alpha-tail, alpha",
+        "b.md": "barbaz",
+        "c.md": "彼女は東京に住んでいます",
+    }
+    for name, text in texts.items():
+        files.write(f"ann/main/{name}", text, expected=None)
+
+    def found(query, **bounds):
+        search = files.search("ann/main/", query, **{"most": 9, "window": 99, **bounds})
+        return [(one.path[-4:], one.score) for one in search.found]
+
+    assert found("alpha") == [("a.md", 2.0)]
+    assert found("baz alpha") == [("a.md", 2.0), ("b.md", 1.0)]
+    assert found("東京") == [("c.md", 1.0)]
+    assert found("b.md") == [("b.md", 2.0)]
+    assert found("alpha", window=8) == []
+    assert found("baz", most=1) == []
+    assert files.search("ann/main/", "x", most=9, window=8).is_cut
+    assert not files.search("ann/main/", "x", most=9, window=99).is_cut

@@ -8,9 +8,17 @@ import pickle
 import re
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Diary
-from tomldiary.errors import LimitReached, UnknownCategory
+from tomldiary import Constraint, Diary, PreferenceItem
+from tomldiary.errors import (
+    InvalidValue,
+    LimitReached,
+    LockTimeout,
+    UnknownCategory,
+    cause_of,
+    without_paths,
+)
 from tomldiary.memory_verbs import (
     BLOCK_VERBS,
     MOST_HITS,
@@ -111,7 +119,7 @@ def test_whatever_fails_is_answered_without_what_is_for_the_operator(alice, verb
     arguments = {"recall": ("tea",), "remember": ("x", "likes"), "forget": ("likes/pref001",)}
     failures = {
         "cannot be used just now (Permission denied)": PermissionError(
-            13, "Permission denied", "/secret"
+            13, "Permission denied", "/srv/m/ann"
         ),
         "failed (ZeroDivisionError)": ZeroDivisionError("secret"),
     }
@@ -246,3 +254,148 @@ def test_every_framework_shows_a_model_the_same_tools(tmp_path):
         first = (inspect.getdoc(getattr(MemoryVerbs, name)) or "").splitlines()[0]
         assert first in (ours[name].description or "")
         assert first in theirs[name].description
+
+
+@pytest.mark.parametrize("name", ["memories", "two words", "it's"])
+def test_no_answer_names_a_folder_of_the_machine(tmp_path, caplog, name):
+    root = tmp_path / name
+    (root / "alice").mkdir(parents=True)
+    file = root / "alice" / "preferences.toml"
+    file.write_text("= broken", encoding="utf-8")
+    verbs = MemoryVerbs(Diary(root).user("alice"), "s1")
+    arguments = {"recall": ("tea",), "remember": ("tea", "likes"), "update": ("likes/pref001", "tea"),
+                 "forget": ("likes/pref001",), "append_block": ("notes", "tea"), "read_block": ("notes",),
+                 "replace_in_block": ("notes", "a", "b")}  # fmt: skip
+    said = {verb: getattr(verbs, verb)(*given) for verb, given in arguments.items()}
+    assert any(answer.is_error for answer in said.values())
+    for answer in said.values():
+        assert str(tmp_path) not in answer
+        assert "/tmp" not in answer  # noqa: S108 - the text of an answer
+        if answer.is_error:
+            assert "preferences.toml:1:" in answer
+    assert str(file) in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (
+            LockTimeout("alice is locked by another program"),
+            "LockTimeout: alice is locked by another program",
+        ),
+        (
+            PermissionError(13, "Permission denied", "/srv/m"),
+            "PermissionError: Permission denied: /srv/m",
+        ),
+        (RuntimeError("MemoryWriter is closed"), "RuntimeError: MemoryWriter is closed"),
+        (RuntimeError("the secret"), "RuntimeError"),
+        (InvalidValue("'the secret' is unknown"), "InvalidValue"),
+    ],
+)
+def test_a_log_names_the_cause_and_quotes_no_stored_text(error, logged):
+    assert cause_of(error) == logged
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        (
+            "/srv/m/ann: cannot be listed (Permission denied)",
+            "ann: cannot be listed (Permission denied)",
+        ),
+        ("/srv/my m/ann/blocks.toml:3:1: no", "blocks.toml:3:1: no"),
+        ("cannot open '/srv/my m/ann' now", "cannot open 'ann' now"),
+        ("see /srv/m/ann/blocks.toml, line 3", "see blocks.toml, line 3"),
+        (r"C:\Users\ann\m: cannot be listed", "m: cannot be listed"),
+        ("likes/pref001 does not exist", "likes/pref001 does not exist"),
+        ("</user_memory> and/or", "</user_memory> and/or"),
+    ],
+)
+def test_paths_in_a_message_are_shortened_to_a_name(message, told):
+    assert without_paths(message) == told
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+class Birth(BaseModel):
+    year: int
+
+
+@pytest.fixture
+def full(alice):
+    alice.diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    alice.diary.register_schema("birth", Birth, Constraint(immutable=True))
+    alice.upsert_preference("likes", "walnut cake")
+    alice.commit(Diet(role="user", food="walnut <b>"))
+    alice.commit(Birth(year=1990))
+    alice.set_block("persona", "Say walnut.")
+    alice.set_block("notes", "A walnut.\nA hazel.")
+    alice.add_episode("A walnut?", "Yes.")
+    return alice
+
+
+KEY = re.compile(r"^- ([a-z]+/[^\s]+):", re.MULTILINE)
+
+
+@both
+def test_every_key_that_recall_shows_can_be_forgotten(full, verbs, prefix):
+    keys = KEY.findall(use(verbs, prefix, "recall", "walnut 1990", 20))
+    assert len(keys) == 6
+    for key in keys:
+        answer = use(verbs, prefix, "forget", key)
+        if key.startswith("facts/birth"):
+            assert answer.startswith(f"❌ {key} is never changed")
+        else:
+            assert answer.startswith(f"🗑️ Removed {key}: ")
+        assert "<b>" not in answer
+        again = use(verbs, prefix, "forget", key)
+        assert again.is_error
+    assert "walnut" not in full.render()
+    assert [change.actor for change in full.history(limit=5)] == ["agent"] * 5
+    assert use(verbs, prefix, "forget", "facts/none/x").is_error
+
+
+def test_a_key_with_its_document_in_front_names_a_preference(full, verbs):
+    assert verbs.update("preferences/likes/pref001", "hazel cake").startswith("✅")
+    assert verbs.forget("preferences/likes/pref001") == (
+        "🗑️ Removed preferences/likes/pref001: hazel cake"
+    )
+
+
+def test_an_update_of_another_kind_changes_it_or_names_the_verb(full, verbs):
+    assert verbs.update("blocks/persona", "Say hazel.") == "✅ Changed blocks/persona."
+    assert full.block("persona").text == "Say hazel."
+    before = full.export()["documents"]
+    episode = full.episodes()[0].id
+    for key, hint in {
+        "blocks/notes": "replace_in_block",
+        "blocks/none": "blocks/none does not exist",
+        "blocks/persona": "blank",
+        "facts/diet/user": "removed with forget",
+        f"episodes/{episode}": "removed with forget",
+    }.items():
+        answer = verbs.update(key, " " if hint == "blank" else "x")
+        assert answer.is_error
+        assert hint in answer
+    assert full.export()["documents"] == before
+
+
+def test_a_category_named_like_a_kind_keeps_its_keys(tmp_path):
+    class Table(BaseModel):
+        facts: dict[str, PreferenceItem] = {}
+
+    alice = Diary(tmp_path, Table).user("alice")
+    alice.upsert_preference("facts", "tea", id="a/b")
+    verbs = MemoryVerbs(alice, "s")
+    assert verbs.update("facts/a/b", "milk").startswith("✅")
+    assert verbs.forget("facts/a/b") == "🗑️ Removed facts/a/b: milk"
+
+
+def test_a_recalled_block_over_the_budget_is_cut_with_a_mark(alice, verbs):
+    alice.set_block("persona", "\n".join(f"Line {n} about walnuts." for n in range(2000)))
+    text = verbs.recall("walnuts")
+    assert "- blocks/persona:\n  Line 0 about walnuts.\n" in text
+    assert "more lines are stored" in text

@@ -8,10 +8,12 @@ import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pydantic import BaseModel
 
-from tomldiary import Conflict, Diary
-from tomldiary.errors import DiaryError, DocumentError, UnknownEntry
+from tomldiary import Conflict, Constraint, Diary
+from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
 from tomldiary.toml.lexer import split_blocks
+from tomldiary_langgraph import DiaryStore
 
 
 @pytest.fixture
@@ -190,10 +192,48 @@ def test_rollback_goes_back_to_a_number_or_a_time(alice):
         alice.rollback(session_id="nobody")
 
 
-def test_more_steps_than_there_are_undo_what_there_is_and_say_so(alice):
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_more_steps_than_there_are_undo_nothing(alice, dry_run):
+    alice.upsert_preference("likes", "tea", session_id="s1")
+    alice.upsert_preference("likes", "coffee")
+    with pytest.raises(Conflict, match=r"99 transactions cannot be undone, as there are only 2\."):
+        alice.rollback(99, dry_run=dry_run)
+    with pytest.raises(Conflict, match=r"2 transactions of session 's1' .* only 1\."):
+        alice.rollback(2, session_id="s1", dry_run=dry_run)
+    assert len(texts(alice)) == 2
+    assert alice.rollback(to=0).undone == [2, 1]
+
+
+@pytest.mark.parametrize("steps", [0, -1, True, 1.5, "2", None])
+def test_steps_that_are_no_number_undo_nothing(alice, steps):
     alice.upsert_preference("likes", "tea")
-    assert alice.rollback(99).undone == [1]
-    assert texts(alice) == {}
+    with pytest.raises(InvalidValue, match="steps: expected a number from 1 on"):
+        alice.rollback(steps)
+    assert texts(alice) == {"pref001": "tea"}
+
+
+def test_a_point_of_history_is_a_number_a_time_a_day_or_iso_text(alice):
+    alice.upsert_preference("likes", "tea", now=datetime(2026, 11, 1, tzinfo=UTC))
+    first = datetime.fromisoformat(alice.history()[0].time)
+    alice.upsert_preference("likes", "coffee")
+    tomorrow = first + timedelta(days=1)
+    for now in (2, tomorrow, tomorrow.date(), tomorrow.isoformat(), tomorrow.date().isoformat()):
+        assert len(texts(alice.as_of(now))) == 2
+        assert alice.diff(0, now) == alice.diff(0)
+    for then in (0, first.date(), first.date().isoformat(), "2020-01-01", "2020-01-01T12:00"):
+        assert texts(alice.as_of(then)) == {}
+        assert alice.rollback(to=then, dry_run=True).undone == [2, 1]
+
+
+@pytest.mark.parametrize("point", [None, 1.5, True, "", "yesterday", "3", b"1", [1], -1, 9])
+def test_what_is_no_point_of_history_is_refused_in_a_sentence(alice, point):
+    alice.upsert_preference("likes", "tea")
+    with pytest.raises(InvalidValue, match=r"^at: (expected a transaction number, or a time|there is no transaction)"):  # fmt: skip
+        alice.as_of(point)
+    if point is not None:
+        for look in (alice.diff, alice.diff_text, lambda at: alice.rollback(to=at)):
+            with pytest.raises(InvalidValue, match=r"^at: "):
+                look(point)
 
 
 def test_a_rolled_back_id_is_not_given_out_again_for_something_else(alice):
@@ -218,7 +258,8 @@ def test_random_histories_are_reproduced_at_every_point(tmp_path):
                     "alice"
                 )
             elif dice < 0.2 and known:
-                alice.rollback(choose.randint(1, 3), force=True)
+                steps = min(choose.randint(1, 3), alice.last_transaction())
+                alice.rollback(steps, force=True)
             elif dice < 0.35 and known:
                 alice.forget_preference(*choose.choice(known))
             elif dice < 0.6 and known:
@@ -292,3 +333,74 @@ def test_an_id_is_not_given_out_again_after_an_older_one_was_forgotten(alice):
     alice.forget_preference("likes", "pref002")
     alice.forget_preference("likes", "pref001")
     assert alice.upsert_preference("likes", "water")[0] == "pref003"
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+def test_items_have_keys_of_their_own_that_why_and_history_take(alice):
+    store = DiaryStore(alice.diary)
+    long = "日本語の長い名前" * 4
+    namespaces = [("alice", "a"), ("alice", "b"), ("alice", "b", "c"), ("alice",), ("alice", long)]
+    for namespace in namespaces:
+        store.put(namespace, "k", {"text": f"tea {namespace[-1]}"})
+    store.put(("alice", "b"), "c/k %", {"text": "slashed", "n": 3})
+    store.put(("alice", "a"), "k", {"text": "green tea"})
+    keys = [each.key for each in alice.history()]
+    assert keys[0] == "items/a/k"
+    assert keys[1] == "items/b/c%2fk %25"
+    assert len(set(keys)) == len(namespaces) + 1
+    for key in keys:
+        assert [each.key for each in alice.history(key)] == [key] * keys.count(key)
+        assert alice.why(key).key == key
+    assert alice.why("items/a/k").text == "text = green tea"
+    assert alice.why("items/b/c%2fk %25").text == "text = slashed, n = 3"
+    assert [each.after["text"] for each in alice.history("items/b/c/k")] == ["tea c"]
+    assert {each.key for each in alice.diff(0)} == set(keys)
+    assert alice.rollback(dry_run=True).keys == ["items/a/k"]
+    store.delete(("alice", "a"), "k")
+    assert [each.after for each in alice.why("items/a/k").changes][-1] is None
+    with pytest.raises(UnknownEntry):
+        alice.why("items/a/other")
+
+
+def test_facts_are_named_as_commit_and_recall_name_them(alice):
+    alice.diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    fact = alice.commit(Home(who="user", city="Rome"), source="s1#1")
+    assert alice.recall("Rome")[0].key == fact
+    for key in (fact, f"facts/{fact}", "facts/home/user", "home/user"):
+        assert alice.why(key).turn == "s1#1"
+        assert alice.why(key).key == f"facts/{fact}"
+        assert alice.why(key).text == "who = user, city = Rome"
+        assert len(alice.history(key)) == 1
+
+
+def test_history_is_narrowed_by_session_actor_time_and_page(alice):
+    for number in range(6):
+        alice.upsert_preference(
+            "likes", f"thing {number}", session_id=f"s{number % 2}", actor=f"a{number % 3}"
+        )
+    times = [datetime.fromisoformat(each.time) for each in alice.history()][::-1]
+
+    def seqs(**narrowed):
+        return [each.seq for each in alice.history(**narrowed)]
+
+    assert seqs(session_id="s1") == [6, 4, 2]
+    assert seqs(actor="a0") == [4, 1]
+    assert seqs(session_id="s1", actor="a0") == [4]
+    assert seqs(limit=2, offset=3) == [3, 2]
+    assert seqs(session_id="s1", limit=1, offset=1) == [4]
+    assert seqs(since=4) == [6, 5]
+    assert seqs(until=2) == [2, 1]
+    assert seqs(since=2, until=4) == [4, 3]
+    assert seqs(since=times[4]) == [6, 5]
+    assert seqs(until=times[1]) == [2, 1]
+    assert seqs(since=times[1].replace(tzinfo=None), until=times[2]) == [3, 2]
+    assert seqs(since=times[4].isoformat(), until=times[4].date() + timedelta(days=1)) == [6, 5]
+    assert seqs(limit=0) == []
+    for wrong in ({"since": True}, {"until": "soon"}, {"limit": -1}, {"offset": -1}):
+        with pytest.raises(InvalidValue):
+            alice.history(**wrong)
+    assert alice.history("likes/pref003", since=3) == []

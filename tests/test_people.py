@@ -10,6 +10,7 @@ import time
 import pytest
 from pydantic import BaseModel
 
+from capabilities import needs_exchange
 from hand_edits import age, begin, texts
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, exchange
@@ -339,6 +340,7 @@ def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
     assert alice.upsert_preference("likes", "water")[0] == "pref003"
 
 
+@needs_exchange
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
 def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, monkeypatch):
     alice.upsert_preference("likes", "tea")
@@ -397,6 +399,7 @@ def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path)
         assert file.read_text() == whole
 
 
+@needs_exchange
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
 def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, monkeypatch):
     alice.upsert_preference("likes", "tea")
@@ -594,6 +597,7 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
     assert texts(alice, "goals") == ["rest"]
 
 
+@needs_exchange
 def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_saved(
     alice, file, monkeypatch
 ):
@@ -617,6 +621,7 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
     assert '"green tea"  # mine\n' in file.read_text()
 
 
+@needs_exchange
 @pytest.mark.parametrize("when", ["at once", "as the first goes back", "when it is back"])
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
 def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, monkeypatch):

@@ -172,7 +172,7 @@ def test_after_a_restart_a_version_of_a_long_document_is_known(tmp_path, monkeyp
         versions.append(file.read_bytes())
     # A version is none that is torn, and is told before.
     monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
     file.write_bytes(versions[of_then])
     inode = file.stat().st_ino
     again = Diary(tmp_path, agent="rules").user("alice")

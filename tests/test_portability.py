@@ -9,6 +9,8 @@ import re
 import stat
 import threading
 import time
+import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -26,11 +28,17 @@ from tomldiary.errors import (
     InvalidValue,
     LimitReached,
 )
+from tomldiary_langgraph import DiaryStore
 
 
 class Diet(BaseModel):
     role: str
     food: str
+
+
+class Home(BaseModel):
+    who: str
+    city: str
 
 
 class Birth(BaseModel):
@@ -91,6 +99,47 @@ def test_an_export_taken_in_elsewhere_gives_the_same_export_comments_and_all(tmp
     assert (bob.query("diet"), bob.episodes(), bob.preferences("likes")) == ([], [], {})
     bob.rollback()
     assert bob.block("persona").text == "Brief.\nKind."
+
+
+NAMESPACES = [
+    ("alice",),
+    ("alice", "memories", "work"),
+    ("alice", "memories", "alice"),
+    ("alice", "日本語の長い名前" * 4),
+    ("alice", *(f"a label that is long {number}" for number in range(9))),
+]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_namespaces_follow_a_user_who_is_imported_under_another_id(place, tmp_path, is_first):
+    label = 0 if is_first else 1
+    namespaces = (
+        NAMESPACES if is_first else [("memories", *NAMESPACES[0]), ("x" * 90, "alice", "x" * 90)]
+    )
+
+    def renamed(namespace):
+        return tuple("bob" if at == label else each for at, each in enumerate(namespace))
+
+    source = DiaryStore(opened("memory:"), user_label=label)
+    for number, namespace in enumerate(namespaces):
+        source.put(namespace, "k", {"text": f"tea {number}"})
+    target = opened(place)
+    target.user("bob").import_(source.diary.user("alice").export())
+    store = DiaryStore(target, user_label=label)
+    assert sorted(store.list_namespaces()) == sorted(map(renamed, namespaces))
+    for number, namespace in enumerate(namespaces):
+        assert store.get(renamed(namespace), "k").value == {"text": f"tea {number}"}
+        assert store.get(namespace, "k") is None
+        store.put(renamed(namespace), "later", {"text": "milk"})
+    assert len(store.search((), limit=100)) == 2 * len(namespaces)
+    assert sorted(store.list_namespaces()) == sorted(map(renamed, namespaces))
+    labels = [
+        tuple(tomllib.loads(text)["_meta"]["namespace"])
+        for text in target.user("bob").export()["documents"].values()
+    ]
+    assert sorted(labels) == sorted(map(renamed, namespaces))
+    target.user("bob").forget(everything=True)
+    assert store.list_namespaces() == []
 
 
 def test_what_is_there_already_is_not_taken_in_twice(place):
@@ -315,14 +364,36 @@ def test_past_states_and_open_transactions_can_be_exported_too(place):
 
 def test_a_profile_is_numbers_and_names_only(place):
     alice = filled(opened(place))
-    assert json.loads(json.dumps(alice.profile())) == {
+    profile = json.loads(json.dumps(alice.profile()))
+    last = profile.pop("last_seen")
+    assert last == alice.episodes()[-1].created
+    assert last > alice.conversations()["s1"].updated
+    assert profile == {
         "user": "alice",
         "preferences": {"likes": 1},
         "conversations": 1,
         "facts": {"diet": 1},
         "blocks": {"persona": 12},
         "episodes": 1,
+        "items": {},
     }
+
+
+def test_a_profile_counts_items_and_facts_that_hold(place):
+    diary = opened(place)
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    alice = diary.user("alice")
+    assert alice.profile()["last_seen"] == ""
+    for year, city in ((2020, "Rome"), (2021, "Oslo"), (2999, "Bern")):
+        alice.commit(Home(who="user", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
+    store = DiaryStore(diary)
+    for key in "abc":
+        store.put(("alice", "memories", "work"), key, {"n": 1})
+    store.put(("alice",), "k", {"n": 1})
+    store.delete(("alice", "memories", "work"), "a")
+    assert alice.profile()["facts"] == {"home": 1}
+    assert alice.profile()["items"] == {"memories/work": 2, "~": 1}
+    assert alice.as_of(1).profile()["items"] == {}
 
 
 # From the command line
@@ -366,7 +437,18 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert "there already" in call("import", file, user="bob")
     bob.set_block("persona", "Other.")
     assert "blocks.persona is there with other content" in call("import", file, user="bob", check=2)
-    assert json.loads(call("import", file, "--replace", "--json", user="bob")) == sorted(
+    assert "--replace makes" in call("import", file, user="bob", check=2)
+    before = documents(bob)
+    for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
+        plan = call("import", file, "--replace", *more, user="bob").splitlines()
+        assert plan[0] == "would import: 0 entries added, 1 changed, 0 removed"
+        assert plan[1:] == ["  ~ blocks/persona", "Nothing was changed; to do it, add --yes."]
+    assert documents(bob) == before
+    told = json.loads(call("import", file, "--replace", "--json", user="bob"))
+    assert [one["key"] for one in told] == ["blocks/persona"]
+    assert "would import" in call("import", file, "--dry-run", user="carol")
+    assert not (tmp_path / "m/carol").exists()
+    assert json.loads(call("import", file, "--replace", "--yes", "--json", user="bob")) == sorted(
         alice.export()["documents"]
     )
     assert documents(bob) == documents(alice)
@@ -375,35 +457,69 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert "No such file" in call("import", tmp_path / "nope", user="bob", check=2)
 
 
-def test_forget_from_the_command_line_asks_first_and_needs_one_selector(tmp_path, call):
+def test_forget_from_the_command_line_is_a_dry_run_until_told_yes(tmp_path, call):
     alice = filled(opened(tmp_path / "m"))
     alice.set_block("other", "stays", session_id="s2")
     for wrong in ([], ["--session", "s1", "--everything"], ["--session", ""], ["--before", "soon"]):
-        call("forget", "--yes", *wrong, check=2)
-    assert "add --yes" in call("forget", "--session", "s1", check=2)
+        told = call("forget", "--yes", *wrong, check=2)
+        assert "session_id" not in told
+        assert "True" not in told
+    for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
+        told = call("forget", "--session", "s1", *more).splitlines()
+        assert re.match(r"would forget: [3-9] entries, 1 conversation; \d+ transactions", told[0])
+        assert told[1] == "Nothing was changed; to do it, add --yes."
+        assert call("forget", "--session", "nobody", *more).startswith("would forget: 0 entries, 0")
     assert len(alice.episodes()) == 1
-    assert json.loads(call("forget", "--session", "s1", "--yes", "--json"))["entries"] >= 3
+    planned = json.loads(call("forget", "--session", "s1", "--json"))
+    done = json.loads(call("forget", "--session", "s1", "--yes", "--json"))
+    for count in ("entries", "conversations", "records"):
+        assert planned[count] == done[count] > 0
+    assert (planned["is_done"], done["is_done"]) == (False, True)
     alice = opened(tmp_path / "m").user("alice")
     assert (alice.episodes(), alice.query("diet")) == ([], [])
     assert alice.block("other").text == "stays"
+    assert "would forget" in call("forget", "--everything")
+    assert alice.block("other").text == "stays"
     assert "forgotten" in call("forget", "--everything", "--yes")
     assert not (tmp_path / "m/alice").exists()
-    assert "nothing is known" in call("forget", "--everything", "--yes", check=2)
+    # As from code: an erasure that is asked for twice is no error, and says what it found.
+    again = call("forget", "--everything", "--yes")
+    assert "nothing is stored of alice" in again
+    assert "forgotten: 0 entries, 0 conversations" in again
+    assert json.loads(call("forget", "--session", "s1", "--yes", "--json"))["entries"] == 0
+    assert not (tmp_path / "m/alice").exists()
 
 
-@pytest.mark.parametrize(("answer", "is_forgotten"), [("y\n", True), ("n\n", False), ("\n", False)])
-def test_on_a_terminal_forgetting_is_confirmed(tmp_path, monkeypatch, answer, is_forgotten):
-    filled(opened(tmp_path / "m"))
+@pytest.mark.parametrize("place", ["memory:", "folder"])
+def test_a_dry_run_of_forgetting_counts_and_changes_nothing(tmp_path, place):
+    alice = filled(opened(tmp_path / "m" if place == "folder" else place))
+    before, seq = alice.export()["documents"], alice.last_transaction()
+    for chosen in ({"session_id": "s1"}, {"everything": True}, {"session_id": "nobody"}):
+        planned = alice.forget(**chosen, dry_run=True)
+        assert planned.files == {}
+        assert (planned.entries > 0) == (chosen != {"session_id": "nobody"})
+    assert (alice.export()["documents"], alice.last_transaction()) == (before, seq)
+    planned, done = alice.forget(session_id="s1", dry_run=True), alice.forget(session_id="s1")
+    assert (planned.entries, planned.conversations, planned.records) == (
+        done.entries,
+        done.conversations,
+        done.records,
+    )
 
-    class Terminal:
-        @staticmethod
-        def isatty():
-            return True
 
-    monkeypatch.setattr("tomldiary.cli.forget.sys", type("Sys", (), {"stdin": Terminal}))
-    line = ["forget", "--user", "alice", "--path", str(tmp_path / "m"), "--session", "s1"]
-    CliRunner().invoke(app, line, input=answer)
-    assert (opened(tmp_path / "m").user("alice").episodes() == []) is is_forgotten
+def test_a_preview_of_an_import_names_the_entries_and_changes_nothing(tmp_path):
+    diary = opened(tmp_path / "m")
+    exported = filled(diary).export()
+    bob = diary.user("bob")
+    bob.upsert_preference("likes", "wine", id="own")
+    before = bob.export()["documents"]
+    added = bob.import_preview(exported)
+    assert {one.before for one in added} == {None}
+    replaced = {one.key: one for one in bob.import_preview(exported, replace=True)}
+    assert replaced["likes/own"].after is None
+    assert bob.export()["documents"] == before
+    bob.import_(exported, replace=True)
+    assert bob.import_preview(exported, replace=True) == []
 
 
 def test_show_history_why_and_search_know_every_document(tmp_path, call):

@@ -9,6 +9,7 @@ import os
 import random
 import shutil
 import tempfile
+import time
 import tomllib
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from processes import close
 from tomldiary import Diary, history, locks, timeline, verification
 from tomldiary.backends import (
     LocalBackend,
+    boots,
     files,
     forget_job,
     names,
@@ -66,6 +68,7 @@ class Workload:
 
     def __init__(self, recorder, durability="full"):
         self.recorder = recorder
+        self.disk = recorder.top.parent
         self.folder = recorder.top / "nested/memories"
         self.diary = Diary(LocalBackend(self.folder, durability=durability), agent="rules")
         self.states = {ALICE: [{}], BOB: [{}], LONG: [{}]}
@@ -169,7 +172,8 @@ class Examiner:
     Users have nothing in common but the folder `.tomldiary`, so each is looked at alone, and no two times.
     """
 
-    def __init__(self, workload, disk, monkeypatch):
+    def __init__(self, workload, disk, monkeypatch, *, asks_the_log=False):
+        self.asks_the_log = asks_the_log
         self.workload = workload
         self.place = workload.folder.relative_to(workload.recorder.top).as_posix()
         self.disk = disk
@@ -213,7 +217,8 @@ class Examiner:
         """Return what a new process reads, or what is wrong with what it finds."""
         folder = Path(tempfile.mkdtemp(dir=self.disk))
         materialise(tree, folder, 1e9, resting)
-        self.patch.setattr(opened_users, "is_older_than_the_system", lambda _: is_power_cut)
+        if not self.asks_the_log:
+            self.patch.setattr(opened_users, "may_lack_writes", lambda *_: is_power_cut)
         root = folder / self.place
         diary = Diary(root, agent="rules")
         backend = diary.engine.backend
@@ -258,9 +263,9 @@ def record(disk, monkeypatch, durability="full"):
     return workload
 
 
-def examine(workload, disk, monkeypatch, states, *, until_the_first=False):
+def examine(workload, disk, monkeypatch, states, *, until_the_first=False, asks_the_log=False):
     """Return how many different states there are, and what is wrong with those that are wrong."""
-    examiner = Examiner(workload, disk, monkeypatch)
+    examiner = Examiner(workload, disk, monkeypatch, asks_the_log=asks_the_log)
     different = set()
     problems = []
     for state in states:
@@ -283,16 +288,60 @@ def test_the_recorder_misses_no_operation(disk, monkeypatch):
 
 
 @WINDOWS
+@pytest.mark.parametrize(
+    "share", [5, pytest.param(1, marks=pytest.mark.torture)], ids=["short", "long"]
+)
 def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transaction(
-    disk, monkeypatch, window
+    disk, monkeypatch, window, share, request
 ):
+    if share == 1:
+        request.getfixturevalue("_asked_for")
     monkeypatch.setattr(settling, "WINDOW", window)
     workload = record(disk, monkeypatch)
-    states = list(crash_states(workload.recorder, subsets=2))[::2]
+    states = list(crash_states(workload.recorder, subsets=2))[::share]
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
-    assert len(states) > 2500
-    assert different > 800
+    assert len(states) > 5000 / share
+    assert different > 1600 / share
+
+
+def on_another_machine(monkeypatch, workload, states, **options):
+    """Return what is wrong with states that are read on a machine that has been up for years."""
+    monkeypatch.setattr(boots, "_boot_id", lambda: "another machine")
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 1e9)
+    return examine(workload, workload.disk, monkeypatch, states, asks_the_log=True, **options)
+
+
+@WINDOWS
+def test_power_cut_states_are_whole_on_a_machine_that_was_up_longer(disk, monkeypatch, window):
+    monkeypatch.setattr(settling, "WINDOW", window)
+    workload = record(disk, monkeypatch)
+    states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
+    different, problems = on_another_machine(monkeypatch, workload, states[::8])
+    assert problems == []
+    assert different > 300
+
+
+def test_power_cut_states_are_bad_where_all_boots_look_alike(disk, monkeypatch):
+    for module in (boots, forget_job, names):
+        monkeypatch.setattr(module, "boot_of", lambda _: "the only one")
+    workload = record(disk, monkeypatch)
+    states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
+    assert on_another_machine(monkeypatch, workload, states, until_the_first=True)[1]
+
+
+@pytest.mark.torture
+@WINDOWS
+def test_5000_power_cut_states_on_a_machine_that_was_up_longer(disk, monkeypatch, request, window):
+    monkeypatch.setattr(settling, "WINDOW", window)
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+    workload = record(disk, monkeypatch)
+    states = crash_states(workload.recorder, seed=2, subsets=100, cuts=range(1, 400, 5))
+    states = (state for state in states if state.is_power_cut)
+    different, problems = on_another_machine(monkeypatch, workload, states)
+    assert problems == []
+    assert different >= 5000
 
 
 def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
@@ -314,7 +363,7 @@ def crashes_again(workload, disk, monkeypatch, states, number):
         folder.mkdir()
         materialise(first.tree, folder, 1e9, first.resting)
         monkeypatch.setattr(
-            opened_users, "is_older_than_the_system", lambda _, state=first: state.is_power_cut
+            opened_users, "may_lack_writes", lambda *_, state=first: state.is_power_cut
         )
         recorder = Recorder(folder)
         diary = Diary(folder / place, agent="rules")

@@ -223,6 +223,22 @@ def test_what_is_stored_cannot_leave_its_frame():
     assert not set("\x00\x1b\u2028") & set(text)
 
 
+def test_two_toolsets_with_notes_are_told_apart_by_their_ids(tmp_path: Path):
+    notes = [
+        AgentMemoryToolset(agent_name=name, memory_dir=tmp_path, id=name) for name in ("one", "two")
+    ]
+    for name in ("one", "two"):
+        Diary(tmp_path).user(SHARED_OWNER).set_block(name, f"- a note of {name}")
+    model = TestModel(call_tools=[])
+    agent = Agent(model, toolsets=[one.prefixed(str(one.id)) for one in notes])
+    asyncio.run(agent.run("hello"))
+    parameters = model.last_model_request_parameters
+    assert parameters is not None
+    shown = str(parameters.instruction_parts)
+    assert "a note of one" in shown
+    assert "a note of two" in shown
+
+
 def test_the_same_note_again_is_not_stored_twice(tmp_path: Path):
     notes = Notes(tmp_path)
     notes.write("- likes tea", "- likes milk")
@@ -237,8 +253,9 @@ def test_denied_access_is_told_and_never_taken_for_an_empty_memory(tmp_path: Pat
     with pytest.raises(MemoryAccessError):
         load_memory(place, "x")
     assert notes.read().startswith("Error: cannot read memory at '")
-    for said in (notes.write("- tea")[0], notes.update("a", "b")):
+    for said in (notes.read(), notes.write("- tea")[0], notes.update("a", "b")):
         assert said.startswith("Error: ")
+        assert str(tmp_path) not in said
     assert notes.instructions[-1] == ""
 
 
@@ -260,3 +277,102 @@ def test_a_call_that_is_repeated_changes_nothing_more(tmp_path: Path):
         said = notes.write("- tea")
     assert said == "Memory was updated by this call already."
     assert notes.read() == "- tea"
+
+
+def existing_notes(folder: Path, text: str = "# Notes\n- likes tea\n", name: str = "main") -> Path:
+    file = folder / name / "MEMORY.md"
+    file.parent.mkdir(parents=True)
+    file.write_text(text)
+    return file
+
+
+def test_notes_of_pydantic_deep_are_taken_over_once_and_their_file_stays(tmp_path: Path):
+    file = existing_notes(tmp_path)
+    notes = Notes(tmp_path)
+    assert notes.read() == "# Notes\n- likes tea\n"
+    assert "- likes tea" in notes.instructions[-1]
+    assert notes.write("- likes milk") == ["Memory updated (4 lines total)."]
+    assert notes.read() == "# Notes\n- likes tea\n\n- likes milk"
+    assert file.read_text() == "# Notes\n- likes tea\n"
+    file.write_text("something else")
+    assert notes.read() == "# Notes\n- likes tea\n\n- likes milk"
+    assert Diary(tmp_path).user(SHARED_OWNER).block("main").text.startswith("# Notes")
+
+
+def test_notes_of_pydantic_deep_can_be_corrected_at_once(tmp_path: Path):
+    existing_notes(tmp_path)
+    notes = Notes(tmp_path)
+    assert notes.update("likes tea", "likes coffee") == "Memory updated (2 lines total)."
+    assert notes.read() == "# Notes\n- likes coffee\n"
+
+
+def test_notes_in_a_file_are_of_no_user(tmp_path: Path):
+    existing_notes(tmp_path)
+    assert Notes(tmp_path, user_id="alice").read() == "No memory saved yet."
+
+
+def test_a_file_at_a_path_is_loaded_and_other_bytes_are_no_empty_memory(tmp_path: Path):
+    file = existing_notes(tmp_path / "elsewhere", "- likes tea")
+    found = load_memory(tmp_path / "diary", str(file))
+    assert found is not None
+    assert (found.content, found.path) == ("- likes tea", str(file))
+    file.write_bytes(b"caf\xe9")
+    with pytest.raises(MemoryAccessError, match="UTF-8"):
+        load_memory(tmp_path / "diary", str(file))
+    assert load_memory(tmp_path / "diary", str(tmp_path / "nowhere")) is None
+    with pytest.raises(MemoryAccessError):
+        load_memory(tmp_path / "diary", str(tmp_path))
+
+
+def test_a_pinned_head_is_always_shown():
+    text = "always\n<!-- deep:pin-end -->\n" + "\n".join(f"line {n}" for n in range(50))
+    shown = format_memory_prompt(MemoryFile("main", "x", text), 2)
+    assert "always" in shown
+    assert "[48 more lines" in shown
+    assert "line 49" in shown
+    assert "line 47" not in shown
+    assert "pin-end" not in shown
+    other = format_memory_prompt(MemoryFile("main", "x", "head\n%%\nbody"), 0, pin_marker="%%")
+    assert "head" in other
+    assert "body" not in other
+
+
+def test_a_budget_in_tokens_comes_before_the_one_in_lines():
+    text = "\n".join(f"line {n:03d}" for n in range(100))
+    shown = format_memory_prompt(MemoryFile("main", "x", text), 1, max_tokens=20)
+    assert shown.count("line 0") == 8  # nine characters each, of eighty
+    with pytest.raises(InvalidValue, match="max_tokens"):
+        format_memory_prompt(MemoryFile("main", "x", text), max_tokens=-1)
+    with pytest.raises(InvalidValue, match="max_tokens"):
+        AgentMemoryToolset(max_tokens=-1)
+
+
+def test_two_memories_in_one_agent_have_ids_of_their_own(tmp_path: Path):
+    toolsets = [
+        AgentMemoryToolset(memory_dir=tmp_path, agent_name="main"),
+        AgentMemoryToolset(memory_dir=tmp_path, agent_name="reviewer"),
+        AgentMemoryToolset(memory_dir=tmp_path, user_id="alice", id="of-alice"),
+    ]
+    assert [each.id for each in toolsets] == ["deep-memory", "deep-memory-reviewer", "of-alice"]
+    Diary(tmp_path).user(SHARED_OWNER).set_block("main", "- likes tea")
+    Diary(tmp_path).user(SHARED_OWNER).set_block("reviewer", "- likes milk")
+    Diary(tmp_path).user("alice").set_block("main", "- likes cocoa")
+    prefixed = [each.prefixed(f"m{number}") for number, each in enumerate(toolsets)]
+    seen: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(info.instructions or "")
+        return ModelResponse(parts=[TextPart("ok")])
+
+    asyncio.run(Agent(FunctionModel(respond), toolsets=prefixed).run("hello"))
+    assert all(drink in seen[0] for drink in ("tea", "milk", "cocoa"))
+
+
+def test_the_names_of_pydantic_deep_are_exported():
+    import tomldiary_pydantic_ai as package  # noqa: PLC0415 - all of it
+
+    assert package.DEFAULT_MEMORY_DIR == ".deep/memory"
+    assert package.DEFAULT_MAX_MEMORY_LINES == 200
+    assert package.DEFAULT_MEMORY_FILENAME == "MEMORY.md"
+    for name in ("READ", "WRITE", "UPDATE"):
+        assert getattr(package, f"{name}_MEMORY_DESCRIPTION")

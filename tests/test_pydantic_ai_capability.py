@@ -36,8 +36,8 @@ from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import Diary, MemoryWriter
-from tomldiary.errors import InvalidTOML, InvalidValue
-from tomldiary_pydantic_ai import DiaryCapability
+from tomldiary.errors import BackendError, IdentifierError, InvalidTOML, InvalidValue
+from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
 from tomldiary_pydantic_ai.features import CAN_APPEND
 
 if TYPE_CHECKING:
@@ -84,8 +84,12 @@ def told(message: ModelMessage) -> list[str]:
     ]
 
 
+def read_nothing(_message: str, *, deps: Any) -> None:
+    """Extract nothing: these tests are about what models are told."""
+
+
 def diary_with(*likes: str, path: Any = "memory:") -> Diary:
-    diary = Diary(path)
+    diary = Diary(path, agent=read_nothing)
     with diary.user("alice").transaction():
         for text in likes:
             diary.user("alice").upsert_preference("likes", text)
@@ -104,15 +108,11 @@ def test_the_memory_is_told_once_and_then_what_changed(tmp_path: Path):
     talk = Talk(DiaryCapability(diary, "alice"))
     assert talk.say("hello").count("\n- likes: ") == 20
     assert talk.say("again") == ""
-    alice.upsert_preference("likes", "milk")
-    alice.upsert_preference("likes", "fact 0 no more", id="pref001")
-    alice.forget_preference("likes", "pref002")
-    assert set(talk.say("third").splitlines()[1:-1]) == {
-        "no longer: likes: fact number 0",
-        "no longer: likes: fact number 1",
-        "+ likes: fact 0 no more (2×)",
-        "+ likes: milk",
-    }
+    alice.upsert_preference("goals", "run")
+    assert talk.say("third").splitlines()[1:-1] == ["+ goals: run"]
+    alice.upsert_preference("goals", "sail", id="pref001")
+    withdrawal = 'no longer: every earlier line that begins with "goals:"'
+    assert talk.say("and then").splitlines()[1:-1] == [withdrawal, "+ goals: sail (2×)"]
     assert talk.say("fourth") == ""
 
 
@@ -248,11 +248,125 @@ def test_two_memories_in_one_agent_are_kept_apart():
     second = DiaryCapability(team, "alice", heading="## The team's", id="team", tools="none")
     talk = Talk(first, second)
     text = talk.say("hello")
-    assert "## Yours\n<user_memory" in text
-    assert "## The team's\n<user_memory" in text
+    assert "<user_memory" in text.partition("\n## Yours\n- ")[0].splitlines()[-1]
+    assert "<user_memory" in text.partition("\n## The team's\n- ")[0].splitlines()[-1]
     team.user("alice").upsert_preference("likes", "rolls back on Mondays")
     assert "Mondays" in talk.say("again")
     assert "tea" not in talk.say("third")
+    assert '<user_memory name="team" note=' in text
+    assert '<user_memory_changes name="team"' in str(talk.messages)
+    (guidance,) = set(talk.instructions)
+    assert guidance.count("about this user") == 1
+    assert 'You have a diary named "team"' in guidance
+    assert "Memory is told in <user_memory>;" in guidance
+    assert 'Memory is told in <user_memory name="team">;' in guidance
+    assert guidance.count("of the same name and user") == 2
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_memory_is_told_whichever_order_capabilities_have(is_first: bool):
+    def shorten(messages: list[ModelMessage]) -> list[ModelMessage]:
+        return messages[-1:]
+
+    memory = DiaryCapability(diary_with("tea"), "alice", record=False)
+    given: list[Any] = [memory, ProcessHistory(shorten)]
+    talk = Talk(*(given if is_first else given[::-1]))
+    for number in range(6):
+        talk.say(f"turn {number}")
+    assert [sum(len(told(m)) for m in sent) for sent in talk.sent] == [1] * 6
+
+
+def named_tools(diary: Diary, kind: str) -> dict[str, Any]:
+    toolset = DiaryToolset(diary, "alice", max_tokens=60)
+    capability = DiaryCapability(diary, "alice", max_tokens=60)
+    return {
+        "toolset": {"toolsets": [toolset.prefixed("mem")]},
+        "capability": {"capabilities": [capability.prefix_tools("mem")]},
+        "renamed": {"toolsets": [toolset.renamed({"mem_recall": "recall"})]},
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["toolset", "capability", "renamed"])
+def test_hints_name_the_tools_as_the_model_sees_them(kind: str):
+    sent: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        sent.append(f"{info.instructions} {messages!r}")
+        return ModelResponse(parts=[TextPart("hm")])
+
+    agent = Agent(FunctionModel(respond), **named_tools(diary_with(*MANY), kind))
+    asyncio.run(agent.run("hello"))
+    assert "are stored: use mem_recall)" in sent[0]
+    assert ("(mem_forget)" if kind != "renamed" else "(forget)") in sent[0]
+
+
+def test_a_model_is_told_only_of_tools_that_it_has():
+    def instructions(toolset: Any) -> str:
+        model = TestModel(call_tools=[])
+        asyncio.run(Agent(model, toolsets=[toolset]).run("hello"))
+        parameters = model.last_model_request_parameters
+        assert parameters is not None
+        return "\n".join(part.content for part in parameters.instruction_parts or [])
+
+    toolset = DiaryToolset(diary_with(*MANY), "alice", max_tokens=60)
+    reading = instructions(toolset.filtered(lambda _, tool: tool.name == "recall"))
+    assert "use recall)" in reading
+    assert "Note down" not in reading
+    assert "Note something down" not in reading
+    without = instructions(toolset.filtered(lambda _, tool: tool.name != "recall"))
+    assert "stored: use" not in without
+    assert "Look into it" not in without
+    assert "(remember)" in without
+
+
+@pytest.mark.parametrize("record", [True, False])
+def test_a_model_is_asked_to_note_everything_down_only_where_nothing_else_does(record: bool):
+    talk = Talk(DiaryCapability(diary_with("tea"), "alice", record=record))
+    talk.say("hello")
+    assert ("Note down what users say" in talk.instructions[0]) is not record
+    assert ("only if the user asks for it" in talk.instructions[0]) is record
+
+
+def test_one_saying_that_a_tool_notes_too_counts_once(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    capability = DiaryCapability(diary, "alice", "s1")
+    talk = Talk(capability)
+    call = ToolCallPart("remember", {"text": "I love green tea.", "category": "likes"})
+    talk.replies = [ModelResponse(parts=[call])]
+    talk.say("I love green tea.")
+    assert capability.writer is not None
+    assert capability.writer.flush(30)
+    capability.writer.close_sync()
+    assert [item.count for item in diary.user("alice").preferences("likes").values()] == [1]
+
+
+def test_the_data_of_an_answer_is_in_the_metadata_of_the_tool_return():
+    talk = Talk(DiaryCapability(diary_with("tea"), "alice", record=False))
+    calls = [ToolCallPart("recall", {"query": "tea"}), ToolCallPart("forget", {"key": "likes/no"})]
+    talk.replies = [ModelResponse(parts=calls)]
+    talk.say("hello")
+    returns = [part for m in talk.messages for part in m.parts if isinstance(part, ToolReturnPart)]
+    assert "likes/pref001: tea" in str(returns[0].content)
+    assert returns[0].metadata[0]["text"] == "tea"
+    assert str(returns[1].content).startswith("❌")
+    assert returns[1].metadata is None
+    ModelMessagesTypeAdapter.dump_json(talk.messages)
+
+
+def test_in_a_conversation_of_several_users_each_frame_says_whose_it_is():
+    diary = diary_with("tea")
+    diary.user("bob").upsert_preference("likes", "milk")
+    talk = Talk(DiaryCapability(diary, lambda ctx: ctx.deps), deps_type=str)
+    assert "about=" not in talk.say("hello", deps="alice")
+    assert '<user_memory about="bob" note=' in talk.say("it is Bob now", deps="bob")
+    again = talk.say("Alice again", deps="alice")
+    assert '<user_memory about="alice" note=' in again
+    assert "likes: tea" in again
+    assert talk.say("and again", deps="alice") == ""
+    diary.user("bob").upsert_preference("goals", "run")
+    assert "+ goals: run" in talk.say("Bob again", deps="bob") or "- goals: run" in str(
+        talk.messages[-2]
+    )
 
 
 def test_two_diaries_under_one_id_are_refused():
@@ -338,9 +452,90 @@ def test_a_memory_that_cannot_be_read_stops_a_run_only_where_that_is_asked_for(
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice" / "preferences.toml").write_text("= broken", encoding="utf-8")
     assert Talk(DiaryCapability(tmp_path, "alice")).say("hello") == ""
-    assert "a run goes on without its memory: InvalidTOML" in caplog.text
+    file = tmp_path / "alice" / "preferences.toml"
+    assert f"a run goes on without its memory: InvalidTOML: {file}:1:1: " in caplog.text
     with pytest.raises(InvalidTOML):
         Talk(DiaryCapability(tmp_path, "alice", on_error="raise")).say("hello")
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"system_prompt": "Be kind."}, {"instructions": "Be kind."}]
+)
+def test_a_run_without_a_prompt_is_told_the_memory(options: Any):
+    talk = Talk(DiaryCapability(diary_with("tea"), "alice"), **options)
+    assert "likes: tea" in talk.say(None)
+    assert "likes: tea" in str(talk.sent[0])
+    if "instructions" in options:
+        assert "Be kind." in talk.instructions[0]
+
+
+# What is refused when it is given
+
+
+class Store:
+    """What has a diary, as the adapters' stores have."""
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary = diary
+
+
+def wrong_options(path: Path) -> dict[str, tuple[dict[str, Any], str]]:
+    mine = Diary(path / "mine", agent="rules")
+    return {
+        "writer of rules": ({"writer": "rules"}, "expected a MemoryWriter, found str"),
+        "writer elsewhere": (
+            {"writer": MemoryWriter(Diary(path / "other", agent="rules"))},
+            "Make one of the same diary",
+        ),
+        "writer unused": ({"writer": MemoryWriter(mine), "record": False}, "record=False"),
+        "store": ({"diary": Store(mine)}, r"Give its `\.diary`"),
+        "no budget": ({"max_tokens": 0}, "max_tokens: expected 1 or more, found 0"),
+        "negative budget": ({"max_tokens": -5}, "max_tokens: expected 1 or more, found -5"),
+        "budget as text": ({"max_tokens": "1500"}, "max_tokens: expected a whole number"),
+        "tools": ({"tools": "writes"}, "'writes' is unknown"),
+        "approve": ({"tools": "read", "approve": ["forget"]}, "approve: there is no tool 'forget'"),
+    }
+
+
+@pytest.mark.parametrize("case", wrong_options(Path("unused")))
+def test_a_wrong_option_is_refused_when_it_is_given(tmp_path: Path, case: str):
+    options, said = wrong_options(tmp_path)[case]
+    given: Any = {"diary": tmp_path / "mine", "user_id": "alice", **options}
+    with pytest.raises(InvalidValue, match=said):
+        DiaryCapability(**given)
+    if "writer" not in options:
+        with pytest.raises(InvalidValue, match=said):
+            DiaryToolset(**given)
+
+
+def test_a_writer_is_not_made_of_a_folder(tmp_path: Path):
+    given: Any = str(tmp_path)
+    with pytest.raises(InvalidValue, match="expected a Diary, found str"):
+        MemoryWriter(given)
+
+
+def test_a_writer_of_the_same_folder_is_taken(tmp_path: Path):
+    with MemoryWriter(Diary(tmp_path / "here", agent="rules")) as writer:
+        capability = DiaryCapability(tmp_path / "x" / ".." / "here", "alice", writer=writer)
+        assert capability.writer is writer
+
+
+@pytest.mark.parametrize("is_user", [True, False])
+def test_a_folder_that_became_a_file_stops_a_run_where_that_is_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_user: bool
+):
+    root = tmp_path / "memories"
+    talks = [
+        Talk(DiaryCapability(Diary(root), "alice", on_error=on_error, record=False))
+        for on_error in ("ignore", "raise")
+    ]
+    if is_user:
+        root.mkdir()
+    (root / "alice" if is_user else root).write_text("notes", encoding="utf-8")
+    assert talks[0].say("hello") == ""
+    assert "a run goes on without its memory: BackendError" in caplog.text
+    with pytest.raises(BackendError, match="a folder on the way is a file"):
+        talks[1].say("hello")
 
 
 # Specs, spans, durable execution
@@ -364,6 +559,38 @@ def test_an_agent_spec_makes_one(tmp_path: Path):
     wrong = {"model": "test", "capabilities": [{"DiaryCapability": {"diary": "x", "toools": []}}]}
     with pytest.raises(Exception, match="toools"):
         Agent.from_spec(wrong, custom_capability_types=[DiaryCapability])
+
+
+def test_a_template_in_a_spec_is_filled_in_from_the_deps(tmp_path: Path):
+    pytest.importorskip("pydantic_handlebars")
+    diary = diary_with(path=tmp_path)
+    for user in ("acme/ann", "acme/bob"):
+        diary.user(user).upsert_preference("likes", f"the secret of {user}")
+    who = {"diary": str(tmp_path), "user_id": "{{tenant}}/{{ user }}"}
+    agent: Any = Agent.from_spec(
+        {"model": "test", "capabilities": [{"DiaryCapability": who}]},
+        custom_capability_types=[DiaryCapability],
+        deps_type=dict,
+    )
+    model = TestModel(call_tools=[])
+    for user, other in (("ann", "bob"), ("bob", "ann")):
+        result = asyncio.run(agent.run("hi", model=model, deps={"tenant": "acme", "user": user}))
+        assert f"the secret of acme/{user}" in str(result.all_messages())
+        assert f"the secret of acme/{other}" not in str(result.all_messages())
+    with pytest.raises(IdentifierError, match="user"):
+        asyncio.run(agent.run("hi", model=model, deps={"tenant": "acme"}))
+
+
+@pytest.mark.parametrize("option", ["user_id", "session_id"])
+def test_a_template_that_nothing_fills_in_is_refused(tmp_path: Path, option: str):
+    given: Any = {option: "{{user}}"}
+    for make in (DiaryCapability, DiaryToolset, DiaryCapability.from_spec):
+        with pytest.raises(InvalidValue, match="is a template"):
+            make(str(tmp_path), **given)
+    with pytest.raises(InvalidValue, match="is a template"):
+        AgentMemoryToolset(memory_dir=tmp_path, user_id="{{user}}")
+    with pytest.raises(InvalidValue, match="is a template"):
+        DiaryCapability.from_spec("./memories/{{tenant}}")
 
 
 def find(agent: Any) -> list[Any]:

@@ -134,6 +134,7 @@ def test_what_a_model_stores_in_a_turn_is_in_the_files(tmp_path: Path):
         "_updated": "2026-11-20T09:30:00.000000+00:00",
         "_created_by": "s1",
         "_updated_by": "s1",
+        "_source": "s1#1",
     }
     assert stored["preferences"] == {
         "likes": {"pref001": {"text": "dark roast", "contexts": ["morning"], **managed}},

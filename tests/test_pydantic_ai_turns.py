@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import inspect
 import subprocess
 import sys
 import threading
@@ -15,7 +17,15 @@ import pytest
 pytest.importorskip("pydantic_ai")
 
 from pydantic import BaseModel
-from pydantic_ai import Agent, DeferredToolRequests, DeferredToolResults, ToolOutput, models
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolOutput,
+    capture_run_messages,
+    models,
+)
 from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
 from pydantic_ai.messages import (
     BinaryContent,
@@ -27,6 +37,7 @@ from pydantic_ai.messages import (
     ToolCallPart,
     ToolReturn,
     ToolReturnPart,
+    UserPromptPart,
 )
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai.usage import UsageLimits
@@ -42,6 +53,9 @@ models.ALLOW_MODEL_REQUESTS = False
 
 ROOT = Path(__file__).parents[1]
 SAID = "I like tea."
+names_its_run = pytest.mark.skipif(
+    "run_id" not in inspect.signature(Agent.run).parameters, reason="runs cannot be named yet"
+)
 
 
 class Kept(MemoryWriter):
@@ -79,8 +93,7 @@ def call_once(tool: str, **arguments: Any) -> Any:
     """Return a model that calls a tool, and then answers."""
 
     def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-        last = messages[-1]
-        if any(isinstance(part, ToolReturnPart) for part in last.parts):
+        if any(isinstance(part, ToolReturnPart) for one in messages for part in one.parts):
             return ModelResponse(parts=[TextPart("Good choice.")])
         return ModelResponse(parts=[TextPart("Let me see."), ToolCallPart(tool, arguments)])
 
@@ -116,9 +129,8 @@ class Setting:
 
 def test_a_run_is_handed_in(tmp_path: Path):
     setting = Setting(tmp_path)
-    result = asyncio.run(setting.agent.run(SAID))
-    turn = setting.the_turn("completed", "Good choice.")
-    assert turn.operation_id == result.run_id
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Good choice.")
     assert [item.text for item in setting.diary.user("alice").preferences("likes").values()] == [SAID]  # fmt: skip
 
 
@@ -267,6 +279,57 @@ def test_a_run_whose_tool_failed_is_handed_in(tmp_path: Path):
     setting.the_turn("failed", "Let me see.")
 
 
+def test_a_capability_records_turns_unless_it_is_told_not_to(tmp_path: Path):
+    for record in (True, False):
+        diary = Diary(tmp_path / str(record), agent="rules")
+        capability = DiaryCapability(diary, user_id="alice", record=record)
+        asyncio.run(Agent(FunctionModel(answer), capabilities=[capability]).run(SAID))
+        assert (capability.writer is not None) is record
+        if capability.writer is not None:
+            assert capability.writer.flush(30)
+            capability.writer.close_sync()
+        stored = [item.text for item in diary.user("alice").preferences("likes").values()]
+        assert stored == ([SAID] if record else [])
+
+
+def test_a_capability_that_is_dropped_leaves_no_thread(tmp_path: Path):
+    before = set(threading.enumerate())
+    capability = DiaryCapability(Diary(tmp_path, agent="rules"), user_id="alice")
+    asyncio.run(Agent(FunctionModel(answer), capabilities=[capability]).run(SAID))
+    assert capability.writer is not None
+    assert capability.writer.flush(30)
+    started = set(threading.enumerate()) - before
+    assert started
+    del capability
+    gc.collect()
+    for thread in started:
+        thread.join(10)
+    assert [thread.name for thread in started if thread.is_alive()] == []
+
+
+def test_a_program_without_a_writer_of_its_own_keeps_its_turns_and_warns_of_nothing(
+    tmp_path: Path,
+):
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "integrations")]!r}
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+from tomldiary import Diary
+from tomldiary_pydantic_ai import DiaryCapability
+diary = Diary({str(tmp_path)!r}, agent="rules")
+agent = Agent(TestModel(call_tools=[]), capabilities=[DiaryCapability(diary, user_id="alice")])
+agent.run_sync({SAID!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error:::tomldiary", "-c", code],
+        check=True, timeout=60, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    likes = Diary(tmp_path).user("alice").preferences("likes")
+    assert [item.text for item in likes.values()] == [SAID]
+
+
 # What of a run is handed in
 
 
@@ -356,6 +419,151 @@ def test_a_run_that_waits_for_approval_is_handed_in_and_so_is_the_rest_of_it(tmp
     setting.writer.close_sync()
 
 
+def user_says(*texts: str) -> list[ModelMessage]:
+    return [ModelRequest(parts=[UserPromptPart(text)]) for text in texts]
+
+
+def test_prompts_that_come_in_the_history_are_handed_in(tmp_path: Path):
+    # As UI adapters do it: the prompt is the last message of the history.
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+    for number in range(3):
+        asyncio.run(setting.agent.run(message_history=history))
+        answered = ModelResponse(parts=[TextPart("Good choice.")])
+        history = [*history, answered, *user_says(f"And cake {number}.")]
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "And cake 0.", "And cake 1."]
+    assert list(setting.writer.turns[2].earlier or ())[-1] == ("And cake 0.", "Good choice.")
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("prompt", [None, "And cake."])
+def test_all_messages_since_the_last_answer_are_of_the_turn(tmp_path: Path, prompt: str | None):
+    setting = Setting(tmp_path)
+    answered = ModelResponse(parts=[TextPart("Hello.")])
+    history = [*user_says("Hi."), answered, *user_says(SAID, "I like milk.")]
+    asyncio.run(setting.agent.run(prompt, message_history=history))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == "\n\n".join(filter(None, [SAID, "I like milk.", prompt]))
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("history", ["kept", "kept without ids"])
+def test_what_a_failed_run_handed_in_is_not_repeated_by_the_next(tmp_path: Path, history: str):
+    setting = Setting(tmp_path)
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(setting.agent.run(SAID, model=FunctionModel(fail)))
+    before = user_says(SAID)
+    if history == "kept":
+        for message in before:
+            message.run_id = "the failed one"
+    asyncio.run(setting.agent.run("I like milk.", message_history=before))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
+    again = [*before, *user_says("I like milk."), ModelResponse(parts=[TextPart("Fine.")])]
+    asyncio.run(setting.agent.run(SAID, message_history=again))
+    assert setting.writer.turns[2].user_msg == SAID
+    assert setting.writer.flush(30)
+    setting.writer.close_sync()
+
+
+def test_what_a_run_elsewhere_left_unanswered_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    other = Agent(FunctionModel(fail))
+    with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
+        asyncio.run(other.run(SAID))
+    asyncio.run(setting.agent.run("I like milk.", message_history=messages))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+def test_a_message_that_comes_with_an_approval_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"), output_type=[str, DeferredToolRequests])
+
+    @setting.agent.tool_plain(requires_approval=True)
+    def look() -> str:
+        return "seen"
+
+    async def run() -> None:
+        waiting = await setting.agent.run(SAID)
+        assert isinstance(waiting.output, DeferredToolRequests)
+        approvals: dict[str, Any] = {waiting.output.approvals[0].tool_call_id: True}
+        await setting.agent.run(
+            "I like milk.",
+            message_history=waiting.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals=approvals),
+        )
+
+    asyncio.run(run())
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("priority", ["asap", "when_idle"])
+def test_what_is_enqueued_during_a_run_is_the_users_word(tmp_path: Path, priority: Any):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool
+    def look(ctx: RunContext[None]) -> ToolReturn:
+        ctx.enqueue("I like milk.", priority=priority)
+        return ToolReturn("seen", content="I like what the web page says.")
+
+    asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=3)))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+def test_what_the_host_enqueues_during_a_run_is_the_users_word(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            steps.enqueue("I like milk.")
+            async for _ in steps:
+                pass
+
+    asyncio.run(run())
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_the_prompt_of_a_sub_agent_is_not_the_users_word(tmp_path: Path, records: bool):
+    setting = Setting(tmp_path, call_once("delegate"))
+    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
+    if not records:
+        silent = DiaryCapability(setting.diary, "alice", "s1", record=False)
+        setting.agent = Agent(FunctionModel(call_once("delegate")), capabilities=[silent])
+
+    @setting.agent.tool_plain
+    async def delegate() -> str:
+        return (await helper.run("The user likes coffee.")).output
+
+    asyncio.run(setting.agent.run(SAID))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == SAID
+    setting.writer.close_sync()
+
+
+def test_a_run_for_another_user_within_a_tool_is_handed_in(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    capability = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)
+    helper = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[capability])
+    agent = Agent(FunctionModel(call_once("ask_bob")), deps_type=Deps, capabilities=[capability])
+
+    @agent.tool_plain
+    async def ask_bob() -> str:
+        return (await helper.run("I like milk.", deps=Deps("bob"))).output
+
+    asyncio.run(agent.run(SAID, deps=Deps("alice")))
+    said = [(turn.user_id, turn.user_msg) for turn in writer.turns]
+    assert said == [("bob", "I like milk."), ("alice", SAID)]
+    writer.close_sync()
+
+
 def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
     setting = Setting(tmp_path)
     for _ in range(2):
@@ -364,6 +572,22 @@ def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
     assert setting.writer.flush(30)
     assert len(setting.writer.turns) == 2
     assert setting.diary.user("alice").conversations()["s1"].turns == 1
+    setting.writer.close_sync()
+
+
+@names_its_run
+def test_a_run_id_that_comes_again_in_another_conversation_loses_no_turn(tmp_path: Path):
+    setting = Setting(tmp_path)
+    agent = Agent(
+        FunctionModel(answer),
+        capabilities=[DiaryCapability(setting.diary, "alice", writer=setting.writer)],
+    )
+    for words in ("I like tea.", "I like milk."):
+        asyncio.run(agent.run(words, run_id="1", conversation_id=words))
+    assert setting.writer.flush(30)
+    stored = setting.diary.user("alice").preferences("likes").values()
+    assert {item.text for item in stored} == {"I like tea.", "I like milk."}
+    assert setting.writer.stats()["completed"] == 2
     setting.writer.close_sync()
 
 
@@ -421,7 +645,7 @@ def test_a_writer_that_is_closed_does_not_change_how_a_run_ends(
     setting = Setting(tmp_path)
     setting.writer.close_sync()
     assert asyncio.run(setting.agent.run(SAID)).output == "Good choice."
-    assert "a turn could not be handed in: RuntimeError" in caplog.text
+    assert "a turn could not be handed in: RuntimeError: MemoryWriter is closed" in caplog.text
     assert SAID not in caplog.text
 
 
@@ -485,6 +709,44 @@ def test_thirty_users_at_once_never_see_or_get_what_is_anothers(tmp_path: Path):
         (turn,) = [turn for turn in writer.turns if turn.user_id == user]
         assert (turn.user_msg, turn.assistant_msg) == (f"I am {user}.", f"Hello {user}.")
     writer.close_sync()
+
+
+@names_its_run
+@pytest.mark.parametrize("door", ["toolset", "capability", "prefixed", "instructions"])
+def test_a_run_id_that_comes_again_never_shows_another_users_memory(tmp_path: Path, door: str):
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("ann").upsert_preference("likes", "the secret of ann")
+    diary.user("bob").upsert_preference("likes", "the secret of bob")
+    told: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        told.append(f"{info.instructions} {messages!r}")
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart("done")])
+        (remember,) = (tool.name for tool in info.function_tools if "remember" in tool.name)
+        call = {"text": f"noted in run {len(told)}", "category": "likes"}
+        return ModelResponse(parts=[ToolCallPart(remember, call)])
+
+    capability = DiaryCapability(
+        diary, inject="instructions" if door == "instructions" else "user", tools=["remember"]
+    )
+    given: dict[str, Any] = {
+        "toolset": {"toolsets": [DiaryToolset(diary, tools=["remember"])]},
+        "prefixed": {"capabilities": [capability.prefix_tools("my")]},
+    }
+    agent = Agent(
+        FunctionModel(respond), deps_type=Deps, **given.get(door, {"capabilities": [capability]})
+    )
+    for user in ("ann", "bob"):
+        asyncio.run(agent.run("hi", deps=Deps(user), run_id="1"))
+    assert "the secret of ann" in told[0]
+    assert "the secret of bob" in told[2]
+    assert "the secret of ann" not in told[2] + told[3]
+    noted = [list(diary.user(user).preferences("likes").values())[1:] for user in ("ann", "bob")]
+    assert [[item.text for item in items] for items in noted] == [
+        ["noted in run 1"],
+        ["noted in run 3"],
+    ]
 
 
 @pytest.mark.parametrize("runs", [20, 40])

@@ -25,4 +25,4 @@ def test_deps_are_inferred_and_every_wrong_use_is_found():
         check=False,
     )
     assert "0 errors, 0 warnings" in done.stdout, done.stdout
-    assert TYPED.read_text("utf-8").count("pyright: ignore") == 6
+    assert TYPED.read_text("utf-8").count("pyright: ignore") == 8

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from capabilities import needs_exchange
 from hand_edits import texts
 from tomldiary import Diary, verification
 from tomldiary.backends import exchange, files, layout, looks, records, segments, spares, tails
@@ -536,7 +537,7 @@ class Clock:
         self.seen.clear()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="files are exchanged there")
+@needs_exchange
 def test_no_file_is_asked_for_its_times_between_two_of_its_changes(tmp_path, monkeypatch):
     backend = Diary(tmp_path, agent="rules").engine
 

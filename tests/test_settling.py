@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from dataclasses import replace
 
 import pytest
 
+from hand_edits import age
 from tomldiary import Diary
-from tomldiary.backends import LocalBackend, local, opened_users, recovery, settling
+from tomldiary.backends import LocalBackend, boots, local, opened_users, recovery, settling
 from tomldiary.errors import BackendError
 from tomldiary.history import parse_record
 
@@ -152,7 +154,7 @@ def restarted(tmp_path, monkeypatch):
     alice = opened(tmp_path).user("alice")
     for number in range(4):
         alice.upsert_preference("likes", f"thing {number}")
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
 
     def open_again():
         return opened(tmp_path).user("alice")
@@ -242,7 +244,7 @@ def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):
             shutil.copyfile(file, tmp_path / "old")
     whole = file.read_bytes()
     (tmp_path / "old").replace(file)
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: True)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
     opened(tmp_path).user("alice").preferences()
     assert file.read_bytes() == whole
 
@@ -299,11 +301,76 @@ def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restar
     assert not beside.exists()
 
 
-def test_a_clock_that_was_set_back_counts_as_a_restart(tmp_path):
+def last_record(alice):
+    return parse_record(alice._engine.backend.last_record("alice"))
+
+
+def test_a_record_of_this_boot_and_folder_needs_no_repair(tmp_path):
     alice = opened(tmp_path).user("alice")
     alice.upsert_preference("likes", "tea")
-    record = parse_record(alice._engine.backend.last_record("alice"))
-    assert not recovery.is_older_than_the_system(record)
-    assert recovery.is_older_than_the_system(record.__class__(
-        **{name: getattr(record, name) for name in record.__slots__} | {"time": "2999-01-01T00:00:00+00:00"}
-    ))  # fmt: skip
+    assert not boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+    alice.forget(source="nothing of this name")
+    alice.forget_preference("likes", "pref001")
+    assert not boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+
+
+@pytest.mark.parametrize("boot", ["of another machine", ""])
+def test_a_record_of_another_or_an_unknown_boot_needs_repair(tmp_path, monkeypatch, boot):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    monkeypatch.setattr(boots, "_boot_id", lambda: boot)
+    assert boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "rum")
+    assert boots.may_lack_writes(tmp_path / "alice", last_record(alice)) == (not boot)
+
+
+def test_a_record_in_a_copied_folder_needs_repair(tmp_path):
+    alice = opened(tmp_path / "one").user("alice")
+    alice.upsert_preference("likes", "tea")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert boots.may_lack_writes(tmp_path / "two/alice", last_record(alice))
+
+
+def test_neither_uptime_nor_the_clock_decides_about_a_repair(tmp_path, monkeypatch):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    record = last_record(alice)
+    for moment in ("1999-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"):
+        moved = replace(record, time=moment)
+        assert not boots.may_lack_writes(tmp_path / "alice", moved)
+        monkeypatch.setattr(boots, "_boot_id", lambda: "another")
+        assert boots.may_lack_writes(tmp_path / "alice", moved)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("keeps_times", [True, False])
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_copy_of_a_disk_that_lost_power_is_repaired(tmp_path, tear, keeps_times):
+    alice = opened(tmp_path / "one").user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    file = tmp_path / "one/alice/preferences.toml"
+    whole, segment = file.read_bytes(), next((tmp_path / "one/alice/history").iterdir())
+    file.write_bytes(TEARS[tear](whole))
+    if not keeps_times:
+        for each in (file, segment):
+            os.utime(each, (each.stat().st_mtime + 3600,) * 2)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert texts(opened(tmp_path / "two").user("alice")) == [f"thing {n}" for n in range(4)]
+    assert (tmp_path / "two/alice/preferences.toml").read_bytes() == whole
+
+
+@pytest.mark.parametrize("save", ["edited", "cut off and edited"])
+def test_a_hand_edit_in_a_copied_folder_is_kept(tmp_path, save):
+    alice = opened(tmp_path / "one").user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    file = tmp_path / "two/alice/preferences.toml"
+    file.write_bytes(SAVES[save](file.read_bytes()))
+    age(file)
+    alice = opened(tmp_path / "two").user("alice")
+    assert "my thing" in texts(alice)
+    alice.upsert_preference("likes", "more")
+    assert {"my thing", "more"} <= set(texts(opened(tmp_path / "two").user("alice")))

@@ -10,6 +10,7 @@ import threading
 import tomllib
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import zip_longest
 from zlib import crc32
 
 import pytest
@@ -224,37 +225,51 @@ def test_the_lines_a_model_is_shown_are_those_of_a_full_ranking():
             assert relevant_lines(found, turn, budget) == expected_lines(found, turn, budget)
 
 
+def by_turns(rows):
+    """Take the most important entry that is left, then the newest one that is left, and so on."""
+    left, taken = list(rows), []
+    order = [
+        sorted(rows, key=lambda row: (row["_count"], row["_updated"]), reverse=True),
+        sorted(
+            sorted(rows, key=lambda row: (row["_count"], row["_updated"]), reverse=True),
+            key=lambda row: row["_updated"],
+            reverse=True,
+        ),
+    ]
+    for pair in zip(*order, strict=True):
+        for row in pair:
+            if any(row is other for other in left):
+                left = [other for other in left if other is not row]
+                taken.append(row)
+    return taken
+
+
 def shown_the_long_way(alice):
     """Rank and render every entry, in one pass over what stands in the files."""
     tables = {
         kind: tomllib.loads(alice.document(kind))
         for kind in ("preferences", "conversations", "facts")
     }
-    rows = [
-        (name, entry)
-        for name in ("likes", "goals")
-        for entry in tables["preferences"].get("preferences", {}).get(name, {}).values()
-        if isinstance(entry, dict)
-    ]
-    rows.sort(
-        key=lambda row: (row[1].get("pinned") is True, row[1]["_count"], row[1]["_updated"]),
-        reverse=True,
-    )
-    preferences = [
-        (
-            entry.get("pinned") is True,
-            f"{name}: {entry['text']}" + (f" ({entry['_count']}×)" if entry["_count"] > 1 else ""),
-        )
-        for name, entry in rows
-    ]
     diets = [
         entry
         for entry in tables["facts"].get("facts", {}).get("diet", {}).values()
         if isinstance(entry["food"], str)
     ]
     diets.sort(key=lambda entry: entry["_updated"], reverse=True)
-    facts = [(False, f"diet: role = {entry['role']}, food = {entry['food']}") for entry in diets]
-    lines = sorted([*facts, *preferences], key=lambda row: not row[0])
+    lanes = [[f"diet: role = {entry['role']}, food = {entry['food']}" for entry in diets]]
+    pinned = []
+    for name in ("likes", "goals"):
+        entries = tables["preferences"].get("preferences", {}).get(name, {}).values()
+        rows = [entry for entry in entries if isinstance(entry, dict)]
+        lines = [
+            [
+                f"{name}: {row['text']}" + (f" ({row['_count']}×)" if row["_count"] > 1 else "")
+                for row in by_turns([row for row in rows if (row.get("pinned") is True) is first])
+            ]
+            for first in (True, False)
+        ]
+        pinned += lines[0]
+        lanes.append(lines[1])
     talks = [
         entry
         for entry in tables["conversations"].get("conversations", {}).values()
@@ -262,7 +277,9 @@ def shown_the_long_way(alice):
     ]
     talks.sort(key=lambda entry: entry["_updated"], reverse=True)
     told = [f"conversation of {entry['_updated'][:10]}: {entry['summary']}" for entry in talks]
-    return [line for _, line in lines] + told[:3], told[3:]
+    lanes.append(told[:3])
+    shared = [line for turn in zip_longest(*lanes) for line in turn if line is not None]
+    return pinned + shared, told[3:]
 
 
 class Diet(BaseModel):
@@ -313,7 +330,7 @@ def test_the_memory_an_agent_is_told_is_that_of_a_full_rendering_after_any_chang
         assert asyncio.run(alice.amemory_lines()) == found
 
 
-def test_what_is_known_is_told_without_another_thread_and_never_what_was(tmp_path, monkeypatch):
+def test_memory_lines_are_current_and_read_outside_the_event_loop(tmp_path, monkeypatch):
     alice, elsewhere = (Diary(tmp_path, Both, agent="rules").user("alice") for _ in range(2))
     alice.upsert_preference("likes", "tea")
     alice.set_block("persona", "brief")
@@ -341,9 +358,9 @@ def test_what_is_known_is_told_without_another_thread_and_never_what_was(tmp_pat
     tea, jazz, persona = "likes: tea", "likes: jazz", "persona:\n  brief"
     assert asyncio.run(tell()) == (
         ([persona, tea], False),
-        ([persona, tea], True),
+        ([persona, tea], False),
         ([persona, jazz, tea], False),
-        ([persona, "goals: rest", jazz, tea], True),  # what was written here needs no second look
+        ([persona, jazz, "goals: rest", tea], False),
     )
 
 

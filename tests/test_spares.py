@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from capabilities import needs_exchange, needs_leases
 from hand_edits import age, begin, texts
 from processes import close
 from tomldiary import Diary
@@ -24,7 +25,8 @@ from tomldiary.backends import local as local_module
 from tomldiary.errors import BackendError
 
 pytestmark = [
-    pytest.mark.skipif(sys.platform != "linux", reason="files are exchanged and leased on Linux"),
+    needs_exchange,
+    needs_leases,
     pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning"),
 ]
 

@@ -12,6 +12,7 @@ import threading
 
 import pytest
 
+from capabilities import needs_exchange, needs_leases
 from hand_edits import age, texts
 from tomldiary import Diary
 from tomldiary.backends import exchange
@@ -24,9 +25,7 @@ from tomldiary.timeline import EMPTY
 from tomldiary.verification import verify
 
 fcntl = pytest.importorskip("fcntl")
-pytestmark = pytest.mark.skipif(
-    not hasattr(fcntl, "F_SETLEASE"), reason="only Linux tells who has a file open for writing"
-)
+pytestmark = [needs_exchange, needs_leases]
 
 EDITOR = """
 import json, os, sys

@@ -261,7 +261,7 @@ def test_forgetting_the_session_of_one_put_takes_nothing_of_the_others(disk):
         puts = [PutOp(NS, f"k{n}", {"text": f"walnut {n}"}) for n in range(4)]
         await asyncio.gather(
             *(
-                items.aput("alice", functools.partial(store._prepared, [put]), f"s{n}")
+                items.aput("alice", functools.partial(store._prepared, [put], None), f"s{n}")
                 for n, put in enumerate(puts)
             )
         )
@@ -616,7 +616,7 @@ def test_a_kill_at_any_step_leaves_what_some_of_them_did_in_their_order(disk, mo
     recorder = recorded(disk, monkeypatch, "process")
     different, problems = examine(recorder, disk, monkeypatch, is_power_cut=False)
     assert problems == []
-    assert different >= 10
+    assert different >= 9  # one more where files are exchanged
 
 
 @pytest.mark.parametrize("guard", ["whole groups", "all of a group"])
@@ -632,7 +632,7 @@ def test_without_a_guard_a_power_cut_would_leave_less(disk, monkeypatch, guard):
 def examined(state, disk, monkeypatch, wanted):
     place = Path(tempfile.mkdtemp(dir=disk))
     materialise(state.tree, place, 1e9, state.resting)
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: state.is_power_cut)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: state.is_power_cut)
     diary = Diary(place / "m", agent="rules")
     try:
         found = seen(diary)
@@ -663,7 +663,7 @@ def test_a_failing_file_operation_leaves_what_each_was_told(disk, monkeypatch):
     diary = Diary(store, agent="rules")
     together(diary, work("items/a", "before", 0))
     close(diary)
-    monkeypatch.setattr(opened_users, "is_older_than_the_system", lambda _: False)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: False)
     dry = failing(store, monkeypatch, Faults)
     assert dry[0] == []
     problems, number, tried = [], 0, 0

@@ -22,7 +22,7 @@ from tomldiary.errors import ExtractionError, WriterBusy
 from tomldiary.turns import Applied
 from tomldiary.writer import Receipt, Turn, background_tasks, fire_and_forget
 
-LONG = 30  # seconds; nothing waits that long unless it is broken
+LONG = 120  # seconds; nothing waits that long unless it is broken
 
 
 class Table(BaseModel):
@@ -774,8 +774,19 @@ def remember(message, *, deps):
     deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
 """
 
+CALL_IN_A_THREAD = """
+from tomldiary.twins import in_daemon_thread
+async def remember(message, *, deps):
+    await in_daemon_thread(time.sleep, 0.002)
+    deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
+"""
 
-@pytest.mark.parametrize("extractor", [COROUTINE, FUNCTION], ids=["coroutine", "function"])
+
+@pytest.mark.parametrize(
+    "extractor",
+    [COROUTINE, FUNCTION, CALL_IN_A_THREAD],
+    ids=["coroutine", "function", "call in a thread"],
+)
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "asyncio.run(asyncio.sleep(0))"])
 def test_a_program_that_just_ends_finishes_its_turns_first(tmp_path, extractor, end):
     script = EXIT.format(extractor=extractor) + end

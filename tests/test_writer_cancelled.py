@@ -12,7 +12,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.writing.job import Job
 from tomldiary.writing.lines import Lines
 
-LONG = 30
+LONG = 120
 
 
 def remember(message, *, deps):

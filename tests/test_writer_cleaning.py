@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, Turn
 from tomldiary.writing.retrying import RetryPolicy
 
-LONG = 30
+LONG = 120
 NAMES = ("books", "drinks", "food", "music", "places")
 CONFIG = CompactionConfig(
     enabled=True, total_char_threshold=1, cooldown_seconds=3600, compact_conversations=False

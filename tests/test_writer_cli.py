@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import stat
@@ -14,7 +15,7 @@ import pytest
 from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
 
-LONG = 30
+LONG = 120
 
 
 def command(folder, *arguments, code=0):
@@ -31,11 +32,11 @@ def fail(message, *, deps):
     raise ValueError(f"cannot read {deps.user_msg!r}")
 
 
-def park(folder, *texts):
+def park(folder, *texts, users=("alice",), operation=""):
     diary = Diary(folder, agent=fail)
     with MemoryWriter(diary) as writer:
-        for text in texts:
-            receipt = writer.submit_nowait(Turn("alice", "s", text, "ok"))
+        for text, user in itertools.product(texts, users):
+            receipt = writer.submit_nowait(Turn(user, "s", text, "ok", operation_id=operation))
             with pytest.raises(ExtractionError):
                 receipt.wait(LONG)
 
@@ -63,7 +64,7 @@ def test_dead_letters_are_a_private_readable_file_and_shown_with_the_error(tmp_p
 def test_a_turn_that_is_put_back_is_applied_by_the_next_writer_and_only_once(tmp_path):
     park(tmp_path, "tea", "juice")
     [tea, juice] = json.loads(command(tmp_path, "list", "--json"))
-    assert command(tmp_path, "retry", tea["id"]) == "1 turns were put back.\n"
+    assert command(tmp_path, "retry", tea["id"]) == "1 turn was put back.\n"
     assert said(tmp_path) == ["juice"]
     diary = Diary(
         tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, deps.user_msg, ())
@@ -89,13 +90,33 @@ def test_dropping_needs_ids_or_all_and_leaves_the_others(tmp_path):
     ids = [letter["id"] for letter in json.loads(command(tmp_path, "list", "--json"))]
     command(tmp_path, "drop", code=2)
     command(tmp_path, "drop", "--all", ids[0], code=2)
-    command(tmp_path, "drop", "unknown", code=1)
+    command(tmp_path, "drop", "unknown", "--yes", code=1)
+    for more in ([], ["--dry-run", "--yes"]):
+        assert command(tmp_path, "drop", ids[0], *more) == "1 turn was not dropped; add --yes.\n"
     assert said(tmp_path) == ["tea", "juice"]
-    assert command(tmp_path, "drop", ids[0]) == "1 turns were dropped.\n"
+    assert command(tmp_path, "drop", ids[0], "--yes") == "1 turn was dropped.\n"
     assert said(tmp_path) == ["juice"]
-    [gone] = json.loads(command(tmp_path, "drop", "--all", "--json"))
+    [gone] = json.loads(command(tmp_path, "drop", "--all", "--yes", "--json"))
     assert gone["id"] == ids[1]
     assert "juice" not in (tmp_path / ".tomldiary" / "journal" / "dead-letters.toml").read_text()
+
+
+@pytest.mark.parametrize("verb", ["retry", "drop"])
+def test_an_id_of_several_users_needs_the_user(tmp_path, verb):
+    park(tmp_path, "tea", users=("alice", "bob"), operation="op")
+    park(tmp_path, "juice", users=("alice", "bob"))
+    meant = ["--yes"] if verb == "drop" else []
+    command(tmp_path, verb, "op", code=2)
+    assert said(tmp_path) == ["tea", "tea", "juice", "juice"]
+    command(tmp_path, verb, "op", "--user", "carol", code=1)
+    [gone] = json.loads(command(tmp_path, verb, "op", "--user", "bob", "--json", *meant))
+    assert gone["turn"]["user_id"] == "bob"
+    assert said(tmp_path) == ["tea", "juice", "juice"]
+    command(tmp_path, verb, "op", *meant)  # alice's is the only one now
+    assert said(tmp_path) == ["juice", "juice"]
+    [gone] = json.loads(command(tmp_path, verb, "--all", "--user", "alice", "--json", *meant))
+    assert gone["turn"]["user_id"] == "alice"
+    assert said(tmp_path) == ["juice"]
 
 
 def test_a_folder_that_is_not_there_is_not_made(tmp_path):

@@ -20,7 +20,7 @@ from tomldiary.writing.putting_back import put_back
 from tomldiary.writing.retrying import RetryPolicy
 from tomldiary.writing.workers import Workers
 
-LONG = 30
+LONG = 120
 
 
 class Gate:

@@ -30,15 +30,15 @@ from tomldiary.operations import (
     from_dict,
     to_table,
 )
-from tomldiary.writing import intake, ownership, record_file
 from tomldiary.writing import journal as journal_module
+from tomldiary.writing import ownership, record_file
 from tomldiary.writing.entries import render_operations, render_turn, split_entries, turn_of
 from tomldiary.writing.erasure import forget_turns
 from tomldiary.writing.job import Job
 from tomldiary.writing.journal import Journal
 from tomldiary.writing.locked import lock_file
 
-LONG = 30
+LONG = 120
 
 
 def jobs_of(*texts, user="alice"):
@@ -482,56 +482,23 @@ def test_a_look_for_dead_writers_that_is_asked_for_during_a_sync_comes_after_it(
     assert "left behind" in diary.user("bob").render()
 
 
-def test_a_turn_is_synced_on_the_event_loop_only_while_nobody_else_is_there(tmp_path, monkeypatch):
-    """Handing it to a thread and back would take as long again as a quick disk; others are not held up for it."""
-    places, looks = [], []
-    real = asyncio.all_tasks
-
-    def quick(_descriptor):
-        places.append(threading.current_thread())
-
-    def all_tasks(loop=None):
-        looks.append(loop)
-        return real(loop)
-
-    monkeypatch.setattr(os, "fdatasync", quick)
-    monkeypatch.setattr(intake, "_QUICK", LONG)  # whatever else this machine is doing
-    monkeypatch.setattr(asyncio, "all_tasks", all_tasks)
-    here = threading.current_thread()
-
-    async def submit(writer, count):
-        places.clear()
-        looks.clear()
-        for number in range(count):
-            assert (await writer.submit("alice", "s", f"{number}", "ok")).is_stored
-        assert len(places) == count  # a sync for each, wherever it is
+def test_turn_is_never_synced_in_the_event_loop_of_its_submitter(tmp_path, monkeypatch):
+    places = []
+    monkeypatch.setattr(os, "fdatasync", lambda _: places.append(threading.current_thread()))
 
     async def use():
-        writer = MemoryWriter(Diary(tmp_path, agent=hang))
-        await submit(writer, 5)
-        assert places[0] is not here
-        assert set(places[1:]) == {here}
-        other = asyncio.create_task(asyncio.Event().wait())
-        await submit(writer, 50)
-        assert here not in places[intake._ALONE :]  # it is not looked for before each turn
-        assert len(looks) == 1  # nor are all tasks of a server gone through for each turn
-        other.cancel()
-        await asyncio.wait([other])
-        await submit(writer, 50)
-        assert places[-1] is here
-        monkeypatch.setattr(
-            intake, "_QUICK", 0.0
-        )  # a slow disk is not waited for, whoever else is there
-        await submit(writer, 5)
-        assert here not in places
-        await writer.close(drain=False)
+        async with MemoryWriter(Diary(tmp_path, agent=hang)) as writer:
+            for number in range(20):
+                assert (await writer.submit("alice", "s", f"{number}", "ok")).is_stored
+            assert len(places) == 20
+            assert threading.current_thread() not in places
+            await writer.close(drain=False)
 
     asyncio.run(use())
 
 
 def test_whoever_forgets_in_the_journal_holds_no_event_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
-    monkeypatch.setattr(intake, "_QUICK", LONG)
     looked = []
 
     async def use():
@@ -550,7 +517,6 @@ def test_whoever_forgets_in_the_journal_holds_no_event_loop(tmp_path, monkeypatc
         in_any_case = threading.Timer(LONG / 6, forgetting.close)
         in_any_case.start()
         async with asyncio.timeout(LONG):
-            # The only task of the loop: it would store the turn itself.
             assert (await writer.submit("alice", "s", "last", "ok")).is_stored
         in_any_case.cancel()
         return await writer.close(drain=False), path

@@ -17,7 +17,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
 from tomldiary.writing.figures import health_of, prometheus_text
 
-LONG = 30
+LONG = 120
 
 
 class Span(NonRecordingSpan):

@@ -11,8 +11,11 @@ Importing the package loads next to nothing; each name is loaded when it is firs
 
 from __future__ import annotations
 
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from tomldiary.system import OTHER_OWNER_REMEDY, other_owner
 
 if TYPE_CHECKING:
     from tomldiary.blocks import TextBlock
@@ -147,12 +150,28 @@ _HOMES = {
     "shutdown_all_background_tasks": "writer",
 }
 
+_other = other_owner()
+if _other is not None:
+    warnings.warn(
+        f"{_other} is installed beside tomldiary-kit, and both own the package `tomldiary`. {OTHER_OWNER_REMEDY}",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
 
 def __getattr__(name: str) -> Any:
     module = _HOMES.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    try:
+        home = import_module(f"{__name__}.{module}")
+    except (
+        AttributeError
+    ) as error:  # `from tomldiary import …` would hide it behind "cannot import"
+        raise ImportError(
+            f"{__name__}.{module} cannot be loaded: {error}. Please report this with your platform."
+        ) from error
+    found = globals()[name] = getattr(home, name)
     return found
 
 

@@ -31,6 +31,7 @@ class AncestorCoroutines:
     engine: Engine
     schema_name: str
     max_conversations: int
+    max_summary_chars: int
     similarity: Similarity
     turn_rules: TurnRules
     _descriptions: dict[str, str]
@@ -92,6 +93,7 @@ class AncestorCoroutines:
             similarity=self.similarity,
         )
         deps.descriptions = self._descriptions
+        deps.max_summary = self.max_summary_chars
         return deps
 
     def _documents(self, user_id: str) -> list[Document]:

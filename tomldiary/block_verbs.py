@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.blocks import Blocks, TextBlock, to_block
+from tomldiary.entry_changes import change_made, refuse_within
 from tomldiary.errors import UnknownEntry
 from tomldiary.models import timestamp
 from tomldiary.transaction import Source, fingerprint
@@ -95,6 +96,7 @@ class BlockVerbs:
         actor: str = "",
         reason: str = "",
         now: datetime | None = None,
+        operation_id: str = "",
     ) -> TextBlock:
         """Add `text` as lines of its own below what a block holds; one that does not exist is created.
 
@@ -107,10 +109,13 @@ class BlockVerbs:
             actor: Who does it.
             reason: Why.
             now: The time to write down; None is the time now.
+            operation_id: An id of your own: the same one a second time changes nothing.
 
         Raises:
             InvalidValue: The block would be too long. Nothing was changed.
+            Conflict: The operation id was used for something else. Nothing was changed.
         """
+        refuse_within(self._engine, self.user_id, operation_id)
         session_id = session_id or self._engine.session_here(self.user_id)
         moment = timestamp(now)
 
@@ -118,7 +123,7 @@ class BlockVerbs:
             book.append(name, text, now=moment, session=session_id)
 
         asked = fingerprint("append_block", name, text)
-        why = Source("append_block", session_id, actor, reason, content=asked)
+        why = Source("append_block", session_id, actor, reason, operation_id, asked)
         return self._write(name, change, why)
 
     aappend_block = async_twin(append_block)
@@ -185,7 +190,15 @@ class BlockVerbs:
             assert found is not None  # noqa: S101 - it was just stored
             return to_block(found)
 
-        return self._engine.write(self.user_id, write, why)
+        def stored(seq: int) -> TextBlock:
+            """Return the block as it is now; as the transaction left it if it was removed since."""
+            found = self._blocks().find(name)
+            made = change_made(self._engine.backend, self.user_id, seq)
+            return to_block(found if found is not None else made.after or {})
+
+        return self._engine.write(
+            self.user_id, write, why, on_repeat=stored if why.operation else None
+        )
 
     def _blocks(self) -> Blocks:
         return Blocks(self._engine.document(self.user_id, _KIND))

@@ -18,7 +18,10 @@ from tomldiary.checkup_entries import check_entries
 from tomldiary.checkup_files import check_files, check_place
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.findings import Finding
+from tomldiary.items.naming import ROOT as ITEMS
+from tomldiary.items.naming import namespace_of
 from tomldiary.outside import check_version, emptied, is_blank
+from tomldiary.system import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.timeline import EMPTY
 from tomldiary.toml.document import Document
 from tomldiary.verification import Damage, stored_text, verify, walk
@@ -30,8 +33,15 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.verification import Walked
 
-__all__ = ["Damage", "Finding", "check", "verify"]
+__all__ = ["Damage", "Finding", "check", "findings", "verify"]
 
+_LEVELS = ("problem", "warning", "note")
+
+_NO_USERS = {
+    "docs", "facts", "files", "filesystem", "history", "memories", "memory", "notes", "preferences", "profile",
+    "profiles", "semantic", "store", "user", "users",
+}  # fmt: skip
+"""First labels of namespaces in the documentation of LangGraph and langmem, with the user behind them."""
 _AGAIN = 0.05  # seconds; what a writer is just doing is gone when one looks again
 
 
@@ -48,22 +58,36 @@ def check(
         users: Whose memory to look at; None is everybody's.
         mounts: The kernel's list of file systems; without it (not on Linux) that check is left out.
     """
+    found = findings(diary, users, mounts=mounts)
+    return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+
+def findings(
+    diary: Diary,
+    users: Collection[str] | None = None,
+    *,
+    mounts: str | os.PathLike[str] = "/proc/mounts",
+) -> Iterator[Finding]:
+    """Yield what `check` returns as it is found: first the place and its files, then user by user, worst first."""
     backend = diary.engine.backend
-    found: list[Finding] = []
+    other = other_owner()
+    if other is not None:
+        message = f"{other} is installed beside tomldiary-kit; both own this package."
+        yield Finding("problem", "the package tomldiary", message, OTHER_OWNER_REMEDY)
     if isinstance(backend, LocalBackend):
-        found += check_place(backend.base_path, Path(mounts))
+        yield from check_place(backend.base_path, Path(mounts))
         if users is None:
-            found += check_files(backend.base_path)
+            yield from check_files(backend.base_path)
         else:
             for user in users:
-                found += check_files(backend.folder(user))
+                yield from check_files(backend.folder(user))
     for user in _users(backend) if users is None else sorted(users):
+        found: list[Finding] = []
         try:
             found += _check_user(diary, user)
         except (BackendError, OSError) as error:
             found.append(Finding("problem", user, str(error), "Check the permissions."))
-    order = ("problem", "warning", "note")
-    return sorted(found, key=lambda finding: order.index(finding.level))
+        yield from sorted(found, key=lambda finding: _LEVELS.index(finding.level))
 
 
 def _users(backend: Backend) -> list[str]:
@@ -97,6 +121,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         yield from problems
         if document is not None:
             yield from check_entries(diary, backend.place(user, kind), kind, document)
+    yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
         yield from _strays(backend.folder(user))
     walked = walk(backend, user)
@@ -112,6 +137,22 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
             "note",
             user,
             f"the last write is transaction {walked.newest.seq}, {walked.newest.time[:19]} UTC.",
+        )
+
+
+def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
+    """Tell of a word such as "memories" in the place of a user, with namespaces of users below it."""
+    if user.lower() not in _NO_USERS:
+        return
+    items = [namespace_of(user, kind) for kind in kinds if kind.startswith(ITEMS)]
+    below = sorted({names[1] for names in items if names is not None and len(names) > 1})
+    if below:
+        yield Finding(
+            "warning",
+            user,
+            f"namespaces such as ({user!r}, {below[0]!r}) have {user!r} as their user: forgetting {below[0]!r}"
+            " does not find them.",
+            "If the second label is the user, open the store with user_label=1 and put the items anew.",
         )
 
 

@@ -64,7 +64,14 @@ class Prepared:
                 continue
             yield (
                 kind,
-                Known(token, document, self.results[kind], is_logged=True, problem=problem),
+                Known(
+                    token,
+                    document,
+                    self.results[kind],
+                    is_logged=True,
+                    problem=problem,
+                    seen=self.seq,
+                ),
             )
 
 

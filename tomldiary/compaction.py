@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from tomldiary.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.models import timestamp
 from tomldiary.operations import SetFields, SetSummary
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats", "load_compactor"]
 
 Store = dict[str, Any]
+_FEWEST_DELETED = 10  # blocks that any clean-up may delete
 
 
 @dataclass(slots=True)
@@ -121,6 +123,9 @@ class CompactionDeps:
     live_session: str = ""
     """A session that is going on and may be rewritten, but not deleted."""
     now: str = field(default_factory=timestamp)
+    max_summary: int = MAX_SUMMARY
+    """Characters that a summary may have."""
+    _left: int = field(init=False, repr=False)
     _before: dict[tuple[str, ...], Store] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +133,8 @@ class CompactionDeps:
             *((_preference_path(key), entry) for key, entry in self.preference_blocks()),
             *((("conversations", key), entry) for key, entry in self.conversation_blocks()),
         ]
+        # A clean-up that deletes nearly all of a memory is a mistake of the model.
+        self._left = max(_FEWEST_DELETED, len(entries) // 2)
         self._before = {path: copy.deepcopy(entry) for path, entry in entries}
 
     def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
@@ -193,8 +200,10 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is none at `block_id`.
+            InvalidValue: As many blocks as one clean-up may delete are deleted already.
         """
         self._preference(block_id)
+        self._count_deletion(block_id)
         category, key = _split(block_id)
         del self.prefs["preferences"][category][key]
 
@@ -217,12 +226,13 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is no such session.
-            InvalidValue: The summary or a keyword cannot be stored.
+            InvalidValue: The summary is blank or too long, or it or a keyword cannot be stored.
         """
         entry = self._conversation(session_id)
         labels = _labels(keywords)
+        summary, labels = checked_summary(summary, labels, self.max_summary, session_id)
         _check_storable([summary, *(labels or ())], session_id)
-        entry["summary"] = summary.strip()
+        entry["summary"] = summary
         if labels is not None:
             entry["keywords"] = labels
         self._stamp(entry)
@@ -232,14 +242,24 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is no such session.
-            InvalidValue: It is the session that is going on.
+            InvalidValue: It is the session that is going on, or as many blocks as one clean-up may delete are
+                deleted already.
         """
         self._conversation(session_id)
         if session_id == self.live_session:
             raise InvalidValue(
                 "this conversation is going on. Rewrite it instead.", where=session_id
             )
+        self._count_deletion(session_id)
         del self.convs["conversations"][session_id]
+
+    def _count_deletion(self, where: str) -> None:
+        if self._left == 0:
+            raise InvalidValue(
+                "half of the blocks are deleted, no more can be in this clean-up. Finish.",
+                where=where,
+            )
+        self._left -= 1
 
     def _preference(self, block_id: str) -> Store:
         category, key = _split(block_id)

@@ -123,7 +123,7 @@ class CompactionRuns(AncestorCoroutines):
             self._last_compaction[user_id, kind] = now
         if self.compactor is None:
             self.compactor = await in_thread(load_compactor)  # may load a framework
-        epoch = self.engine.backend.epoch(user_id)
+        epoch = await in_thread(self.engine.backend.epoch, user_id)
         draft = await self.build_deps(user_id, session_id, context_now=now)
         prefs: Any = draft.prefs
         if category:
@@ -136,6 +136,7 @@ class CompactionRuns(AncestorCoroutines):
             include_conversations="conversations" in due,
             live_session=session_id,
             now=timestamp(now),
+            max_summary=self.max_summary_chars,
         )
         await run_extractor(as_extractor(self.compactor), _TASK, cast("Any", deps))
         operations = draft.operations

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
-from tomldiary.errors import DiaryError
+from tomldiary.errors import DiaryError, without_paths
+from tomldiary.render import escape_for_model
 
 if TYPE_CHECKING:
     from tomldiary.compaction import CompactionDeps
@@ -57,7 +58,7 @@ def _answering(tool: _Tool[P], kind: str, takes_part: Callable[[CompactionDeps],
         try:
             return await tool(ctx, *args, **kwargs)
         except DiaryError as error:
-            return f"❌ {error}"
+            return f"❌ {without_paths(str(error))}"
 
     return answer
 
@@ -150,11 +151,13 @@ async def delete_conversation_block(ctx: CompactionContext, session_id: str) -> 
 
 def _line(key: str, text: object) -> str:
     # What is stored must not look like another block.
-    return f"- {key} ({len(str(text))} characters): {' '.join(str(text).split())}"
+    return f"- {escape_for_model(key)} ({len(str(text))} characters): {escape_for_model(str(text))}"
 
 
 def _fields(entry: dict[str, Any]) -> str:
-    return "\n".join(f"{key.removeprefix('_')}: {value}" for key, value in entry.items())
+    return "\n".join(
+        f"{key.removeprefix('_')}: {escape_for_model(str(value))}" for key, value in entry.items()
+    )
 
 
 COMPACTION_TOOLS = (

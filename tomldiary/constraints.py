@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import BaseModel, ValidationError
 
 from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.schema import weight_of
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ class FactSchema:
     """One registered type of facts: name, pydantic model and rules.
 
     Raises:
-        SchemaError: The name or the model cannot be used, or the model lacks the singleton key.
+        SchemaError: The name, the model or its weight cannot be used, or the model lacks the singleton key.
     """
 
     name: str
@@ -116,6 +117,16 @@ class FactSchema:
                     f"{self.name}: the singleton key {key!r} is no field of {model.__name__}. It has:"
                     f" {', '.join(self.fields)}."
                 )
+
+        self.weight  # noqa: B018 - a wrong one is told now
+
+    @cached_property
+    def weight(self) -> float:
+        """The share of a budget that facts of this type have beside other types and categories.
+
+        The model says it with `model_config = ConfigDict(json_schema_extra={"weight": 3})`; 1 if it does not.
+        """
+        return weight_of(self.model.model_config.get("json_schema_extra"), self.name)
 
     @cached_property
     def fields(self) -> dict[str, Any]:

@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
     from tomldiary.toml.document import Overlay
 
-__all__ = ["Conversations", "entry_to_conversation"]
+__all__ = ["MAX_SUMMARY", "Conversations", "checked_summary", "entry_to_conversation"]
 
+MAX_SUMMARY = 4_000
+"""Longest summary that a model may write, in characters, unless the diary says otherwise."""
 _ROOT = "conversations"
+_MOST_KEYWORDS, _LONGEST_KEYWORD = 20, 80
 _PROGRESS = ("_meta", "compaction")
 _OLD = ("0", "0.1", "0.2")
 _logger = get_logger(__name__)
@@ -157,6 +160,34 @@ class Conversations:
         self.migrate()
         if not self._edit.delete((_ROOT, session_id)):
             raise UnknownEntry(f"conversations/{session_id}")
+
+
+def checked_summary(
+    summary: str, keywords: Iterable[str] | None, limit: int, where: str
+) -> tuple[str, list[str] | None]:
+    """Return what a model may store as the summary of a conversation.
+
+    Raises:
+        InvalidValue: It is blank or longer than `limit` characters, or has too many or too long keywords.
+    """
+    summary = summary.strip()
+    if not summary:
+        raise InvalidValue("the summary is blank. The stored one stays as it is.", where=where)
+    if len(summary) > limit:
+        raise InvalidValue(
+            f"the summary has {len(summary)} characters, {limit} are allowed. Shorten it.",
+            where=where,
+        )
+    if keywords is None:
+        return summary, None
+    words = [keywords] if isinstance(keywords, str) else list(keywords)
+    if len(words) > _MOST_KEYWORDS or any(len(word) > _LONGEST_KEYWORD for word in words):
+        raise InvalidValue(
+            f"expected at most {_MOST_KEYWORDS} keywords of {_LONGEST_KEYWORD} characters each. Give the"
+            " main topics only.",
+            where=where,
+        )
+    return summary, words
 
 
 def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:

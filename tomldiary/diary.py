@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from copy import copy
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,25 +13,29 @@ from tomldiary.ancestor_coroutines import KINDS
 from tomldiary.backends.opening import open_backend
 from tomldiary.compaction_runs import CompactionRuns
 from tomldiary.constraints import Constraint, FactSchema
+from tomldiary.conversations import MAX_SUMMARY
 from tomldiary.default_table import DefaultPrefTable
 from tomldiary.engine import Engine, Source
-from tomldiary.errors import DiaryError, ExtractionError, SchemaError
+from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
+from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.protocol import run_extractor
 from tomldiary.extraction.resolve import resolve_extractor
+from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.facts import undo_edits
+from tomldiary.items.naming import SHARED
 from tomldiary.models import timestamp
 from tomldiary.preferences import PreferenceRules
 from tomldiary.recall import Indexes
-from tomldiary.schema import categories
+from tomldiary.schema import categories, weights
 from tomldiary.similarity import DEFAULT_THRESHOLD, Similarity
+from tomldiary.transaction import fingerprint
 from tomldiary.turns import Applied, TurnOperation, TurnRules, apply_turn, current_operation
 from tomldiary.twins import in_thread
 from tomldiary.user import UserDiary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
     from typing import Self
 
     from pydantic import BaseModel
@@ -55,9 +61,13 @@ class Diary(CompactionRuns):
             `run(message, deps=…)`, a function, or a framework's model. None asks $EXTRACTOR_MODEL.
             Looked up at the first turn, never here.
         max_prefs_per_category: Preferences a category may hold.
+        max_summary_chars: Longest summary of a conversation that a model may write.
         max_conversations: Conversations kept; the least recently used leaves.
         compaction_config: When to clean up; None is never.
         compactor: Who cleans up; None is the pydantic-ai compaction agent.
+        context_turns: Earlier exchanges of the session that the extractor is shown with a turn; 0 is none.
+        extraction_timeout: Seconds that the extractor may take for a turn; None is as long as it likes. A
+            writer has a limit of its own.
         similarity: Score from which a stored preference is suggested instead of a new one, 0 to 100.
         scorer: Compares two normalised texts, 0 to 100; None is rapidfuzz `token_set_ratio`.
         durability: What a returned write survives ("full", "process", "none"), for a folder only.
@@ -65,6 +75,7 @@ class Diary(CompactionRuns):
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
+        InvalidValue: `context_turns` is negative, `max_summary_chars` is less than 1, or `extraction_timeout` is not positive.
     """
 
     def __init__(
@@ -77,6 +88,9 @@ class Diary(CompactionRuns):
         compaction_config: CompactionConfig | None = None,
         compactor: Any = None,
         *,
+        context_turns: int = CONTEXT_TURNS,
+        extraction_timeout: float | None = 120.0,
+        max_summary_chars: int = MAX_SUMMARY,
         similarity: float = DEFAULT_THRESHOLD,
         scorer: Scorer | None = None,
         durability: Durability | None = None,
@@ -86,11 +100,27 @@ class Diary(CompactionRuns):
         self.pref_table_cls = pref_table_cls
         self.schema_name = pref_table_cls.__name__
         self.allowed: list[str] = list(descriptions)
+        self.weights: dict[str, float] = weights(pref_table_cls)
         self.agent = agent
         self.max_prefs_per_category = max_prefs_per_category
+        if max_summary_chars < 1:
+            raise InvalidValue(
+                f"expected 1 or more, found {max_summary_chars}.", where="max_summary_chars"
+            )
         self.max_conversations = max_conversations
+        self.max_summary_chars = max_summary_chars
         self.compaction_config = compaction_config
         self.compactor = compactor
+        if context_turns < 0:
+            raise InvalidValue(f"expected 0 or more, found {context_turns}.", where="context_turns")
+        if extraction_timeout is not None and extraction_timeout <= 0:
+            raise InvalidValue(
+                f"expected more than 0 seconds, or None, found {extraction_timeout}.",
+                where="extraction_timeout",
+            )
+        self.context_turns = context_turns
+        self.extraction_timeout = extraction_timeout
+        self.sessions = Sessions(context_turns)
         self.similarity = Similarity(similarity, scorer)
         self.indexes = Indexes()
         self.engine = Engine(
@@ -151,17 +181,26 @@ class Diary(CompactionRuns):
         return twin
 
     def users(self) -> list[str]:
-        """Return the ids of all users that have a document, sorted."""
-        return self.engine.backend.users()
+        """Return the ids of all users that have a document, sorted.
+
+        A folder of 100,000 users takes a second or two: their names are looked at, none is opened. The owner of
+        shared namespaces is no user and is left out.
+        """
+        return [user for user in self.engine.backend.users() if user != SHARED]
 
     def stats(self) -> dict[str, Any]:
-        """Return what the storage promises: durability, atomicity, and who may write at once."""
+        """Return what the storage promises: durability, atomicity, who may write at once, and what it keeps.
+
+        `documents` are the names of the documents that it keeps; None is any, episodes and items included.
+        """
         backend = self.engine.backend
+        documents = getattr(backend, "documents", None)
         return {
             "backend": repr(backend),
             "durability": backend.durability,
             "is_atomic": backend.is_atomic,
             "is_shared": backend.is_shared,
+            "documents": None if documents is None else list(documents),
         }
 
     @property
@@ -176,6 +215,13 @@ class Diary(CompactionRuns):
             known = (self.agent, resolve_extractor(self.agent, self.pref_table_cls))
             self._extractor = known
         return known[1]
+
+    async def current_epoch(self, user_id: str) -> int:
+        """Return how often something of a user was forgotten, without holding the event loop."""
+        backend = self.engine.backend
+        if backend.is_quick:
+            return backend.epoch(user_id)
+        return await in_thread(backend.epoch, user_id)
 
     async def _ready_extractor(self) -> Extractor:
         """Return the extractor; the first time it may load a framework, which takes a while."""
@@ -194,13 +240,24 @@ class Diary(CompactionRuns):
         assistant_msg: str,
         *,
         context_now: datetime | None = None,
+        earlier: Sequence[tuple[str, str]] | None = None,
     ) -> None:
         """Let the extractor read one turn, and commit what it wants together with the turn's count.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            context_now: When it was said; None is now.
+            earlier: The exchanges before it; see `Turn.earlier`.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
-        await self.process_turn(user_id, session_id, user_msg, assistant_msg, now=context_now)
+        await self.process_turn(
+            user_id, session_id, user_msg, assistant_msg, now=context_now, earlier=earlier
+        )
 
     async def process_turn(
         self,
@@ -211,6 +268,8 @@ class Diary(CompactionRuns):
         *,
         now: datetime | None = None,
         operation: TurnOperation | None = None,
+        earlier: Sequence[tuple[str, str]] | None = None,
+        operation_id: str = "",
     ) -> Applied:
         """Do what `update_memory` does, and return what became of the extractor's operations.
 
@@ -222,16 +281,38 @@ class Diary(CompactionRuns):
             now: When it was said; None is now.
             operation: Makes a second attempt at the same turn harmless; None takes the one that
                 `current_operation` is set to, if any.
+            earlier: The exchanges before it; see `Turn.earlier`.
+            operation_id: The same one twice has one effect; "" for none. Without meaning beside `operation`.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
+            Conflict: The operation id was used for something else. Nothing was changed.
             Forgotten: Something of the user was forgotten meanwhile. Nothing was changed.
         """
+        import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
+
         operation = operation or current_operation.get()
         if operation is None:
-            epoch = self.engine.backend.epoch(user_id)  # before anything is read
-            operation = TurnOperation(epoch=epoch)
-        operations = await self.extract_turn(user_id, session_id, user_msg, assistant_msg, now=now)
+            epoch = await self.current_epoch(user_id)  # before anything is read
+            began, _ = self.sessions.take(user_id, session_id)
+            content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
+            operation = TurnOperation(operation_id, content, epoch, began=began)
+            done = await in_thread(self.find_turn, user_id, operation) if operation_id else None
+            if done is not None:
+                return done
+        if earlier is not None:
+            known = checked_exchanges(earlier, self.context_turns)
+            operation = replace(operation, earlier=known)
+        try:
+            async with asyncio.timeout(self.extraction_timeout):
+                operations = await self.extract_turn(
+                    user_id, session_id, user_msg, assistant_msg, now=now, operation=operation
+                )
+        except TimeoutError as error:
+            raise ExtractionError(
+                f"the extractor took longer than {self.extraction_timeout:g} s. Nothing was changed. Try again"
+                " later, or give Diary a longer extraction_timeout."
+            ) from error
         done = await in_thread(
             self.commit_turn, user_id, session_id, operations, now=now, operation=operation
         )
@@ -246,15 +327,40 @@ class Diary(CompactionRuns):
         assistant_msg: str,
         *,
         now: datetime | None = None,
+        operation: TurnOperation | None = None,
     ) -> list[Operation]:
         """Let the extractor read one turn, and return what it wants done; nothing is stored.
+
+        Args:
+            user_id: Whose memory.
+            session_id: The conversation.
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            now: When it was said; None is now.
+            operation: What else is known of the turn.
 
         Raises:
             ExtractionError: The extractor failed.
         """
+        operation = operation or TurnOperation()
+        said = user_msg, assistant_msg = storable(user_msg), storable(assistant_msg)
+        backend = self.engine.backend
+        epoch = (
+            operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
+        )
         extractor = await self._ready_extractor()
+        if now is None and operation.ended:  # it may have waited: what it says is of that time
+            now = datetime.fromisoformat(operation.ended)
         deps = await self.build_deps(user_id, session_id, context_now=now)
-        deps.user_msg, deps.assistant_msg = user_msg, assistant_msg
+        deps.user_id = user_id
+        deps.user_msg, deps.assistant_msg = said
+        deps.earlier = operation.earlier or ()
+        if operation.earlier is None:
+            now_epoch = await self.current_epoch(user_id)
+            deps.earlier = self.sessions.before(now_epoch, user_id, session_id, said)
+        deps.tool_writes = await in_thread(
+            find_tool_writes, backend, user_id, session_id, operation.began, operation.ended
+        )
         deps.begin_turn()
         message = turn_message(deps, user_msg, assistant_msg)
         try:
@@ -262,10 +368,13 @@ class Diary(CompactionRuns):
         except DiaryError:
             raise
         except Exception as error:
+            from tomldiary.extraction.failures import explained  # noqa: PLC0415 - only where it fails
+
+            why, remedy = explained(error)
             raise ExtractionError(
-                f"the extractor failed ({type(error).__name__}: {error}). Nothing was changed; the turn"
-                " can be given again."
+                f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
+        self.sessions.keep(user_id, session_id, said, epoch)
         return deps.operations
 
     def commit_turn(

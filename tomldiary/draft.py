@@ -11,7 +11,9 @@ import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.conversations import Conversations
+from tomldiary.conversations import MAX_SUMMARY, Conversations, checked_summary
+from tomldiary.errors import InvalidValue
+from tomldiary.extraction.tool_writes import NO_WRITES
 from tomldiary.models import timestamp
 from tomldiary.operations import (
     ForgetPreference,
@@ -20,7 +22,8 @@ from tomldiary.operations import (
     SetSummary,
     UpsertPreference,
 )
-from tomldiary.preferences import PreferenceRules, Preferences, entry_count, entry_text
+from tomldiary.preferences import Outcome, PreferenceRules, Preferences, entry_count, entry_text
+from tomldiary.render import escape_for_model
 from tomldiary.similarity import Similarity
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import encode_nulls, same_value
@@ -29,12 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from tomldiary.preferences import Outcome
+    from tomldiary.extraction.dialogue import Exchange
+    from tomldiary.extraction.tool_writes import ToolWrites
     from tomldiary.toml.document import Overlay
 
-__all__ = ["MemoryDeps", "preference_line", "set_fields"]
+__all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted", "set_fields"]
 
 Store = dict[str, Any]
+MOST_REMOVED = 10
+"""Preferences that the extraction of one turn may remove."""
+_LINE = 300  # characters of a text in a line for a model
 
 
 class MemoryDeps:
@@ -85,8 +92,18 @@ class MemoryDeps:
         self.context_now = context_now
         self.similarity = similarity
         self.descriptions: dict[str, str] = {}
+        self.max_summary = MAX_SUMMARY
+        """Characters that a summary may have."""
+        self.user_id = ""
+        """Whose memory it is."""
         self.user_msg = ""
         self.assistant_msg = ""
+        self.earlier: tuple[Exchange, ...] = ()
+        """The exchanges before this turn, oldest first; earlier turns have dealt with them."""
+        self.tool_writes: ToolWrites = NO_WRITES
+        """What tools of the host stored and removed during the turn."""
+        self._confirmed: set[tuple[str, str]] | None = None
+        self._removed = 0
         self._edits = {"preferences": prefs.overlay(), "conversations": convs.overlay()}
         self._stores: dict[str, Store] = {}
         self._operations: list[Operation] = []
@@ -233,12 +250,34 @@ class MemoryDeps:
         count_up: bool = True,
         fields: Mapping[str, Any] | None = None,
     ) -> Outcome:
-        """Create, change or confirm a preference in the draft; raises like `Preferences.upsert`."""
+        """Create, change or confirm a preference in the draft; raises like `Preferences.upsert`.
+
+        `key` is an id, or `category/id` as it is listed; "new" and None ask for a new entry. A turn
+        confirms an entry once, and not at all if a tool of the host noted it down in this turn.
+
+        Raises:
+            InvalidValue: Also a text that states what was removed in this turn by a tool of the host.
+        """
+        key = self.preferences.wanted(category, key)
+        if text is not None and self.tool_writes.was_removed(text):
+            raise InvalidValue(
+                "the user has just had this removed. It is not stored again.", where=category
+            )
+        place = (category, key or self._same(category, text))
+        if text is not None and self._preferences.find(*place) is None:
+            held = self.tool_writes.holding(text)
+            found = self._preferences.find(*held) if held is not None else None
+            if held is not None and found is not None:
+                return Outcome("merged", *held, entry_count(found[1]))
+        if place in (self._confirmed or ()) or place in self.tool_writes.noted:
+            count_up = False
         outcome = self.preferences.upsert(
             category, key, text, contexts, now=self.now, session=self.session_id,
             count_up=count_up, fields=fields,
         )  # fmt: skip
         created = outcome.action == "created"
+        if self._confirmed is not None and count_up and not created:
+            self._confirmed.add((category, outcome.id))
         self._operations.append(
             UpsertPreference(
                 category,
@@ -256,26 +295,56 @@ class MemoryDeps:
             self._mirror("preferences", found[0] if found is not None else ())
         return outcome
 
+    def _same(self, category: str, text: str | None) -> str:
+        """Return the id of the entry that a text without an id confirms, or ""."""
+        if text is None or category not in self.allowed_cats:
+            return ""
+        return self._preferences.same(category, text.strip()) or ""
+
     def leave(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
         """Have a preference that this draft cannot hold tried on fresh state, which skips it with a reason."""
         self._operations.append(UpsertPreference(category, text=text, fields=tuple(fields.items())))
 
     def forget(self, category: str, key: str) -> str:
-        """Remove a preference from the draft and return its text."""
+        """Remove a preference from the draft and return its text.
+
+        Raises:
+            UnknownEntry: There is none.
+            InvalidValue: As many as a turn may remove are removed already.
+        """
+        if self._confirmed is not None and self._removed == MOST_REMOVED:
+            raise InvalidValue(
+                f"{MOST_REMOVED} preferences were removed in this turn, no more can be. Ask the user to go on in"
+                " another message.",
+                where=category,
+            )
+        key = self.preferences.named(category, key)
         entry = self.preferences.forget(category, key)
+        self._removed += 1
         self._operations.append(ForgetPreference(category, key))
         self._mirror("preferences", ("preferences", category, key))
         return entry_text(entry)
 
     def summarise(self, summary: str, keywords: Sequence[str] | None) -> None:
-        """Replace the summary of this turn's session in the draft."""
+        """Replace the summary of this turn's session in the draft.
+
+        Raises:
+            InvalidValue: It is blank or too long, or has too many keywords.
+        """
+        where = f"conversations/{self.session_id}"
+        summary, words = checked_summary(summary, keywords, self.max_summary, where)
+        keywords = words
         self.conversations.set_summary(self.session_id, summary, keywords, now=self.now)
         words = tuple(keywords) if keywords is not None else None
         self._operations.append(SetSummary(self.session_id, summary, words))
         self._mirror("conversations", ("conversations", self.session_id))
 
     def begin_turn(self) -> None:
-        """Show the turn as begun: the session exists and counts it. The commit counts for itself."""
+        """Show the turn as begun: the session exists and counts it. The commit counts for itself.
+
+        From now on an entry is confirmed once.
+        """
+        self._confirmed = set()
         self._conversations.count_turn(self.session_id, now=self.now)
 
     # Text for a model
@@ -295,16 +364,22 @@ class MemoryDeps:
         if entry is None:
             return f"No session {sid!r}."
         keywords = ", ".join(map(str, cast("list[Any]", entry.get("keywords") or [])))
+        summary = quoted(str(entry.get("summary", "")), self.max_summary)
         return (
             f"Started: {entry.get('_created', '')}  •  Turns: {entry.get('_turns', 0)}\n"
-            f"Summary: {entry.get('summary', '')}\nKeywords: {keywords}"
+            f"Summary: {summary}\nKeywords: {quoted(keywords, self.max_summary)}"
         )
 
 
 def preference_line(category: str, key: str, entry: Mapping[str, Any]) -> str:
-    """Return a preference as one line of text for a model."""
-    text = " ".join(entry_text(entry).split())
-    return f"- {category}/{key}: {text} ({entry_count(entry)}×)"
+    """Return a preference as one escaped line of text for a model."""
+    place = escape_for_model(f"{category}/{key}")
+    return f"- {place}: {quoted(entry_text(entry), _LINE)} ({entry_count(entry)}×)"
+
+
+def quoted(text: str, limit: int = 200) -> str:
+    """Return stored text as one escaped line for a model, cut to a number of characters."""
+    return escape_for_model(text if len(text) <= limit else f"{text[:limit]}…")
 
 
 def set_fields(edit: Overlay, operation: SetFields) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.commits import Changed, prepare, prepare_saves
@@ -13,12 +14,14 @@ from tomldiary.errors import (
     CommittedUnpublished,
     Conflict,
     Forgotten,
+    InvalidTOML,
     NestedTransaction,
+    NotSupported,
 )
-from tomldiary.history import next_sequence, render_record
+from tomldiary.forgetting import ForgetReceipt
+from tomldiary.history import next_sequence, parse_record, render_record
 from tomldiary.known_documents import KnownDocuments
 from tomldiary.late_saves import log_only, on_what_was_saved
-from tomldiary.logged_kinds import LoggedKinds
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import NOTHING, Known
 from tomldiary.timeline import Timeline
@@ -30,7 +33,7 @@ if TYPE_CHECKING:
 
     from tomldiary.backends.base import Backend
     from tomldiary.commits import Prepared
-    from tomldiary.forgetting import ForgetReceipt, Selection
+    from tomldiary.forgetting import Selection
     from tomldiary.history import Record
     from tomldiary.toml.document import Document
     from tomldiary.toml.edit import Edit
@@ -64,7 +67,6 @@ class Engine(KnownDocuments):
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
         """By document, what puts entries back that people must not change: given an edit and what was."""
         self.operations = DoneOperations(backend)
-        self.logged = LoggedKinds(backend)
 
     def document(self, user: str, kind: str) -> Document:
         """Return a document as it is now, in a transaction with its changes; empty if there is none.
@@ -93,15 +95,41 @@ class Engine(KnownDocuments):
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None
 
+    def is_joined(self, user: str) -> bool:
+        """Return whether a write of this user would be part of a transaction that is open here.
+
+        Raises:
+            NestedTransaction: A transaction of another user is open here.
+        """
+        return self._joined(user) is not None
+
     def session_here(self, user: str) -> str:
         """Return the session of the transaction that a write of this user is part of here, or ""."""
         joined = self._seen(user)
         return "" if joined is None else joined.session
 
+    def now(self) -> datetime:
+        """Return the time for which temporal facts are read unless a caller names one."""
+        return datetime.now(UTC)
+
     @property
     def lists_documents(self) -> bool:
         """Whether the backend finds documents whose names are not known before, such as episodes."""
-        return getattr(self.backend, "lists_documents", True)
+        return getattr(self.backend, "documents", None) is None
+
+    def check_kept(self, kind: str) -> None:
+        """Refuse a document that the backend could not find again.
+
+        Raises:
+            NotSupported: The backend cannot list documents, and this is none of those it is asked for.
+        """
+        kept = getattr(self.backend, "documents", None)
+        if kept is not None and kind not in kept:
+            what = "episodes" if kind.startswith("episodes/") else "items of namespaces of your own"
+            raise NotSupported(
+                f"{kind}: a backend with six methods cannot list its documents, so {what} would be stored and"
+                f" never found again. Use a folder; this backend keeps {', '.join(kept)}."
+            )
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, in a transaction with those it has begun."""
@@ -198,6 +226,29 @@ class Engine(KnownDocuments):
             finally:
                 self.operations.drop(user)
                 self._drop(user)
+
+    def would_forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Return in numbers what `forget` would remove now; nothing is changed.
+
+        Raises:
+            Conflict: Another program kept saving a document.
+            DocumentError: A document cannot be read just now.
+        """
+        from tomldiary.erasure import plan  # noqa: PLC0415 - hardly ever needed
+
+        if not self.kinds(user):
+            return ForgetReceipt(epoch=self.backend.epoch(user))
+        with self.backend.lock(user, self.lock_timeout):
+            known: list[tuple[str, Record]] = []
+            for text in self.backend.records(user):
+                with suppress(InvalidTOML):  # what is damaged cannot be looked through
+                    known.append((text, parse_record(text)))
+            known.reverse()
+            read = {kind: self.backend.read(user, kind) for kind in self.backend.kinds(user)}
+            stored = {kind: found for kind, found in read.items() if found is not None}
+            texts, records = [text for text, _ in known], [record for _, record in known]
+            made = plan(user, texts, records, lambda: stored, selection, self.backend.place)
+            return replace(made.receipt, epoch=self.backend.epoch(user))
 
     def _put_back(self, user: str) -> None:
         """Undo what people did to entries that must not change: forgetting takes their saves over as they are."""

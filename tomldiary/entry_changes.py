@@ -6,17 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entry_paths import entry_depth, entry_key
+from tomldiary.errors import NestedTransaction
 from tomldiary.history import SNAPSHOT
+from tomldiary.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tomldiary.backends.base import Backend
+    from tomldiary.engine import Engine
     from tomldiary.history import Record
     from tomldiary.toml.document import Path
 
-__all__ = ["HistoryEntry", "entries_in", "entry_changes"]
+__all__ = ["HistoryEntry", "change_made", "entries_in", "entry_changes", "refuse_within"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +61,31 @@ def entry_changes(record: Record) -> Iterator[HistoryEntry]:
                     record.session,
                     record.actor,
                     record.reason,
-                    entry_key(path),
+                    entry_key(path, kind),
                     old.get(path),
                     new.get(path),
                     render_path(path) in record.conflicts,
                 )
+
+
+def change_made(backend: Backend, user: str, seq: int) -> HistoryEntry:
+    """Return what a transaction that changes one entry did, for the answer to its repetition."""
+    records = Timeline(backend, user).records()
+    record = next(record for record in records if record.seq == seq)
+    return next(entry_changes(record))
+
+
+def refuse_within(engine: Engine, user: str, operation_id: str) -> None:
+    """Refuse an operation id of a part of a transaction: only the whole is repeated or not.
+
+    Raises:
+        NestedTransaction: A transaction of the user is open here.
+    """
+    if operation_id and engine.is_joined(user):
+        raise NestedTransaction(
+            "a transaction is open here, and is repeated as a whole or not at all. Give the operation id to"
+            " transaction(operation_id=…)."
+        )
 
 
 def entries_in(document: Document, kind: str) -> dict[Path, dict[str, Any]]:

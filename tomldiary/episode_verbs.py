@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entry_changes import change_made, refuse_within
 from tomldiary.episodes import (
     Episode,
     episode_entries,
     episode_kinds,
+    happened,
     homes_of,
+    month_of,
     new_episode,
     to_episode,
 )
@@ -42,6 +46,7 @@ class EpisodeVerbs:
         actor: str = "",
         reason: str = "",
         now: datetime | None = None,
+        operation_id: str = "",
     ) -> str:
         """Append one turn, word for word, and return its id; it is never changed.
 
@@ -52,11 +57,14 @@ class EpisodeVerbs:
             actor: Who does it, for history.
             reason: Why, for history.
             now: When it was said (without a zone: UTC); None is now.
+            operation_id: An id of your own: the same one a second time changes nothing.
 
         Raises:
             InvalidValue: A text is too long. Nothing was changed.
+            Conflict: The operation id was used for something else. Nothing was changed.
             NotSupported: The backend has six methods, none of which lists documents.
         """
+        refuse_within(self._engine, self.user_id, operation_id)
         session_id = session_id or self._engine.session_here(self.user_id)
         when = datetime.now(UTC) if now is None else in_utc(now)
         value = {"input": input, "output": output}
@@ -65,13 +73,17 @@ class EpisodeVerbs:
             return new_episode(tx, value, when, session_id)
 
         asked = fingerprint("add_episode", input, output)
-        why = Source("add_episode", session_id, actor, reason, content=asked)
-        return self._engine.write(self.user_id, change, why)
+        why = Source("add_episode", session_id, actor, reason, operation_id, asked)
+        return self._engine.write(self.user_id, change, why, on_repeat=self._added)
 
     aadd_episode = async_twin(add_episode)
 
+    def _added(self, seq: int) -> str:
+        """Return the id of the episode that a transaction added."""
+        return change_made(self._engine.backend, self.user_id, seq).key.partition("/")[2]
+
     def episodes(self, session_id: str | None = None, limit: int | None = None) -> list[Episode]:
-        """Return the newest episodes, oldest of them first.
+        """Return the newest episodes by the time they happened at, oldest of them first.
 
         Args:
             session_id: Only those of this session.
@@ -92,19 +104,23 @@ class EpisodeVerbs:
     def session_messages(self, session_id: str, limit: int | None = 20) -> list[dict[str, str]]:
         """Return the last messages of a session, oldest of them first, as `role` and `content`.
 
+        Blank messages are left out: model providers refuse them.
+
         Args:
             session_id: The conversation.
-            limit: Most messages returned; a turn has two, one of the user and one of the assistant.
+            limit: Most messages returned; a turn has up to two, of the user and of the assistant.
         """
         if limit is not None and limit < 0:
             raise InvalidValue("limit is not negative.", where="session_messages")
-        turns = self.episodes(session_id, None if limit is None else -(-limit // 2))
-        messages = [
+        messages = (
             {"role": role, "content": text}
-            for turn in turns
-            for role, text in (("user", turn.input), ("assistant", turn.output))
-        ]
-        return messages if limit is None else messages[len(messages) - min(limit, len(messages)) :]
+            for key, entry in self._newest_first()
+            if entry.get("_created_by", "") == session_id
+            for turn in [to_episode(key, entry)]
+            for role, text in (("assistant", turn.output), ("user", turn.input))
+            if text.strip()
+        )
+        return list(islice(messages, limit))[::-1]
 
     asession_messages = async_twin(session_messages)
 
@@ -138,6 +154,14 @@ class EpisodeVerbs:
     aforget_episode = async_twin(forget_episode)
 
     def _newest_first(self) -> Iterator[tuple[str, Any]]:
-        for kind in reversed(episode_kinds(self._engine.kinds(self.user_id))):
-            entries = list(episode_entries(self._engine.document(self.user_id, kind)))
-            yield from reversed(entries)
+        """Yield the episodes by the time they happened at, newest first; those of one instant as they stand."""
+        kinds = reversed(episode_kinds(self._engine.kinds(self.user_id)))
+        for _, parts in groupby(kinds, month_of):
+            found = [
+                entry
+                for kind in reversed(list(parts))
+                for entry in episode_entries(self._engine.document(self.user_id, kind))
+            ]
+            # Written later, but earlier in time: it was told late, or came with an import.
+            found.sort(key=lambda entry: happened(entry[1]))
+            yield from reversed(found)

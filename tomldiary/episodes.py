@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.errors import InvalidValue, NotSupported
+from tomldiary.errors import InvalidValue
+from tomldiary.intervals import moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -26,11 +27,21 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Overlay
     from tomldiary.transaction import Transaction
 
-__all__ = ["Episode", "episode_entries", "episode_kinds", "homes_of", "new_episode", "to_episode"]
+__all__ = [
+    "Episode",
+    "episode_entries",
+    "episode_kinds",
+    "happened",
+    "homes_of",
+    "month_of",
+    "new_episode",
+    "to_episode",
+]
 
 _ROOT = "episodes"
 _KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
+_WRITTEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
 _FULL = 256 * 1024  # characters
 _MAX_TEXT = 100_000
 _MAX_KEY = 200
@@ -68,6 +79,20 @@ def episode_entries(document: Document | Overlay) -> Iterator[tuple[str, Mapping
             yield key, cast("Mapping[str, Any]", entry)
 
 
+def month_of(kind: str) -> str:
+    """Return the month of a document with episodes, as `2026-11`."""
+    return _place_of(kind)[0]
+
+
+def happened(entry: Mapping[str, Any]) -> str:
+    """Return when an episode happened as a text that sorts by time; "" if it does not say."""
+    written = entry.get("_created")
+    if isinstance(written, str) and _WRITTEN.fullmatch(written):
+        return written
+    found = moment(written)
+    return "" if found is None else found.isoformat(timespec="microseconds")
+
+
 def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
     """Return an entry as an episode; what a person left out or wrote oddly is filled in."""
     names = ("input", "output", "_created_by", "_created")
@@ -94,11 +119,6 @@ def new_episode(
         InvalidValue: A text is too long, or the id is taken. Nothing was changed.
         NotSupported: The backend would not find it again.
     """
-    if not tx.engine.lists_documents:
-        raise NotSupported(
-            "episodes: the backend cannot list documents, and each month has one. Use a folder, or keep"
-            " summaries in conversations."
-        )
     kinds = {*tx.engine.kinds(tx.user), *tx.changed()}
     for name in ("input", "output"):
         if not isinstance(value.get(name), str):

@@ -19,6 +19,7 @@ from tomldiary.erasure_versions import joined
 from tomldiary.errors import Conflict, DocumentError
 from tomldiary.forgetting import ForgetReceipt
 from tomldiary.history import Change, Record, block_changes, redo, redone
+from tomldiary.items.naming import ROOT
 from tomldiary.models import FORMAT_VERSION
 from tomldiary.outside import look
 from tomldiary.replay import Replay
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Erased", "Plan", "erase", "plan"]
+__all__ = ["Erased", "Plan", "erase", "is_bare", "plan"]
 
 _ID = re.compile(r"pref([0-9]{1,9})")
 _PATIENCE = 3.0  # seconds to wait for an editor to finish saving
@@ -54,6 +55,8 @@ class Erased:
     """Entries that nothing is left of, with their document."""
     changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
     """Entries that the documents had otherwise, by document."""
+    removed: set[str] = field(default_factory=set[str])
+    """Documents that go with their names, in history, too: the session that makes a namespace names it."""
     sessions: set[str] = field(default_factory=set[str])
     """Sessions that had to do with what is forgotten."""
     emptied: int = 0
@@ -93,6 +96,8 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         if text is not None:
             done.texts[kind] = document.transform(text)
             done.changed[kind] = document.prove(text, done.texts[kind])
+        if kind.startswith(ROOT) and document.is_all_gone() and is_bare(done.texts.get(kind, "")):
+            done.removed.add(kind)
         done.gone += [(kind, path) for path in document.gone()]
         done.sessions |= document.sessions()
         conflicts |= {render_path(path) for path in document.affected}
@@ -102,7 +107,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
             or (bool(selection.session_id) and record.session == selection.session_id)
             or any(map(selection.is_mentioned, (record.reason, record.operation, record.actor)))
         )
-        fresh = _without(record, number, parts, conflicts)
+        fresh = _without(record, number, parts, conflicts, done.removed)
         if touches:
             fresh = replace(fresh, session="", actor="", reason="", operation="", content="")
         if fresh != record:
@@ -146,13 +151,25 @@ def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
         at, old, old_text, old_pieces = after, new, new_text, new_pieces
 
 
+def is_bare(text: str) -> bool:
+    """Return whether a document holds neither an entry nor a comment."""
+    tables = {key: table for key, table in Document.parse(text).data.items() if key != "_meta"}
+    return not any(tables.values()) and not re.search(r"^\s*#", text, re.MULTILINE)
+
+
 def _without(
-    record: Record, number: int, parts: Mapping[tuple[int, str], _Part], conflicts: set[str]
+    record: Record,
+    number: int,
+    parts: Mapping[tuple[int, str], _Part],
+    conflicts: set[str],
+    removed: set[str],
 ) -> Record:
     changes: list[Change] = []
     bases: dict[str, str] = {}
     results: dict[str, str] = {}
     for kind in record.results:
+        if kind in removed:
+            continue
         part = parts.get((number, kind))
         if part is None:
             # What nobody can bring back cannot be looked through either: nothing of it stays, and the
@@ -179,6 +196,8 @@ class Plan:
     """The entries that change in them."""
     tokens: dict[str, Token] = field(default_factory=dict[str, "Token"])
     """The versions of all documents that this was worked out from."""
+    removed: set[str] = field(default_factory=set[str])
+    """Those of the documents that change of which nothing is left, not even the name."""
     sessions: set[str] = field(default_factory=set[str])
     """Sessions that had to do with what is forgotten."""
     receipt: ForgetReceipt = field(default_factory=ForgetReceipt)
@@ -247,7 +266,8 @@ def plan(
     all_records = [*records, saved] if saved.results else list(records)
     texts = {kind: found.document.text for kind, found in known.items()}
     erased = erase(all_records, texts, selection)
-    if texts == erased.texts and all_records == erased.records:
+    removed = erased.removed & stored.keys()
+    if texts == erased.texts and all_records == erased.records and not removed:
         return Plan(list(records))
     gone = len(erased.gone)
     conversations = sum(kind == "conversations" for kind, _ in erased.gone)
@@ -262,9 +282,14 @@ def plan(
     return Plan(
         erased.records[: len(records)],
         [*erased.records[len(records) :], forget],
-        {kind: text for kind, text in erased.texts.items() if text != stored[kind].text},
+        {
+            kind: text
+            for kind, text in erased.texts.items()
+            if text != stored[kind].text or kind in removed
+        },
         erased.changed,
         {kind: text.token for kind, text in stored.items()},
+        removed,
         erased.sessions,
         receipt,
     )

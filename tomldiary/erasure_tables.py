@@ -68,6 +68,10 @@ class Tables:
         """Return the entries that nothing is left of."""
         return [path for path in self._selected if not self._kept.get(path)]
 
+    def is_all_gone(self) -> bool:
+        """Return whether there was an entry, and nothing of any stays in any version."""
+        return bool(self._selected) and not any(self._kept.values())
+
     def sessions(self) -> set[str]:
         """Return the sessions that had to do with what goes."""
         chosen = self._selection.session_id or self._selection.source

@@ -30,6 +30,8 @@ DiaryError
 
 from __future__ import annotations
 
+import re
+
 __all__ = [
     "BackendError",
     "CommittedUnpublished",
@@ -55,6 +57,8 @@ __all__ = [
     "UnsafeDocument",
     "UnsupportedFormat",
     "WriterBusy",
+    "cause_of",
+    "without_paths",
 ]
 
 
@@ -104,8 +108,11 @@ class LimitReached(DiaryError):
     """A collection that holds as many entries as its rule allows."""
 
     def __init__(self, where: str, limit: int) -> None:
+        setting = (
+            "its Constraint(limit=…)" if where.startswith("facts/") else "max_prefs_per_category"
+        )
         super().__init__(
-            f"{where} is full ({limit}/{limit}). Update or forget an entry, or raise the limit."
+            f"{where} is full ({limit}/{limit}). Update or remove an entry, or raise {setting}."
         )
         self.where = where
         self.limit = limit
@@ -218,5 +225,36 @@ class ExtractionError(DiaryError):
     """The extractor failed or answered with something unusable; nothing was written."""
 
 
+class ExtractorUnusable(ExtractionError):
+    """The extractor cannot run at all: its key, package or model is missing. Nothing was changed."""
+
+
 class WriterBusy(DiaryError):
     """The writer's queue is full; try again, or use `submit`, which waits."""
+
+
+def cause_of(error: BaseException) -> str:
+    """Return an error for a log: its type, and its message where that cannot quote stored text."""
+    name = type(error).__name__
+    if isinstance(error, OSError) and error.strerror:
+        place = f": {error.filename}" if error.filename else ""
+        return f"{name}: {error.strerror}{place}"
+    is_told = isinstance(error, _ABOUT_STORAGE) or str(error) in _STATES
+    return f"{name}: {error}" if is_told else name
+
+
+_ABOUT_STORAGE = (
+    BackendError, Conflict, DocumentError, Forgotten, LimitReached, LockTimeout, MissingExtra, WriterBusy,
+)  # fmt: skip
+_STATES = {"MemoryWriter is closed"}
+
+# A whole path at the beginning of a message, or in quotes, may hold spaces; elsewhere it ends at one.
+_PATH = r"(?:/|[A-Za-z]:\\)"
+_PATHS = re.compile(
+    rf"^{_PATH}[^:\n]*|(?<=')(?={_PATH})[^'\n]*|(?<=\")(?={_PATH})[^\"\n]*|(?<![\w.<&]){_PATH}[^\s:,;)'\"]+"
+)
+
+
+def without_paths(message: str) -> str:
+    """Return an error's message for a model: of each absolute path only the file's name is left."""
+    return _PATHS.sub(lambda path: re.split(r"[/\\]", path[0].rstrip("/\\"))[-1], message)

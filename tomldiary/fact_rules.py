@@ -110,6 +110,12 @@ class FactRules(Facts):
         if not schema.constraint.temporal:
             if end is not None:
                 raise InvalidValue("its type is not temporal.", where=where)
+            same = None if schema.constraint.keys else self._same(schema.name, data)
+            if same not in {None, held.key}:
+                raise InvalidValue(
+                    f"{schema.name}/{same} says the same already. Delete one of the two.",
+                    where=where,
+                )
             self._replace(schema, held.key, held.entry, data, by, is_part=True)
             return held.key
         if not held.holds(datetime.fromisoformat(by.now)):

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, date, datetime, time
+from datetime import date, datetime, time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
+from tomldiary.entry_changes import change_made, refuse_within
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.fact_rules import FactRules, Provenance
 from tomldiary.facts import Fact, Facts, facts_document
 from tomldiary.intervals import in_utc
+from tomldiary.items.filters import compile_filter, fields_of, is_condition
 from tomldiary.models import timestamp
 from tomldiary.toml.values import NULL_FIELD, decode_nulls
 from tomldiary.transaction import Source, fingerprint
@@ -25,12 +27,14 @@ if TYPE_CHECKING:
 
     from tomldiary.constraints import FactSchema
     from tomldiary.engine import Engine, Transaction
+    from tomldiary.entry_changes import HistoryEntry
     from tomldiary.intervals import Held
     from tomldiary.toml.document import Document
 
 __all__ = ["FactVerbs"]
 
 _KIND = "facts"
+_ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source")
 
 
@@ -52,6 +56,7 @@ class FactVerbs:
         valid_from: datetime | None = None,
         valid_to: datetime | None = None,
         now: datetime | None = None,
+        operation_id: str = "",
     ) -> str:
         """Store a fact under the constraint of its type, and return its id, `type/key`.
 
@@ -67,11 +72,14 @@ class FactVerbs:
             valid_from: From when on it holds (without a zone: UTC), for a temporal type; None is now.
             valid_to: Until when; None is until another fact replaces it.
             now: The time to write down; None is the time now.
+            operation_id: An id of your own: the same one a second time changes nothing.
 
         Raises:
             SchemaError: The model is not registered.
             InvalidValue, ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
+            Conflict: The operation id was used for something else. Nothing was changed.
         """
+        refuse_within(self._engine, self.user_id, operation_id)
         schema = self._schema_of(fact)
         data = schema.data(fact)
         session_id = session_id or self._engine.session_here(self.user_id)
@@ -82,8 +90,11 @@ class FactVerbs:
             return book.commit(schema, data, by, start=valid_from, end=valid_to)
 
         asked = fingerprint("commit", schema.name, data, str(valid_from), str(valid_to), source)
-        why = Source("commit", session_id, actor, reason, content=asked)
-        return f"{schema.name}/{self._engine.write(self.user_id, change, why)}"
+        why = Source("commit", session_id, actor, reason, operation_id, asked)
+        key = self._engine.write(
+            self.user_id, change, why, on_repeat=lambda seq: self._made(seq).key.split("/", 2)[2]
+        )
+        return f"{schema.name}/{key}"
 
     acommit = async_twin(commit)
 
@@ -101,7 +112,7 @@ class FactVerbs:
         """Change fields of a fact, and return its id; of a temporal type that of the new interval.
 
         Args:
-            id: `type/key`.
+            id: `type/key`, or `facts/type/key` as look-ups show it.
             changes: New values by field; a field that is not named stays.
             session_id: For history and the fact, like `actor` and `reason` for history alone.
             actor: Who does it.
@@ -115,15 +126,16 @@ class FactVerbs:
         """
         session_id = session_id or self._engine.session_here(self.user_id)
         by = Provenance(timestamp(now), session_id)
-        name = id.partition("/")[0]
+        fact_id = self._fact_id(id)
+        name = fact_id.partition("/")[0]
         plain = _plain(changes, name)
 
         def change(tx: Transaction) -> str:
             return FactRules(tx.edit(_KIND), self.diary.fact_schemas).update(
-                id, plain, by, end=valid_to
+                fact_id, plain, by, end=valid_to
             )
 
-        asked = fingerprint("update", id, plain, str(valid_to))
+        asked = fingerprint("update", fact_id, plain, str(valid_to))
         why = Source("update", session_id, actor, reason, content=asked)
         return f"{name}/{self._engine.write(self.user_id, change, why)}"
 
@@ -143,11 +155,12 @@ class FactVerbs:
             UnknownEntry: There is no such fact.
             ImmutableEntry: Its type is immutable. Nothing was changed.
         """
+        fact_id = self._fact_id(id)
 
         def change(tx: Transaction) -> Mapping[str, Any]:
-            return FactRules(tx.edit(_KIND), self.diary.fact_schemas).delete(id)
+            return FactRules(tx.edit(_KIND), self.diary.fact_schemas).delete(fact_id)
 
-        why = Source("delete", session_id, actor, reason, content=fingerprint("delete", id))
+        why = Source("delete", session_id, actor, reason, content=fingerprint("delete", fact_id))
         return _shown(self._engine.write(self.user_id, change, why))
 
     adelete = async_twin(delete)
@@ -158,8 +171,9 @@ class FactVerbs:
         Raises:
             SchemaError: The type is not registered.
         """
+        fact_id = self._fact_id(id)
         book = self._facts()
-        found = book.find(id, _moment(valid_at))
+        found = book.find(fact_id, self._moment(valid_at))
         return None if found is None else book.fact(*found)
 
     aget = async_twin(get)
@@ -176,11 +190,13 @@ class FactVerbs:
         valid_at: datetime | None = None,
         include_ended: bool = False,
     ) -> list[Fact]:
-        """Return the facts of a type that hold, and whose fields equal those in `where`.
+        """Return the facts of a type that hold, and that meet the conditions in `where`.
 
         Args:
             type: The name the type was registered under.
-            where: Values by field; inner fields with dots. None is a field that is empty or missing.
+            where: Values by field; inner fields with dots. None is a field that is empty or missing. A
+                value can be a table of conditions, such as `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`,
+                `$or`, `$not` join filters, as in `DiaryStore.search`.
             limit: Most facts returned.
             offset: How many to leave out before them.
             order_by: A field, or one of `_created _updated _created_by _updated_by _source`; with a
@@ -191,19 +207,27 @@ class FactVerbs:
 
         Raises:
             SchemaError: The type is not registered.
-            InvalidValue: The model has no such field, or a number is negative.
+            InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
+        self._check_type(type)
         book = self._facts()
         schema = book.schema(type)
-        wanted = _plain(where or {}, type)
-        schema.check_fields([name.partition(".")[0] for name in wanted])
+        given = dict(where or {})
+        schema.check_fields([name.partition(".")[0] for name in fields_of(given)])
+        conditions = {
+            name: given.pop(name) for name in list(given) if is_condition(name, given[name])
+        }
+        meets = compile_filter(_operand(conditions, type)) if conditions else None
+        wanted = _plain(given, type)
         if offset < 0 or (limit is not None and limit < 0):
             raise InvalidValue("limit and offset are not negative.", where="query")
-        at = _moment(valid_at)
+        at = self._moment(valid_at)
 
         def matches(entry: Mapping[str, Any]) -> bool:
-            return (session_id is None or session_id in _sessions(entry)) and all(
-                _equals(_value(entry, name), value) for name, value in wanted.items()
+            return (
+                (session_id is None or session_id in _sessions(entry))
+                and all(_equals(_value(entry, name), value) for name, value in wanted.items())
+                and (meets is None or meets(_dates_as_text(_shown(entry))))
             )
 
         found = [
@@ -230,6 +254,37 @@ class FactVerbs:
     def _facts(self) -> Facts:
         return Facts(self._facts_document(), self.diary.fact_schemas)
 
+    def _made(self, seq: int) -> HistoryEntry:
+        return change_made(self._engine.backend, self.user_id, seq)
+
+    def _fact_id(self, written: str) -> str:
+        """Return a fact's id, `type/key`, also of the form in which look-ups show it, `facts/type/key`.
+
+        Raises:
+            SchemaError: It names a preference.
+        """
+        is_shown = written.startswith(f"{_KIND}/") and _KIND not in self.diary.fact_schemas
+        found = written.removeprefix(f"{_KIND}/") if is_shown else written
+        self._check_type(found.partition("/")[0])
+        return found
+
+    def _check_type(self, name: str) -> None:
+        """Say so if a category of preferences is taken for a type of facts.
+
+        Raises:
+            SchemaError: It is.
+        """
+        if name in self.diary.allowed and name not in self.diary.fact_schemas:
+            raise SchemaError(
+                f"{name!r} is a category of preferences; get, query, update and delete are about facts."
+                f" Use preferences({name!r}), upsert_preference({name!r}, …) or"
+                f" forget_preference({name!r}, …)."
+            )
+
+    def _moment(self, given: datetime | None) -> datetime:
+        """Return a time in UTC; None is now, of a past state its time."""
+        return self._engine.now() if given is None else in_utc(given)
+
     def _facts_document(self) -> Document:
         return facts_document(self._engine, self.user_id, self.diary.fact_schemas)
 
@@ -247,6 +302,31 @@ def _plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {name: to_jsonable_python(value, by_alias=True) for name, value in values.items()}
     except PydanticSerializationError as error:
         raise InvalidValue(f"{error}.", where=where) from None
+
+
+def _operand(condition: Any, where: str) -> Any:
+    """Return a filter as it is compared with what files hold; dates stay dates where they are put in order."""
+    if isinstance(condition, Mapping):
+        table = cast("Mapping[Any, Any]", condition)
+        return {
+            key: value
+            if key in _ORDERING and isinstance(value, date | time)
+            else _operand(value, where)
+            for key, value in table.items()
+        }
+    if isinstance(condition, list | tuple):
+        return [_operand(each, where) for each in cast("list[Any]", condition)]
+    return _plain({"": condition}, where)[""]
+
+
+def _dates_as_text(value: Any) -> Any:
+    """Return a value in which a date that a person wrote without quotes is text, as in a model."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {key: _dates_as_text(each) for key, each in table.items()}
+    if isinstance(value, list):
+        return [_dates_as_text(each) for each in cast("list[Any]", value)]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _value(entry: Mapping[str, Any], name: str) -> Any:
@@ -280,10 +360,6 @@ def _ordered(schema: FactSchema, found: list[Held], order_by: str) -> list[Held]
     known = [held for held in found if rank(held) != ("", "")]
     empty = [held for held in found if rank(held) == ("", "")]
     return sorted(known, key=rank, reverse=order_by.startswith("-")) + empty
-
-
-def _moment(given: datetime | None) -> datetime:
-    return datetime.now(UTC) if given is None else in_utc(given)
 
 
 def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,10 @@ __all__ = ["ForgetReceipt", "Selection", "author", "content", "sessions"]
 
 @dataclass(frozen=True, slots=True)
 class ForgetReceipt:
-    """What was forgotten, in numbers, and what the files are now; it holds nothing of what they held."""
+    """What was forgotten, in numbers, and what the files are now; it holds nothing of what they held.
+
+    `str(receipt)` says it in a sentence or two.
+    """
 
     entries: int = 0
     """Entries that nothing is left of, those included that history alone still knew."""
@@ -37,6 +40,25 @@ class ForgetReceipt:
     """SHA-256 in hex of each of the user's files afterwards, by its name in the user's folder."""
     epoch: int = 0
     """How often something of this user was forgotten; work that began in an earlier epoch is refused."""
+    found_elsewhere: tuple[tuple[str, ...], ...] = ()
+    """Where nothing was stored of the user: namespaces of other owners with the user's name as a label, up to that label."""
+
+    @property
+    def hint(self) -> str:
+        """Say that other owners' namespaces may hold what was to be forgotten; "" if there are none."""
+        if not self.found_elsewhere:
+            return ""
+        first, others = self.found_elsewhere[0], len(self.found_elsewhere) - 1
+        more = f" and {others} more" if others else ""
+        return (
+            "nothing is stored under this user, but namespaces of other owners have the name as a label:"
+            f" {first!r}{more}. What they hold was not forgotten. If it is the user's, put it anew in a store"
+            f" opened with user_label={len(first) - 1}, and forget the other owner."
+        )
+
+    def __str__(self) -> str:
+        counts = f"entries: {self.entries}, conversations: {self.conversations}, transactions: {self.records}"
+        return f"{counts}; {self.hint}" if self.found_elsewhere else counts
 
 
 @dataclass(frozen=True)

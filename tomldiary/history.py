@@ -9,6 +9,7 @@ document the exact text that was taken out and put in, so that a commit can be r
     time = "2026-11-20T03:37:54.320748+00:00"
     type = "turn"
     session = "s1"
+    boot = "5f0c…"                  # fingerprint of the boot that wrote it, and of the user's folder
     base = { preferences = "…" }    # fingerprint of each document before
     result = { preferences = "…" }  # and after
     changes = [ … { doc = "preferences", at = 310, old = "…", new = "…" } … ]
@@ -46,6 +47,7 @@ __all__ = [
     "redone",
     "render_record",
     "result_kinds",
+    "stamped",
     "undo",
 ]
 
@@ -93,6 +95,8 @@ class Record:
     """Tables in which a person's change displaced ours."""
     group: int = 0
     """Number of the first of the transactions it was stored at once with; 0 if it was that one, or alone."""
+    boot: str = ""
+    """Under which boot it was written; see `backends.boots`."""
 
 
 def render_record(record: Record) -> str:
@@ -107,13 +111,29 @@ def render_record(record: Record) -> str:
         lines.append(f"group = {record.group}\n")
     if record.conflicts:
         lines.append(f"conflicts = {render_value(record.conflicts)}\n")
+    if record.boot:
+        lines.append(f"boot = {render_text(record.boot)}\n")
     lines.append(f"base = {_table(record.bases)}\nresult = {_table(record.results)}\nchanges = [\n")
     for change in record.changes:
         doc, old, new = render_text(change.doc), render_text(change.old), render_text(change.new)
         lines.append(f"    {{ doc = {doc}, at = {change.at}, old = {old}, new = {new} }},\n")
     lines.append("]\n")
     body = "".join(lines)
+    return _checked(body)
+
+
+def _checked(body: str) -> str:
     return f'{HEADER}check = "{crc32(body.encode()):08x}"\n{body}'
+
+
+def stamped(text: str, boot: str) -> str:
+    """Return a rendered record that says under which boot it is written; "" leaves it as it is."""
+    head = _CHECK.match(text)
+    if head is None or not boot:
+        return text
+    # Every value is on one line, so no text of a user's can look like the start of this one.
+    said, base, rest = text[head.end() :].partition("\nbase = ")
+    return _checked(f"{said}\nboot = {render_text(boot)}{base}{rest}")
 
 
 def _table(texts: dict[str, str]) -> str:
@@ -146,6 +166,7 @@ def parse_record(text: str) -> Record:
         content=data.get("content", ""),
         conflicts=data.get("conflicts", []),
         group=data.get("group", 0),
+        boot=data.get("boot", ""),
         bases=data["base"],
         results=data["result"],
         changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],

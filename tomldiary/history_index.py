@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import is_snapshot, next_sequence
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tomldiary.backends.base import Backend
 
-__all__ = ["HistoryIndex"]
+__all__ = ["HistoryIndex", "Since"]
 
 V = TypeVar("V")
 _CACHED_USERS = 256
@@ -27,7 +27,19 @@ class _Known(Generic[V]):
 
     seq: int = 0
     epoch: int = 0
+    start: int = 0
+    """The transaction behind which it says all."""
     found: dict[str, V] = field(default_factory=dict[str, Any])
+
+
+class Since(NamedTuple, Generic[V]):
+    """What a user's history says from one transaction to its end."""
+
+    start: int
+    """The transaction behind which `found` says all."""
+    last: int
+    """The newest transaction."""
+    found: Mapping[str, V]
 
 
 class HistoryIndex(Generic[V]):
@@ -36,11 +48,19 @@ class HistoryIndex(Generic[V]):
     Args:
         backend: Whose histories.
         read: Returns what a record's text says, given its number and its text.
+        is_whole: Whether it begins with a history's first record, not with the first question about a user.
     """
 
-    def __init__(self, backend: Backend, read: Callable[[int, str], Mapping[str, V]]) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        read: Callable[[int, str], Mapping[str, V]],
+        *,
+        is_whole: bool = True,
+    ) -> None:
         self._backend = backend
         self._read = read
+        self._is_whole = is_whole
         self._users: Recent[str, _Known[V]] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
@@ -68,12 +88,26 @@ class HistoryIndex(Generic[V]):
         Raises:
             InvalidTOML: A record is damaged.
         """
-        epoch = self._backend.epoch(user)
+        return self._looked_through(user).found
+
+    def since(self, user: str) -> Since[V]:
+        """Return what a user's history says behind a transaction; the caller holds the user's lock.
+
+        Raises:
+            InvalidTOML: A record is damaged.
+        """
+        known = self._looked_through(user)
+        return Since(known.start, known.seq, known.found)
+
+    def _looked_through(self, user: str) -> _Known[V]:
+        epoch = self._backend.epoch(user) if self._is_whole else 0
         last = next_sequence(self._backend.last_record(user)) - 1  # cuts off a torn end
         with self._guard:
             known = self._users.get(user)
         if known is None or known.epoch != epoch or last < known.seq:
-            known = _Known[V](epoch=epoch)  # or it is another history: the user was removed
+            # Or it is another history: the user was removed.
+            start = 0 if self._is_whole else last
+            known = _Known[V](seq=start, epoch=epoch, start=start)
         fresh: dict[str, V] = {}
         for text in self._backend.records(user) if last > known.seq else ():
             seq = next_sequence(text) - 1
@@ -87,4 +121,4 @@ class HistoryIndex(Generic[V]):
         known.seq = last
         with self._guard:
             self._users.keep(user, known)
-        return known.found
+        return known

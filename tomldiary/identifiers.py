@@ -13,7 +13,14 @@ from urllib.parse import unquote_to_bytes
 
 from tomldiary.errors import IdentifierError
 
-__all__ = ["MAX_FOLDER", "decode_folder", "encode_folder", "is_canonical", "validate_identifier"]
+__all__ = [
+    "MAX_FOLDER",
+    "decode_folder",
+    "encode_folder",
+    "is_canonical",
+    "is_plain",
+    "validate_identifier",
+]
 
 MAX_FOLDER = 180
 """Longest folder name; a longer id gets a folder named by its hash and a file that holds the id."""
@@ -21,6 +28,8 @@ MAX_FOLDER = 180
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.@+=,")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
 _CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
+_PLAIN = re.compile(r"[a-z0-9\-_@+=,](?:[a-z0-9\-_.@+=,]*[a-z0-9\-_@+=,])?")
+"""Names of folders that are the ids themselves, unless they are reserved or too long."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -52,11 +61,22 @@ def encode_folder(user_id: str) -> str:
 
 def decode_folder(name: str) -> str | None:
     """Undo `encode_folder`; None for the folder of a long id, whose id is in a file inside."""
+    if is_plain(name):
+        return name
     if name.startswith("~"):
         return None
     if not is_canonical(name):
         return name  # a folder of the ancestor's, named by the plain id
     return unquote_to_bytes(name).decode("utf-8", "surrogatepass")
+
+
+def is_plain(name: str) -> bool:
+    """Return whether a folder name is the id of its user as it is, as most are: quicker than `is_canonical`."""
+    return (
+        _PLAIN.fullmatch(name) is not None
+        and len(name) <= MAX_FOLDER
+        and _RESERVED.match(name) is None
+    )
 
 
 def is_canonical(name: str) -> bool:

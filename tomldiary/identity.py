@@ -1,16 +1,17 @@
-"""Whose memory a run is about, and which session it belongs to: one order for every framework.
+"""The user and the session of a run: one order for every framework.
 
-The user: given explicitly (a text, or what a function returns) → `user_id` in the context or deps of the
-run → in its settings, `config["configurable"]` → in its metadata → `langgraph_user_id` → the user that
-the server signed in. The session: given explicitly → `session_id` in the same places → `thread_id` →
-`conversation_id`. A model decides neither.
+The user: given explicitly in the host's code (a text, or what a function returns) → the user that a
+server signed in → `user_id` in the context or deps of the run → in its settings,
+`config["configurable"]` → in its metadata → `langgraph_user_id`. The session: given explicitly →
+`session_id` in the same places → `thread_id` → `conversation_id`. A model decides neither.
 
-A name that is found but cannot be used is an error and never passed over: the next place might name
-somebody else.
+A client writes context, settings and metadata. So another name beside a signed-in user is an error, and
+so is a name that cannot be used: the next place might name another user. An empty text is no name.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
@@ -20,7 +21,17 @@ from tomldiary.errors import IdentifierError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["field_of", "first_id", "given", "session_of", "user_of"]
+__all__ = [
+    "check_signed_in",
+    "field_of",
+    "first_id",
+    "given",
+    "session_of",
+    "signed_in",
+    "user_of",
+]
+
+_SERVER_FIELDS = ("langgraph_auth_user", "langgraph_auth_user_id")
 
 
 def user_of(
@@ -30,28 +41,79 @@ def user_of(
     context: Any = None,
     settings: Any = None,
     metadata: Any = None,
+    around: Any = None,
 ) -> str:
     """Return the user of a run.
 
     Args:
-        explicit: What the host was given as the user, see `given`; None looks in the run.
+        explicit: The user that the host's code gives, see `given`; None looks in the run.
         hint: How to name the user in this framework, for the error.
         context: The context or deps of the run, an object or a mapping.
         settings: What the run was configured with, likewise.
         metadata: The metadata of the run, likewise.
+        around: The settings of the run that this one is part of, likewise.
 
     Raises:
-        IdentifierError: Nobody says who the user is, or a name cannot be used.
+        IdentifierError: No place names the user, a name cannot be used, or a name differs from the
+            signed-in user.
     """
-    signed_in = field_of(settings, "langgraph_auth_user")
-    found = [
-        ("user_id", explicit),
+    if explicit is not None:
+        return first_id("user", [("user_id", explicit)])
+    user = signed_in(settings, around)
+    named = [
         *_places("user_id", context, settings, metadata),
-        ("langgraph_user_id", field_of(settings, "langgraph_user_id")),
-        ("the identity of langgraph_auth_user", field_of(signed_in, "identity")),
-        ("langgraph_auth_user_id", field_of(settings, "langgraph_auth_user_id")),
+        ("langgraph_user_id", _given(field_of(settings, "langgraph_user_id"))),
     ]
-    return first_id("user", found, hint=hint)
+    if user is None:
+        return first_id("user", named, hint=hint)
+    for place, name in named:
+        check_signed_in(user, place, name)
+    return user
+
+
+def signed_in(*settings: Any) -> str | None:
+    """Return the user that a LangGraph server authenticated for this run or request; None without one.
+
+    Args:
+        settings: The settings of runs, in which the server writes `langgraph_auth_user`. If it wrote
+            nothing there, the request counts in which this is called.
+
+    Raises:
+        IdentifierError: There is a user without a usable identity, or two that differ.
+    """
+    written = [each for each in settings if any(_has(each, name) for name in _SERVER_FIELDS)]
+    found: list[tuple[str, Any]] = []
+    for each in written:
+        user = field_of(each, "langgraph_auth_user")
+        if user is not None:
+            found.append(_identity("langgraph_auth_user", user))
+        else:
+            found.append(("langgraph_auth_user_id", field_of(each, "langgraph_auth_user_id")))
+    if not written:
+        look = getattr(sys.modules.get("langgraph_api.utils"), "get_auth_ctx", None)
+        user = field_of(look(), "user") if look is not None else None
+        if user is not None:
+            found.append(_identity("the user of the request", user))
+    named = [(place, _given(name)) for place, name in found]
+    if all(name is None for _, name in named):
+        return None
+    user = first_id("user", named)
+    for place, name in named:
+        check_signed_in(user, place, name)
+    return user
+
+
+def check_signed_in(user: str | None, place: str, name: Any) -> None:
+    """Refuse a name that differs from the signed-in user; None as either of them is no name.
+
+    Raises:
+        IdentifierError: They differ. The message quotes neither.
+    """
+    if user is not None and name is not None and name != user:
+        raise IdentifierError(
+            f"{place} names another user than the one that the server signed in. Leave it out; to work on"
+            " another user's memory, name the user in your own code."
+        )
 
 
 def session_of(
@@ -79,8 +141,8 @@ def session_of(
     found = [
         ("session_id", explicit),
         *_places("session_id", context, settings, metadata),
-        ("thread_id", _as_text(field_of(settings, "thread_id"))),
-        ("conversation_id", field_of(settings, "conversation_id")),
+        ("thread_id", _given(_as_text(field_of(settings, "thread_id")))),
+        ("conversation_id", _given(field_of(settings, "conversation_id"))),
     ]
     return first_id("session", found, hint=hint, default=default)
 
@@ -130,9 +192,28 @@ def field_of(holder: Any, name: str) -> Any:
     return getattr(holder, name, None)
 
 
+def _identity(place: str, user: Any) -> tuple[str, Any]:
+    """Return a server's user by name: "" for an anonymous one, and never None."""
+    identity = field_of(user, "identity")
+    if identity is None:
+        raise IdentifierError(
+            f"{place} has no identity. Return one from the server's authentication."
+        )
+    return f"the identity of {place}", identity
+
+
 def _places(name: str, context: Any, settings: Any, metadata: Any) -> list[tuple[str, Any]]:
     holders = (("the context", context), ("the settings", settings), ("the metadata", metadata))
-    return [(f"{name} in {place}", field_of(holder, name)) for place, holder in holders]
+    return [(f"{name} in {place}", _given(field_of(holder, name))) for place, holder in holders]
+
+
+def _given(name: Any) -> Any:
+    """Return a name; None for the empty text that servers and forms write where there is none."""
+    return None if name == "" else name
+
+
+def _has(holder: Any, name: str) -> bool:
+    return name in holder if isinstance(holder, Mapping) else hasattr(holder, name)
 
 
 def _as_text(thread: Any) -> Any:

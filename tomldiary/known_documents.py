@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.bases import before_saves
-from tomldiary.errors import BackendError, Conflict, DocumentError
+from tomldiary.errors import BackendError, Conflict, DocumentError, InvalidTOML
 from tomldiary.forks import renew_after_fork
+from tomldiary.logged_kinds import LoggedKinds
 from tomldiary.outside import NOTHING, look
 from tomldiary.recent import Recent
 from tomldiary.remembered import let_go
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tomldiary.backends.base import Backend, Token
+    from tomldiary.history_index import Since
     from tomldiary.outside import Known
     from tomldiary.toml.document import Document
 
@@ -36,6 +38,7 @@ class KnownDocuments:
 
     def __init__(self, backend: Backend) -> None:
         self.backend = backend
+        self.logged = LoggedKinds(backend)
         self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
         self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
         """How often something of a user had been forgotten when we last looked."""
@@ -47,7 +50,7 @@ class KnownDocuments:
         self._guard = threading.Lock()
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
-        """Return these documents if that needs nothing but a look at the files' status, else None."""
+        """Return these documents if they are in memory and no disk is asked whether they are current, else None."""
         backend = self.backend
         if not backend.is_quick or OPEN.get() is not None:
             return None
@@ -85,8 +88,8 @@ class KnownDocuments:
         Args:
             user: Whose.
             kind: Which.
-            is_written: Whether it is to be changed, under the user's lock: nothing may be missed then that others
-                wrote to history alone.
+            is_written: Whether the user's lock is held: then the document is the one that history ends at, also
+                where others wrote to history alone, as the file could not be replaced.
         """
         key = (user, kind)
         cached = self._cache.get(key)
@@ -95,7 +98,8 @@ class KnownDocuments:
             if self._cache.pop(key, None) is not None:
                 self._notice_forgetting(user)
             return None
-        if cached is not None and _is_current(cached, token, is_written=is_written):
+        changes = self._changes(user) if is_written else None
+        if cached is not None and _is_current(cached, token, kind, changes, is_written=is_written):
             return cached
         stored = self.backend.read(user, kind)
         if stored is None:
@@ -103,6 +107,7 @@ class KnownDocuments:
         if self._notice_forgetting(user):
             cached = None
         fresh = look(self.backend, user, kind, stored, cached)
+        fresh.seen = changes.last if changes is not None else -1
         self._remember(key, fresh)
         return fresh
 
@@ -112,13 +117,24 @@ class KnownDocuments:
         if look is None:
             return [self.load(user, kind, is_written=True) for kind in kinds]
         found: list[Known | None] = []
+        changes = self._changes(user)
         for kind, token in zip(kinds, look(user, kinds), strict=True):
             cached = self._cache.get((user, kind))
-            if token is None if cached is None else _is_current(cached, token, is_written=True):
+            if (
+                token is None
+                if cached is None
+                else _is_current(cached, token, kind, changes, is_written=True)
+            ):
                 found.append(cached)
             else:
                 found.append(self.load(user, kind, is_written=True))
         return found
+
+    def _changes(self, user: str) -> Since[int] | None:
+        try:
+            return self.logged.changes(user)
+        except InvalidTOML:
+            return None  # damaged: each look finds out for itself
 
     def settled(self, user: str, kind: str, patience: float = _PATIENCE) -> Known | None:
         """Return a document like `load`, once nobody's editor is half way through saving it.
@@ -168,6 +184,14 @@ class KnownDocuments:
                 del self._cache[key]
 
 
-def _is_current(cached: Known, token: Token | None, *, is_written: bool) -> bool:
-    """Tell whether what is known of a document holds for this version of its file; see `KnownDocuments.load`."""
-    return cached.token == token and not cached.is_young and (cached.is_plain or not is_written)
+def _is_current(
+    cached: Known, token: Token | None, kind: str, changes: Since[int] | None, *, is_written: bool
+) -> bool:
+    """Return whether a cached document holds for this version of its file; see `KnownDocuments.load`."""
+    if cached.token != token or cached.is_young:
+        return False
+    if not is_written:
+        return True
+    if changes is None or not cached.is_plain:
+        return False
+    return changes.found.get(kind, changes.start) <= cached.seen

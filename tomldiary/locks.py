@@ -21,8 +21,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from tomldiary.backends.files import make_folder
+from tomldiary.backends.files import file_on_the_way, make_folder
 from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.forks import renew_after_fork
+from tomldiary.system import PRIVATE, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +52,12 @@ class UserLocks:
         """The number of each stripe's tenure. A forked child goes on from there, so that none comes twice."""
         # Whoever makes a diary for each request would run out of descriptors; at exit the system closes them.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
+        self._reset()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Let go of the parent's lock files in a forked child, which would keep the locks of a killed parent."""
+        _close_all(self._descriptors)
         self._reset()
 
     def _reset(self) -> None:
@@ -91,7 +99,7 @@ class UserLocks:
             return
         try:
             try:
-                os.pwrite(descriptor, self.mark, 0)
+                write_at(descriptor, self.mark, 0)
             except OSError:
                 os.ftruncate(descriptor, 0)  # a full disk: it is nobody's then
         except OSError as error:
@@ -101,10 +109,6 @@ class UserLocks:
 
     def stripe(self, number: int) -> _Queue:
         """Return the lock among threads."""
-        if self.pid != os.getpid():
-            # A forked child must not lock through its parent's descriptors: both would hold the lock.
-            _close_all(self._descriptors)
-            self._reset()
         stripe = self._stripes.get(number)
         if stripe is None:
             with self._guard:
@@ -119,8 +123,10 @@ class UserLocks:
             path = self.folder / f"{number:02x}"
             try:
                 make_folder(self.folder, sync=True)  # the memories' folder may be made here
-                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+                flags = os.O_RDWR | os.O_CREAT | PRIVATE
                 descriptor = os.open(path, flags, 0o600)
+            except NotADirectoryError as error:
+                raise file_on_the_way(path) from error
             except OSError as error:
                 raise BackendError(
                     f"{path}: the lock file cannot be opened ({error.strerror}). Check the folder's"

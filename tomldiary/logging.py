@@ -1,5 +1,7 @@
 """The library's log: standard `logging` below the name `tomldiary`, silent until somebody asks.
 
+What a person has to know at once, such as a missing key, goes to stderr as well where no logging is configured.
+
 Importing adds a NullHandler to the `tomldiary` logger and changes nothing else. A host application configures that
 logger like any other. Two environment variables do it without code:
 
@@ -11,6 +13,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import warnings
 from pathlib import Path
@@ -24,6 +27,7 @@ __all__ = [
     "configure_stdlib_logging_intercept",
     "get_logger",
     "logger",
+    "show",
 ]
 
 _ROOT = "tomldiary"
@@ -72,6 +76,17 @@ def get_logger(name: str) -> logging.Logger:
     if name == _ROOT or name.startswith(f"{_ROOT}."):
         return logging.getLogger(name)
     return logging.getLogger(f"{_ROOT}.{name}" if name else _ROOT)
+
+
+def show(text: str) -> None:
+    """Write a line to stderr, unless a handler of the host or of the environment gets the library's records."""
+    each: logging.Logger | None = logger
+    while each is not None:
+        if any(not isinstance(handler, logging.NullHandler) for handler in each.handlers):
+            return
+        each = each.parent if each.propagate else None
+    if sys.stderr is not None:  # pyright: ignore[reportUnnecessaryComparison] - None in programs without a console
+        print(f"tomldiary: {text}", file=sys.stderr)  # noqa: T201 - its purpose
 
 
 def configure_from_environment() -> None:

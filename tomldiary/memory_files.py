@@ -8,6 +8,7 @@ is based on, and may carry an operation id, under which it has one effect.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -18,6 +19,7 @@ from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.models import timestamp
 from tomldiary.preferences import entry_text
 from tomldiary.recent import Recent
+from tomldiary.terminal import visible
 from tomldiary.transaction import Source
 
 if TYPE_CHECKING:
@@ -28,13 +30,23 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document, Overlay
     from tomldiary.toml.edit import Edit
 
-__all__ = ["FileMutation", "Found", "MemoryFiles", "OperationReused", "StoredFile"]
+__all__ = [
+    "FileMutation",
+    "Found",
+    "MemoryFiles",
+    "OperationReused",
+    "Search",
+    "StoredFile",
+    "check_prefix",
+]
 
 _KIND, _RECEIPTS = "blocks", "receipts"
 _METADATA, _OPERATION = "_metadata", "_operation"
 _REMEMBERED = 4096  # operations whose owner is known without a search
 _SEARCHED_OWNERS = 256
-_KEPT_RECEIPTS = 256  # of each owner
+_KEPT_RECEIPTS = 1_024  # of each owner
+_PART = re.compile(r"[A-Za-z0-9_.-]{1,200}")  # as in the stores of pydantic-ai-harness
+_OTHER_FORM = 0.5
 _MAX_METADATA = 4_096
 _ALL = 1_000_000
 
@@ -48,6 +60,7 @@ class StoredFile:
     """A file as it was read."""
 
     content: str
+    """Its text without hidden characters: a model reads it. `version` is of the text as stored."""
     version: str
     operation: str | None
     """The operation that wrote this version."""
@@ -73,6 +86,17 @@ class Found:
     score: float
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search found, best first."""
+
+    found: list[Found]
+    scanned: int
+    """Files looked at."""
+    is_cut: bool
+    """Whether there was more: further files, or files longer than what was looked at."""
+
+
 class MemoryFiles:
     """The files of a diary. Thread-safe; the methods block.
 
@@ -95,7 +119,7 @@ class MemoryFiles:
         return None if entry is None else _file(entry)
 
     def done(self, operation: str, fingerprint: str) -> FileMutation | None:
-        """Return what one of an owner's last 256 operations did, or None.
+        """Return what one of an owner's last 1,024 operations did, or None.
 
         What other processes did is found where there are at most 256 owners; `write` and `delete` find it
         in any case.
@@ -173,7 +197,12 @@ class MemoryFiles:
         return self._change("delete_file", path, expected, operation, fingerprint, change)
 
     def paths(self, prefix: str = "") -> Iterator[str]:
-        """Yield the paths that begin with a prefix, sorted."""
+        """Yield the paths that begin with a prefix, sorted.
+
+        Raises:
+            InvalidValue: The prefix is none of a path.
+        """
+        check_prefix(prefix)
         found = (
             path
             for owner in self._owners_below(prefix)
@@ -182,17 +211,59 @@ class MemoryFiles:
         )
         yield from sorted(found)
 
-    def search(self, prefix: str, query: str, limit: int) -> list[Found]:
-        """Return the files directly below a prefix that match a query best, by stemmed words."""
+    def search(self, prefix: str, query: str, *, most: int, window: int) -> Search:
+        """Return the files directly below a prefix that match a query, best first.
+
+        A file scores how often the query's words stand in the beginning of its text, also within other
+        words, and twice that for its path; of files without them, those that have another form of such a
+        word score 0.5.
+
+        Args:
+            prefix: Where to look; files in deeper scopes belong to others.
+            query: Words.
+            most: Files looked at.
+            window: Characters of a file, from its beginning, that are looked at.
+
+        Raises:
+            InvalidValue: The prefix is none of a path.
+        """
+        check_prefix(prefix)
+        terms = query.lower().split()
+        files = {
+            path: text
+            for owner in self._owners_below(prefix)
+            for name, entry in Blocks(self.diary.engine.document(owner, _KIND)).entries()
+            if (path := _path(owner, name)) is not None
+            and path.startswith(prefix)
+            and "/" not in path[len(prefix) :]
+            for text in [entry_text(entry)]
+        }
+        paths = sorted(files)
+        chosen = {path: visible(files[path][:window]) for path in paths[:most]}
         found: list[Found] = []
-        for owner in self._owners_below(prefix):
+        for path, text in chosen.items():
+            lower, place = text.lower(), path[len(prefix) :].lower()
+            score = sum(lower.count(term) + 2 * place.count(term) for term in terms)
+            if score:
+                found.append(Found(path, text, terms, float(score)))
+        known = {one.path for one in found}
+        for path, words in self._other_forms(prefix, query):
+            # Where in a text another form stands is not known: all of it must have been looked at.
+            if path in chosen and path not in known and len(files[path]) <= window:
+                found.append(Found(path, chosen[path], words, _OTHER_FORM))
+        found.sort(key=lambda one: (-one.score, one.path))
+        is_cut = any(len(files[path]) > window for path in paths[: most + 1])
+        return Search(found, min(len(paths), most), is_cut or len(paths) > most)
+
+    def _other_forms(self, prefix: str, query: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield the paths that hold forms of a query's words, with these."""
+        # Of other scripts, names of files and numbers the index finds parts, which are no forms of words.
+        query = " ".join(word for word in query.split() if word.isascii() and word.isalpha())
+        for owner in self._owners_below(prefix) if query else ():
             for hit in self.diary.user(owner).recall(query, _ALL, kinds=(_KIND,)):
                 path = _path(owner, hit.key)
-                if path is None or not path.startswith(prefix) or "/" in path[len(prefix) :]:
-                    continue
-                found.append(Found(path, hit.text, hit.reasons, hit.score))
-        found.sort(key=lambda one: (-one.score, one.path))
-        return found[:limit]
+                if path is not None:
+                    yield path, hit.reasons
 
     def _owners_below(self, prefix: str) -> set[str]:
         head, slash, _ = prefix.partition("/")
@@ -235,13 +306,22 @@ def _place(path: str) -> tuple[str, str]:
     """Return whose a path is, and the name of its block.
 
     Raises:
-        InvalidValue: A part of it is empty, or leads elsewhere.
+        InvalidValue: A part of it has other characters than letters of ASCII, digits and `_.-`, or none, or
+            more than 200, or leads elsewhere.
     """
-    parts = path.split("/")
-    if any(not part.strip(".") or not part.isprintable() for part in parts):
-        raise InvalidValue(f"{path!r} is no path.", where="path")
+    if any(not _PART.fullmatch(part) or ".." in part or part == "." for part in path.split("/")):
+        raise InvalidValue(
+            f"{path!r} is no path. Its parts have ASCII letters, digits and _.- only, up to 200.",
+            where="path",
+        )
     owner, slash, name = path.partition("/")
     return (owner, name) if slash and "/" in name else (SHARED_OWNER, path)
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise InvalidValue if no path can begin with `prefix`; "" and a path with a slash behind it are all right."""
+    if prefix:
+        _place(prefix.removesuffix("/"))
 
 
 def _path(owner: str, name: str) -> str | None:
@@ -274,7 +354,7 @@ def _file(entry: Mapping[str, Any]) -> StoredFile:
     if isinstance(metadata, Mapping):
         known = cast("Mapping[str, Any]", metadata)
     return StoredFile(
-        text,
+        visible(text),
         version,
         operation if isinstance(operation, str) else None,
         {key: str(value) for key, value in known.items()} or None,

@@ -11,9 +11,17 @@ from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.errors import DiaryError, UnknownEntry
+from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
+from tomldiary.facts import fact_text
 from tomldiary.logging import get_logger
-from tomldiary.render import conversation_fact, escape_for_model, escape_lines, render_memory
+from tomldiary.render import (
+    block_fact,
+    conversation_fact,
+    escape_for_model,
+    escape_lines,
+    render_memory,
+)
+from tomldiary.terminal import as_stored, visible
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
@@ -47,6 +55,12 @@ READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
 """Most entries that one look-up returns."""
 
+_UNCHANGED = {
+    "facts": "a fact has fields of its own, which the application changes; it can be removed with forget.",
+    "episodes": "an episode is what was said and is never changed; it can be removed with forget.",
+}
+_KINDS = ("preferences", "blocks", *_UNCHANGED)
+"""The kinds of entries that keys name; a category of the same name goes first."""
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
@@ -57,7 +71,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 class Answer(str):
-    """A sentence for a model; `data` is the same for a program, None if there is nothing to add."""
+    """A sentence for a model, without hidden characters; `data` is the same for a program, or None."""
 
     __slots__ = ("data",)
 
@@ -65,7 +79,7 @@ class Answer(str):
 
     def __new__(cls, text: str, data: Any = None) -> Self:
         """Make a sentence with its data."""
-        answer = super().__new__(cls, text)
+        answer = super().__new__(cls, visible(text))
         answer.data = data
         return answer
 
@@ -86,8 +100,12 @@ def failure(error: Exception) -> Answer:
     if isinstance(error, UnknownEntry):
         return Answer(f"❌ {error.where} does not exist. Look the entry up to see its key.")
     if isinstance(error, DiaryError):
-        return Answer(f"❌ {error}")
+        said = without_paths(str(error))
+        if said != str(error):  # the folder is for the operator
+            _logger.warning("a verb of the diary failed: %s", error)
+        return Answer(f"❌ {said}")
     if isinstance(error, OSError):
+        _logger.warning("a verb of the diary failed: %s", error)
         reason = error.strerror or type(error).__name__
         return Answer(f"❌ The diary cannot be used just now ({reason}). Go on without it.")
     # Its text is for whoever runs the program: it may hold paths or more.
@@ -196,7 +214,12 @@ class MemoryVerbs:
             text: The new statement.
             contexts: Labels to add to those of the entry.
         """
-        category, name = _split(key)
+        kind, name = self._place(key)
+        if kind == "blocks":
+            return self._update_block(name, text)
+        if kind != "preferences":
+            raise InvalidValue(f"{_UNCHANGED[kind]} Nothing was changed.", where=key)
+        category, name = _split(name)
         with self._once():
             _, item = self._user.upsert_preference(
                 category,
@@ -212,6 +235,19 @@ class MemoryVerbs:
 
     aupdate = async_twin(update)
 
+    def _update_block(self, name: str, text: str) -> Answer:
+        if "\n" in self._user.block(name).text.strip():
+            raise InvalidValue(
+                "a block of several lines is changed in one place, with replace_in_block or append_block."
+                " Nothing was changed.",
+                where=f"blocks/{name}",
+            )
+        if not text.strip():
+            raise InvalidValue("the text is blank.", where=f"blocks/{name}")
+        with self._once():
+            block = self._user.set_block(name, text, session_id=self._session, actor=self._actor)
+        return Answer(f"✅ Changed blocks/{name}.", _block_data(name, block))
+
     @_answering
     def forget(self, key: str) -> Answer:
         """Remove one entry that is no longer true or that the user wants forgotten.
@@ -219,16 +255,35 @@ class MemoryVerbs:
         Args:
             key: The key of the entry as it was looked up, such as "likes/pref001".
         """
-        category, name = _split(key)
+        kind, name = self._place(key)
         with self._once():
-            item = self._user.forget_preference(
-                category, name, session_id=self._session, actor=self._actor
-            )
-        return Answer(
-            f"🗑️ Removed {key}: {escape_for_model(item.text)}", _data(category, name, item)
-        )
+            text, data = self._forget(kind, name)
+        return Answer(f"🗑️ Removed {key}: {escape_for_model(text)}", data)
 
     aforget = async_twin(forget)
+
+    def _forget(self, kind: str, name: str) -> tuple[str, dict[str, Any]]:
+        """Remove an entry; return its text, and what it was."""
+        why: Any = {"session_id": self._session, "actor": self._actor}
+        if kind == "preferences":
+            category, name = _split(name)
+            item = self._user.forget_preference(category, name, **why)
+            return item.text, _data(category, name, item)
+        if kind == "facts":
+            data = self._user.delete(name, **why)
+            return fact_text(data), {"id": name, **data}
+        if kind == "blocks":
+            block = self._user.forget_block(name, **why)
+            return block.text, _block_data(name, block)
+        episode = self._user.forget_episode(name, **why)
+        return f"{episode.input} {episode.output}", asdict(episode)
+
+    def _place(self, key: str) -> tuple[str, str]:
+        """Return the kind and the name of an entry by its key as look-ups show it."""
+        kind, slash, name = key.partition("/")
+        if slash and kind not in self._user.diary.allowed and kind in _KINDS:
+            return kind, name
+        return "preferences", key
 
     @_answering
     def read_block(self, name: str) -> Answer:
@@ -277,8 +332,10 @@ class MemoryVerbs:
             new: The text in its place; empty to take it out.
         """
         with self._once():
-            if old not in self._user.block(name).text:  # quoted as it was shown, with tags escaped
+            text = self._user.block(name).text
+            if old not in text:  # quoted as it was shown: tags escaped, hidden characters removed
                 old, new = unescape(old), unescape(new)
+                old = as_stored(old, text)
             block = self._user.replace_in_block(
                 name, old, new, session_id=self._session, actor=self._actor
             )
@@ -322,4 +379,6 @@ def _fact(hit: Hit) -> str:
         return f"{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"
     if hit.kind == "conversations":
         return conversation_fact(hit.updated, hit.text)
+    if hit.kind in {"blocks", "episodes"}:
+        return block_fact(f"{hit.kind}/{hit.key}", hit.text)
     return f"{hit.kind}/{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"

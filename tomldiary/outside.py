@@ -55,10 +55,12 @@ class Known:
     """Whether the file looks half saved; the document is then the last good one."""
     is_young: bool = False
     """Whether the file may change again without showing a new version."""
+    seen: int = -1
+    """History's last transaction when this was looked at under the user's lock; -1 if it was not."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the file holds what history ends at, which then does not go on without a new version of the file."""
+        """Whether the file held what history ended at."""
         return (
             self.is_logged and self.logged is None and self.problem is None and not self.is_merged
         )
@@ -88,20 +90,14 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         cached is not None
         and cached.is_logged
         and not cached.problem
+        and stored.problem is None
         and cached.document.text == stored.text
         # Somebody may have put back what we know while others wrote.
         and last is not None
         and last.results[kind] == cached.digest
     ):
         return as_logged(cached.document, cached.digest)
-    try:
-        document = Document.parse(stored.text, path=place)
-        check_version(document, place)
-        problem = None
-    except NewerVersion:
-        raise
-    except (InvalidTOML, UnsafeDocument) as error:
-        document, problem = NOTHING, error
+    document, problem = _parsed(stored, place)
     ours = None
     if last is not None and last.results[kind] != EMPTY:
         if problem is None and digest(stored.text) == last.results[kind]:
@@ -133,6 +129,24 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     if is_blank(stored.text):
         return _unusable(good, emptied(place), cached)
     return _merged(good, base, document)
+
+
+def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]:
+    """Return a document, or nothing and why it cannot be used.
+
+    Raises:
+        NewerVersion: It is of a newer format.
+    """
+    if stored.problem is not None:
+        return NOTHING, stored.problem
+    try:
+        document = Document.parse(stored.text, path=place)
+        check_version(document, place)
+    except NewerVersion:
+        raise
+    except (InvalidTOML, UnsafeDocument) as error:
+        return NOTHING, error
+    return document, None
 
 
 def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entry_changes import HistoryEntry, entries_in, entry_changes
 from tomldiary.entry_paths import entry_key, path_of
 from tomldiary.episodes import homes_of
-from tomldiary.errors import UnknownEntry
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.facts import Facts, fact_text
+from tomldiary.items.naming import ROOT as ITEMS
+from tomldiary.items.naming import part_of
 from tomldiary.past_engine import FrozenEngine
-from tomldiary.past_texts import USUAL_KINDS
+from tomldiary.past_texts import USUAL_KINDS, Point, point_of
 from tomldiary.retention import Retention
 from tomldiary.rollback import GoingBack, Rollback
 from tomldiary.toml.document import Document
@@ -19,11 +24,16 @@ from tomldiary.toml.values import same_value
 from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
-    from datetime import datetime
+    from collections.abc import Mapping
 
+    from tomldiary.history import Record
+    from tomldiary.toml.document import Path
     from tomldiary.user import UserDiary
 
-__all__ = ["Difference", "HistoryEntry", "Origin", "Past", "Rollback"]
+__all__ = ["Difference", "HistoryEntry", "Origin", "Past", "Rollback", "differences"]
+
+
+_BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +41,8 @@ class Difference:
     """One entry in two states; None where it did not exist."""
 
     key: str
-    """`category/id` of a preference; elsewhere with the document in front, as in `facts/diet/user`."""
+    """`category/id` of a preference; elsewhere with the document in front, as in `facts/diet/user`,
+    of an item `items/namespace/key`."""
     before: dict[str, Any] | None
     after: dict[str, Any] | None
 
@@ -57,23 +68,51 @@ class Origin:
 class Past(GoingBack, Retention):
     """The part of `UserDiary` that looks back."""
 
-    def history(self, key: str | None = None, *, limit: int = 50) -> list[HistoryEntry]:
+    def history(
+        self,
+        key: str | None = None,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        session_id: str | None = None,
+        actor: str | None = None,
+        since: Point | None = None,
+        until: Point | None = None,
+    ) -> list[HistoryEntry]:
         """Return what happened to an entry, or to all of them, newest first.
 
         Args:
-            key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name` or
-                `episodes/id`; None for everything.
+            key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name`,
+                `episodes/id` or `items/namespace/key`, as `history` shows it; None for everything.
             limit: Most changes returned.
+            offset: How many to leave out before them.
+            session_id: Only changes of this session.
+            actor: Only changes by this actor.
+            since: Only changes after this transaction, or from this time on; see `as_of` for points.
+            until: Only changes up to this transaction or time.
+
+        Raises:
+            UnknownEntry: `key` is no key.
+            InvalidValue: `since` or `until` is no point of history, or a number is negative.
         """
-        wanted = None if key is None else path_of(key, self.diary.allowed)
+        if limit < 0 or offset < 0:
+            raise InvalidValue("limit and offset are not negative.", where="history")
+        start, end = (None if each is None else point_of(each) for each in (since, until))
+        wanted = None if key is None else self._key_of(self._path_of(key))
         found: list[HistoryEntry] = []
         for record in self._timeline().records():
-            for entry in entry_changes(record):
-                if wanted is None or entry.key == entry_key(wanted):
-                    found.append(entry)
-                    if len(found) >= limit:
-                        return found
-        return found
+            if isinstance(start, int) and record.seq <= start:
+                break
+            if (
+                (session_id is not None and record.session != session_id)
+                or (actor is not None and record.actor != actor)
+                or not _is_between(record, start, end)
+            ):
+                continue
+            found += [each for each in entry_changes(record) if wanted in {None, each.key}]
+            if len(found) >= offset + limit:
+                break
+        return found[offset : offset + limit]
 
     ahistory = async_twin(history)
 
@@ -83,9 +122,15 @@ class Past(GoingBack, Retention):
         Raises:
             UnknownEntry: There is no such entry, now or in the kept history.
         """
-        path = path_of(key, self.diary.allowed)
-        changes = self.history(key, limit=1_000_000)[::-1]
-        kinds = homes_of(self._kinds(), path[1]) if path[0] == "episodes" else [path[0]]
+        path = self._path_of(key)
+        named = self._key_of(path)
+        changes = self.history(named, limit=1_000_000)[::-1]
+        kinds = [path[0]]
+        if path[0] == "episodes":
+            kinds = homes_of(self._kinds(), path[1])
+        elif path[0].startswith(ITEMS):
+            kinds = [kind for kind in self._kinds() if part_of(kind)[0] == path[0]]
+            path = (ITEMS[:-1], path[1])
         documents = (self._engine.document(self.user_id, kind) for kind in kinds)
         now = next((entry for found in documents if (entry := found.table(path)) is not None), None)
         entry = (
@@ -99,8 +144,8 @@ class Past(GoingBack, Retention):
             raise UnknownEntry(key, f"It is not in the kept history either{since}.")
         count = entry.get("_count", entry.get("_turns", 1))
         return Origin(
-            key=entry_key(path),
-            text=str(entry.get("text", entry.get("summary", ""))),
+            key=named,
+            text=_text(path[0], entry),
             session=str(entry.get("_created_by", ""))
             or (path[-1] if path[0] == "conversations" else ""),
             turn=str(entry.get("_source", "")),
@@ -111,16 +156,29 @@ class Past(GoingBack, Retention):
 
     awhy = async_twin(why)
 
-    def diff(
-        self, before: int | datetime | None = None, after: int | datetime | None = None
-    ) -> list[Difference]:
+    def _path_of(self, key: str) -> Path:
+        """Return the path that a key names; a temporal fact may be named by its singleton key."""
+        path = path_of(key, self.diary.allowed, self.diary.fact_schemas)
+        if path[0] != "facts" or path[1] not in self.diary.fact_schemas:
+            return path
+        facts = Facts(self._engine.document(self.user_id, "facts"), self.diary.fact_schemas)
+        found = facts.find("/".join(path[1:]), self._engine.now())
+        return path if found is None else (*path[:2], found[1].key)
+
+    @staticmethod
+    def _key_of(path: Path) -> str:
+        is_item = path[0].startswith(ITEMS)
+        return entry_key((ITEMS[:-1], path[1]), path[0]) if is_item else entry_key(path)
+
+    def diff(self, before: Point | None = None, after: Point | None = None) -> list[Difference]:
         """Return the entries that differ between two points of history.
 
         Args:
-            before: A transaction number or a time; None is the transaction before the last.
+            before: A transaction number or a time, as for `as_of`; None is the transaction before the last.
             after: The same; None is now.
 
         Raises:
+            InvalidValue: One of them is neither, or there is no such transaction.
             DocumentError: History does not reach back that far.
         """
         if before is None:
@@ -138,25 +196,32 @@ class Past(GoingBack, Retention):
                 else Document.parse(later[kind]),
                 kind,
             )
-            found += [
-                Difference(entry_key(path), old.get(path), new.get(path))
-                for path in dict.fromkeys([*old, *new])
-                if not same_value(old.get(path), new.get(path))
-            ]
+            found += differences(kind, old, new)
         return found
 
     adiff = async_twin(diff)
 
-    def diff_text(self, before: int | datetime, after: int | datetime | None = None) -> str:
-        """Return the same difference as a unified diff of the files."""
+    def diff_text(
+        self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
+    ) -> str:
+        """Return the same difference as a unified diff of the files.
+
+        Args:
+            before: As for `diff`.
+            after: As for `diff`.
+            bookkeeping: Whether it includes `_meta`, counters of turns and times of updates.
+        """
         kinds = self._kinds()
         texts = self._texts(before, kinds)
         later = None if after is None else self._texts(after, kinds)
         parts: list[str] = []
         for kind in texts:
             new = self._engine.document(self.user_id, kind).text if later is None else later[kind]
+            old = texts[kind]
+            if not bookkeeping:
+                old, new = _without_bookkeeping(old), _without_bookkeeping(new)
             lines = difflib.unified_diff(
-                texts[kind].split("\n"),
+                old.split("\n"),
                 new.split("\n"),
                 f"{kind}.toml",
                 f"{kind}.toml",
@@ -165,13 +230,16 @@ class Past(GoingBack, Retention):
             parts += lines
         return "\n".join(parts)
 
-    def as_of(self, at: int | datetime) -> UserDiary:
+    def as_of(self, at: Point) -> UserDiary:
         """Return the memory as it was right after a transaction, or at a time; it cannot be written.
 
+        Temporal facts are those that held then, unless a verb is told another `valid_at`.
+
         Args:
-            at: A transaction number, or a time (without a zone: UTC).
+            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (without a zone: UTC).
 
         Raises:
+            InvalidValue: It is neither, or there is no such transaction.
             HistoryPruned: What was before the kept history was dropped; names what is kept.
             DocumentError: History does not reach back that far.
         """
@@ -179,9 +247,48 @@ class Past(GoingBack, Retention):
 
         seq = self._sequence(at)
         kinds = self._kinds()
-        frozen = FrozenEngine(lambda kind: self._texts(seq, [kind])[kind], seq, kinds)
+        point = point_of(at)
+        moment = point if isinstance(point, datetime) else self._timeline().moment_of(seq)
+        frozen = FrozenEngine(lambda kind: self._texts(seq, [kind])[kind], seq, kinds, moment)
         # Says right now if history does not reach back.
         frozen.keep(self._texts(seq, USUAL_KINDS))
         return UserDiary(self.diary, self.user_id, engine=cast("Any", frozen))
 
     aas_of = async_twin(as_of)
+
+
+def _without_bookkeeping(text: str) -> str:
+    edit = Document.parse(text).edit()
+    edit.delete(("_meta",))
+    lines = edit.done().text.split("\n")
+    return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)
+
+
+def differences(
+    kind: str, old: Mapping[Path, dict[str, Any]], new: Mapping[Path, dict[str, Any]]
+) -> list[Difference]:
+    """Return the entries of a document that differ between two states of it."""
+    return [
+        Difference(entry_key(path, kind), old.get(path), new.get(path))
+        for path in dict.fromkeys([*old, *new])
+        if not same_value(old.get(path), new.get(path))
+    ]
+
+
+def _is_between(record: Record, first: int | datetime | None, last: int | datetime | None) -> bool:
+    """Tell whether a record lies between two points; a number as the first one is checked elsewhere."""
+    when = datetime.fromisoformat(record.time)
+    if isinstance(first, datetime) and when < first:
+        return False
+    if isinstance(last, datetime):
+        return when <= last
+    return last is None or record.seq <= last
+
+
+def _text(kind: str, entry: dict[str, Any]) -> str:
+    """Return what an entry says."""
+    if kind == "episodes":
+        return f"{entry.get('input', '')}\n{entry.get('output', '')}"
+    if kind in {"facts", ITEMS[:-1]}:
+        return fact_text(entry)
+    return str(entry.get("text", entry.get("summary", "")))

@@ -10,20 +10,35 @@ from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from datetime import datetime
 
 __all__ = ["FrozenEngine"]
 
 
 class FrozenEngine:
-    """Stands in for the engine of a past state: reads what was, writes nothing."""
+    """Stands in for the engine of a past state: reads what was, writes nothing.
 
-    def __init__(self, text_of: Callable[[str], str], seq: int, kinds: list[str]) -> None:
+    Args:
+        text_of: Returns the text of a document as it was.
+        seq: The last transaction in it.
+        kinds: The documents there were.
+        moment: The time that counts as now.
+    """
+
+    def __init__(
+        self, text_of: Callable[[str], str], seq: int, kinds: list[str], moment: datetime
+    ) -> None:
         self._text_of = text_of
         self._kinds = kinds
         self._documents: dict[str, Document] = {}
+        self._moment = moment
         self.seq = seq
         self.is_frozen = True
         self.lists_documents = True
+
+    def now(self) -> datetime:
+        """Return the time of the past state."""
+        return self._moment
 
     def document(self, _user: str, kind: str) -> Document:
         """Return a document as it was."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.backends.layout import checked_kind
 from tomldiary.blocks import Blocks
-from tomldiary.conversations import Conversations
-from tomldiary.episodes import episode_entries, episode_kinds
+from tomldiary.conversations import Conversations, entry_to_conversation
+from tomldiary.entry_changes import entries_in
+from tomldiary.episodes import episode_entries, episode_kinds, happened
 from tomldiary.errors import Conflict, DocumentError, ImmutableEntry, InvalidValue, LimitReached
-from tomldiary.facts import Facts, same_data, stored_facts
+from tomldiary.facts import Facts, same_data
+from tomldiary.items.naming import ROOT as ITEMS
+from tomldiary.items.naming import is_hashed, kind_of, namespace_of, part_name, part_of
 from tomldiary.models import FORMAT_VERSION, timestamp
 from tomldiary.outside import NOTHING, check_version
+from tomldiary.past import Difference, differences
 from tomldiary.preferences import Preferences, entry_text
+from tomldiary.ranking import ranked_facts
 from tomldiary.timeline import EMPTY, Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.values import render_path, same_value
@@ -24,6 +30,7 @@ from tomldiary.twins import async_twin
 if TYPE_CHECKING:
     from tomldiary.engine import Engine, Transaction
     from tomldiary.history import Record
+    from tomldiary.items.naming import Namespace
 
 __all__ = ["EXPORT_VERSION", "Portability"]
 
@@ -31,6 +38,14 @@ EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
 _ATTEMPTS = 50
 _PAUSE = 0.02  # seconds between two looks at documents that are being written
+
+
+class _OnlyLooked(Exception):
+    """Leaves a transaction that was only to be looked at, so that nothing is stored."""
+
+    def __init__(self, found: list[Difference]) -> None:
+        super().__init__()
+        self.differences = found
 
 
 class Portability:
@@ -41,28 +56,48 @@ class Portability:
     _engine: Engine
 
     def profile(self) -> dict[str, Any]:
-        """Return in numbers what is remembered, as JSON values; it holds no remembered text."""
+        """Return in numbers what is remembered, as JSON values; it holds no remembered text.
+
+        Returns:
+            `user`; entries in `preferences` by category, `conversations`, `facts` by type (those that hold
+            now), `blocks` by name (characters), `episodes`, `items` by namespace; and `last_seen`, when
+            the last conversation or episode was, "" if there is none.
+        """
         document = self._engine.document
         preferences = Preferences(
             document(self.user_id, "preferences"), self.diary.turn_rules.preferences
         )
         counts = {name: preferences.count(name) for name in self.diary.allowed}
-        facts: dict[str, int] = {}
-        for name, _, _ in stored_facts(document(self.user_id, "facts")):
-            facts[name] = facts.get(name, 0) + 1
+        held = ranked_facts(
+            document(self.user_id, "facts"), self.diary.fact_schemas, self._engine.now()
+        )
         blocks = Blocks(document(self.user_id, "blocks")).entries()
-        kinds = episode_kinds(self._engine.kinds(self.user_id))
+        talks = list(Conversations(document(self.user_id, "conversations")).entries())
+        kinds = self._engine.kinds(self.user_id)
+        episodes = [
+            entry
+            for kind in episode_kinds(kinds)
+            for _, entry in episode_entries(document(self.user_id, kind))
+        ]
+        items: dict[str, int] = {}
+        for kind in kinds:
+            if kind.startswith(ITEMS):
+                name = part_of(kind)[0].removeprefix(ITEMS)
+                found = document(self.user_id, kind).table((ITEMS[:-1],)) or {}
+                items[name] = items.get(name, 0) + len(found)
+        times = [
+            *(entry_to_conversation(entry).updated for _, entry in talks),
+            *map(happened, episodes),
+        ]
         return {
             "user": self.user_id,
             "preferences": {name: count for name, count in counts.items() if count},
-            "conversations": sum(
-                1 for _ in Conversations(document(self.user_id, "conversations")).entries()
-            ),
-            "facts": facts,
+            "conversations": len(talks),
+            "facts": {name: len(facts) for name, facts in held.items() if facts},
             "blocks": {name: len(entry_text(entry)) for name, entry in blocks},
-            "episodes": sum(
-                1 for kind in kinds for _ in episode_entries(document(self.user_id, kind))
-            ),
+            "episodes": len(episodes),
+            "items": {name: count for name, count in items.items() if count},
+            "last_seen": max(times, default=""),
         }
 
     aprofile = async_twin(profile)
@@ -105,7 +140,8 @@ class Portability:
         something, what is missing is added, and an entry that says something else is a conflict.
 
         Args:
-            data: What `export` returned, of any user; also after a round trip through JSON.
+            data: What `export` returned, of any user; also after a round trip through JSON. The user's id
+                in namespaces becomes that of this user.
             replace: Make the memory exactly what `data` holds; what else there was stays in history.
             actor: Who does it, for history.
             reason: Why, for history.
@@ -116,9 +152,31 @@ class Portability:
             Conflict: An entry is there with other content; `keys` lists them. Nothing was changed.
             ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
         """
-        documents = _checked(data)
+        return self._import(data, Source("import", "", actor, reason), replace=replace)[0]
 
-        def change(tx: Transaction) -> list[str]:
+    aimport_ = async_twin(import_)
+
+    def import_preview(self, data: Mapping[str, Any], *, replace: bool = False) -> list[Difference]:
+        """Return the entries that `import_` would add, change or remove; nothing is changed.
+
+        Args:
+            data: As for `import_`.
+            replace: As for `import_`.
+
+        Raises:
+            InvalidValue, IdentifierError, DocumentError, Conflict, ImmutableEntry, LimitReached: As `import_`.
+        """
+        return self._import(data, None, replace=replace)[1]
+
+    aimport_preview = async_twin(import_preview)
+
+    def _import(
+        self, data: Mapping[str, Any], why: Source | None, *, replace: bool
+    ) -> tuple[list[str], list[Difference]]:
+        """Return the documents and the entries that change; without a reason nothing does."""
+        documents = _renamed(_checked(data), data.get("user"), self.user_id)
+
+        def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
             conflicts: list[str] = []
             before = {
                 kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self.user_id)}
@@ -142,15 +200,28 @@ class Portability:
                     keys=conflicts,
                 )
             self._check_imported(tx, before)
-            return sorted(tx.changed())
+            if why is None:
+                raise _OnlyLooked(
+                    [
+                        each
+                        for kind in sorted(tx.changed())
+                        for each in differences(
+                            kind,
+                            entries_in(before.get(kind, NOTHING), kind),
+                            entries_in(tx.document(kind), kind),
+                        )
+                    ]
+                )
+            return sorted(tx.changed()), []
 
         asked = fingerprint(
             "import", {kind: each.text for kind, each in documents.items()}, replace
         )
-        why = Source("import", "", actor, reason, content=asked)
-        return self._engine.write(self.user_id, change, why)
-
-    aimport_ = async_twin(import_)
+        source = Source("import") if why is None else dataclasses.replace(why, content=asked)
+        try:
+            return self._engine.write(self.user_id, change, source)
+        except _OnlyLooked as looked:
+            return [], looked.differences
 
     def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
         """Hold the whole result against the rules: those of single entries, and those of many."""
@@ -252,6 +323,45 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
         check_version(document, where)
         documents[kind] = document
     return documents
+
+
+def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str, Document]:
+    """Return documents of items as they are called and labelled under another user's id."""
+    if not isinstance(old, str) or old == new:
+        return documents
+    found: dict[str, Document] = {}
+    for kind, document in documents.items():
+        base, number = part_of(kind)
+        labels = _labels(base, document, old) if kind.startswith(ITEMS) else None
+        if labels is None:
+            found[kind] = document
+            continue
+        fresh = (
+            (new, *labels[1:])
+            if labels[0] == old
+            else tuple(new if label == old else label for label in labels)
+        )
+        base = kind_of(new, fresh)
+        while part_name(base, number) in found:
+            number += 1
+        edit = document.edit()
+        meta = edit.table(("_meta",)) or {}
+        edit.put(("_meta",), {**meta, "namespace": list(fresh)}, at_head=True)
+        found[part_name(base, number)] = edit.done()
+    return found
+
+
+def _labels(base: str, document: Document, user: str) -> Namespace | None:
+    """Return the namespace of a document of items by its name, else as the document says; None: unknown."""
+    found = namespace_of(user, base)
+    told: Any = (document.table(("_meta",)) or {}).get("namespace")
+    if found is None and is_hashed(base) and isinstance(told, list):
+        labels = tuple(map(str, cast("list[Any]", told)))
+        try:
+            return labels if kind_of(user, labels) == base else None
+        except InvalidValue:
+            return None
+    return found
 
 
 def _has_entries(document: Document) -> bool:

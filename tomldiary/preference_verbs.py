@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
 
+from tomldiary.entry_changes import change_made, refuse_within
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.models import PreferenceItem, timestamp
@@ -83,6 +84,7 @@ class PreferenceVerbs:
         actor: str = "",
         reason: str = "",
         now: datetime | None = None,
+        operation_id: str = "",
     ) -> tuple[str, PreferenceItem]:
         """Store a preference, or change or confirm the one with `id`, and return it with its id.
 
@@ -92,7 +94,8 @@ class PreferenceVerbs:
         Args:
             category: A category of the preference table.
             text: What to remember; with `id`, leave out to only confirm the entry.
-            id: The entry to change. An id that does not exist yet is given to the new entry.
+            id: The entry to change, also as it is listed, `category/id`. "new" asks for a new entry, as
+                None does; any other id that does not exist yet is given to the new entry.
             contexts: Labels that are added to those stored.
             count_up: Whether an existing entry's counter goes up by one.
             fields: Values for the own fields of the category's item type, for a new entry.
@@ -101,10 +104,13 @@ class PreferenceVerbs:
             actor: Who did it, for history.
             reason: Why, for history.
             now: The time to write down; None is the time now.
+            operation_id: An id of your own: the same one a second time changes nothing.
 
         Raises:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
+            Conflict: The operation id was used for something else. Nothing was changed.
         """
+        refuse_within(self._engine, self.user_id, operation_id)
         session_id = session_id or self._engine.session_here(self.user_id)
         moment = timestamp(now)
         # It is read more than once.
@@ -113,10 +119,13 @@ class PreferenceVerbs:
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
             book = Preferences(tx.edit(_KIND), self.diary.turn_rules.preferences)
             book.check_category(category)
-            if not create and (id is None or book.find(category, id) is None):
-                raise UnknownEntry(f"{category}/{id}")
+            key = book.wanted(category, id)
+            if not create:
+                key = id if id is None else book.named(category, id)
+                if key is None or book.find(category, key) is None:
+                    raise UnknownEntry(f"{category}/{key}")
             outcome = book.upsert(
-                category, id, text, contexts, now=moment, session=session_id, count_up=count_up,
+                category, key, text, contexts, now=moment, session=session_id, count_up=count_up,
                 fields=fields,
             )  # fmt: skip
             found = book.find(category, outcome.id)
@@ -129,9 +138,17 @@ class PreferenceVerbs:
                 raise _misfit(error, place, "Nothing was stored.") from None
 
         asked = (category, text, id, contexts, fields, count_up, create)
-        return self._engine.write(
-            self.user_id, change, Source("upsert", session_id, actor, reason, asked=asked)
-        )
+        why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
+
+        def stored(seq: int) -> tuple[str, PreferenceItem]:
+            """Return the entry as it is now; as the transaction left it if it was removed since."""
+            made = change_made(self._engine.backend, self.user_id, seq)
+            key = made.key.partition("/")[2]
+            found = self._book().find(category, key)
+            entry = found[1] if found is not None else made.after or {}
+            return key, entry_to_item(entry, item_type(self.diary.pref_table_cls, category))
+
+        return self._engine.write(self.user_id, change, why, on_repeat=stored)
 
     aupsert_preference = async_twin(upsert_preference)
 
@@ -157,7 +174,7 @@ class PreferenceVerbs:
                 if category in self.diary.allowed
                 else None
             )
-            entry = book.forget(category, id)
+            entry = book.forget(category, book.named(category, id))
             try:
                 return entry_to_item(entry, kind or PreferenceItem)
             except ValidationError:  # what does not fit its type can still be forgotten

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MAX_TEXT",
+    "NEW",
     "Outcome",
     "PreferenceRules",
     "Preferences",
@@ -36,6 +37,8 @@ T = TypeVar("T")
 MAX_TEXT = 10_000
 """Longest text of one preference, in characters."""
 _MAX_ID = 200
+NEW = "new"
+"""The id that asks for a new entry even though a similar one is stored."""
 _ROOT = "preferences"
 _NEXT = "next_ids"
 
@@ -90,6 +93,17 @@ class Preferences:
                 if table is not None:
                     return path, table
         return None
+
+    def named(self, category: str, key: str) -> str:
+        """Return the id of the entry that `key` names: an id, or `category/id` as it is listed."""
+        prefix = f"{category}/"
+        if key.startswith(prefix) and self.find(category, key) is None:
+            return key[len(prefix) :]
+        return key
+
+    def wanted(self, category: str, key: str | None) -> str | None:
+        """Return the id for an upsert as `named` does; None for "new", which asks for a new entry."""
+        return None if key is None or key == NEW else self.named(category, key)
 
     def has(self, path: tuple[str, ...]) -> bool:
         """Tell whether `path` is that of an entry in a category of the schema."""
@@ -189,12 +203,14 @@ class Preferences:
         session: str,
         count_up: bool = True,
         fields: Mapping[str, Any] | None = None,
+        source: str = "",
     ) -> Outcome:
         """Create an entry, or change or confirm an existing one.
 
         With `key` of an existing entry: `text` replaces its text, contexts are added, and the count
         goes up. Without, or with a key that does not exist: an entry with equal text is confirmed
-        instead of stored twice, otherwise a new one is created.
+        instead of stored twice, otherwise a new one is created. `source` is the turn that `text` is taken
+        from, if it is taken from one.
 
         Raises:
             UnknownCategory: The schema does not have it.
@@ -210,7 +226,9 @@ class Preferences:
             found = self.find(category, key)
             if found is not None:
                 changed = "boosted" if text is None or text == entry_text(found[1]) else "updated"
-                count = self._change(*found, text, contexts, now, session, count_up=count_up)
+                count = self._change(
+                    *found, text, contexts, now, session, count_up=count_up, source=source
+                )
                 return Outcome(changed, category, key, count)
             if text is None:
                 raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
@@ -234,6 +252,7 @@ class Preferences:
             "_updated": now,
             "_created_by": session,
             "_updated_by": session,
+            **({"_source": source} if source else {}),
             **(fields or {}),
         }
         self._put((_ROOT, category, chosen), entry)
@@ -267,10 +286,13 @@ class Preferences:
         session: str,
         *,
         count_up: bool,
+        source: str = "",
     ) -> int:
         changed = dict(entry)
-        if text is not None:
+        if text is not None and text != entry_text(entry):
             changed["text"] = text
+            if source:
+                changed["_source"] = source
         known = _text_list(entry.get("contexts"))
         added = [context for context in contexts if context not in known]
         if added:

@@ -1,8 +1,9 @@
 """Which entries a model is shown first, each as one escaped line.
 
-Pinned preferences come first, then those confirmed often, then new ones; of facts and conversations,
-the newest. Lines and their order are kept from one version of a document to the next, so that only what
-changed is worked out again.
+Within one category or type of facts, pinned entries come first, and then by turns the one confirmed most often
+and the newest one. Between them, each has a share by its weight (`by_share`), so that none hides the others.
+Lines and their order are kept from one version of a document to the next, so that only what changed is
+worked out again.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Mapping
 from functools import partial
-from itertools import chain
-from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.conversations import Conversations
@@ -33,6 +32,7 @@ __all__ = [
     "MemoryLines",
     "ShownFact",
     "are_ranked",
+    "by_share",
     "ranked_conversations",
     "ranked_facts",
     "ranked_preferences",
@@ -80,7 +80,10 @@ class _Ranking(Following):
 
     @property
     def ranked(self) -> list[ShownFact]:
-        """The lines, the most important first, and of equals the one that stands first; not a copy."""
+        """The lines, the most important first, and of equals the one that stands first; not a copy.
+
+        Those confirmed often and the newest ones alternate: neither keeps the other out of a budget.
+        """
         if self._order is None:
             self._moved = {}
             self._order = sorted(
@@ -89,7 +92,7 @@ class _Ranking(Following):
                 if fact is not None
             )
         if self._ranked is None:
-            self._ranked = [fact for _, _, fact in reversed(self._order)]
+            self._ranked = _alternating([fact for _, _, fact in reversed(self._order)])
         return self._ranked
 
     def _put(self, number: int, key: str, entry: Any) -> None:
@@ -194,9 +197,9 @@ class _Facts(_Ranking):
         return ShownFact(name, entry, line, rank)
 
 
-def ranked_preferences(book: Preferences, categories: Iterable[str]) -> list[ShownFact]:
-    """Return the preferences of these categories, the most important first; not a copy."""
-    return _merged([book.following(each, _Preferences, _ranked) for each in categories])
+def ranked_preferences(book: Preferences, categories: Iterable[str]) -> list[list[ShownFact]]:
+    """Return the preferences of each category, the most important first; not copies."""
+    return [book.following(each, _Preferences, _ranked) for each in categories]
 
 
 def are_ranked(book: Preferences, categories: Iterable[str]) -> bool:
@@ -216,25 +219,45 @@ def ranked_conversations(document: Document) -> list[ShownFact]:
 
 def ranked_facts(
     document: Document, schemas: Mapping[str, FactSchema], at: datetime
-) -> list[ShownFact]:
-    """Return the facts that can be read and hold at a moment, those changed last first; not a copy."""
+) -> dict[str, list[ShownFact]]:
+    """Return the facts of each type that can be read and hold at a moment, those changed last first."""
     types = {
         name: cast("Mapping[str, Any]", table)
         for name, table in (document.table(("facts",)) or {}).items()
         if isinstance(table, Mapping)
     }
-    return _merged(
-        [
-            ask(
-                document,
-                (_Facts, name, id(schemas.get(name))),  # kept alive by what is found there
-                partial(_Facts, name, schemas.get(name)),
-                partial(_columns, table),
-                lambda facts: facts.holding(at),
-            )
-            for name, table in types.items()
-        ]
-    )
+    return {
+        name: ask(
+            document,
+            (_Facts, name, id(schemas.get(name))),  # kept alive by what is found there
+            partial(_Facts, name, schemas.get(name)),
+            partial(_columns, table),
+            lambda facts: facts.holding(at),
+        )
+        for name, table in types.items()
+    }
+
+
+def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFact]:
+    """Return several rankings as one: pinned entries first, then of each lane as many as its weight says.
+
+    A lane of weight 3 has three entries where one of weight 1 has one, as long as it lasts. Of equals,
+    the lane that is given first comes first.
+
+    Args:
+        lanes: Weight and entries of each, the most important first.
+    """
+    filled = [(weight, lane) for weight, lane in lanes if lane]
+    if len(filled) == 1:
+        return list(filled[0][1])
+    facts: list[ShownFact] = []
+    places: list[float] = []  # 0 for what is pinned
+    for weight, lane in filled:
+        first = next((at for at, fact in enumerate(lane) if not fact.is_pinned), len(lane))
+        facts += lane
+        places += [0.0] * first
+        places += [place / weight for place in range(1, len(lane) - first + 1)]
+    return [facts[at] for at in sorted(range(len(facts)), key=places.__getitem__)]
 
 
 def _columns(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
@@ -245,12 +268,14 @@ def _ranked(found: _Ranking) -> list[ShownFact]:
     return found.ranked
 
 
-def _merged(rankings: Sequence[list[ShownFact]]) -> list[ShownFact]:
-    """Return several rankings as one; of equals, those of the ranking that is given first come first."""
-    filled = [ranking for ranking in rankings if ranking]
-    if len(filled) == 1:
-        return filled[0]
-    return sorted(chain.from_iterable(filled), key=attrgetter("rank"), reverse=True)
+def _alternating(ranked: list[ShownFact]) -> list[ShownFact]:
+    """Return entries by turns from the front of their ranking and from the newest ones."""
+    newest = sorted(ranked, key=lambda fact: (fact.is_pinned, fact.rank[2]), reverse=True)
+    if newest == ranked:
+        return ranked
+    return list(
+        {id(fact): fact for pair in zip(ranked, newest, strict=True) for fact in pair}.values()
+    )
 
 
 def _used(entry: Mapping[str, Any]) -> str:

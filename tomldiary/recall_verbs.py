@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.blocks import Blocks, is_pinned
@@ -14,7 +13,9 @@ from tomldiary.intervals import in_utc, interval, moment
 from tomldiary.preferences import Preferences, entry_text
 from tomldiary.ranking import (
     MemoryLines,
+    ShownFact,
     are_ranked,
+    by_share,
     ranked_conversations,
     ranked_facts,
     ranked_preferences,
@@ -25,6 +26,7 @@ from tomldiary.twins import async_twin, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from tomldiary.recall import Indexes
     from tomldiary.toml.document import Document
@@ -35,6 +37,7 @@ RECALLED = ("preferences", "conversations", "facts", "blocks", "episodes")
 """What `recall` looks through."""
 _MANY = 1_000_000  # all entries: what does not count is left out after ranking
 _SUMMARIES_SHOWN = 3
+_MATCHES_FIRST = 10  # more would keep out what matters whatever is asked
 _SHOWN = ("preferences", "conversations", "facts", "blocks")
 """The documents that `render` shows."""
 _FEW = 500  # tables
@@ -78,8 +81,7 @@ class RecallVerbs(FactVerbs):
             self._sources(documents),
             _MANY if is_narrowed else limit,
         )
-        at = datetime.now(UTC) if valid_at is None else in_utc(valid_at)
-        counts = _Counting(Facts(documents[2], self.diary.fact_schemas), at)
+        counts = _Counting(Facts(documents[2], self.diary.fact_schemas), self._moment(valid_at))
         hits: list[Hit] = []
         for source, score, words in found:
             if len(hits) >= max(0, limit):
@@ -99,32 +101,44 @@ class RecallVerbs(FactVerbs):
         query: str | None = None,
         max_tokens: int = 1500,
         token_counter: Callable[[str], int] | None = None,
+        *,
+        valid_at: datetime | None = None,
     ) -> str:
         """Return what is remembered as text for a model: framed, escaped, within a budget.
 
-        Pinned blocks come first, then facts and preferences (those with `pinned = true` before the others),
-        other blocks, and the last conversations.
+        Pinned blocks come first, then preferences and facts with `pinned = true`. The rest is shared out:
+        each category, each type of facts, the other blocks and the last three conversations come by
+        turns, as often as the weight of the category or type says. Within one of them, the entry
+        confirmed most often and the newest one come by turns.
 
         Args:
-            query: Facts and preferences that match it come before the others; None orders preferences
-                by count and date, and facts by date.
-            max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many.
-            token_counter: Counts tokens; None takes four characters for one token.
+            query: The ten facts and preferences that match it best come before others that are not pinned.
+            max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many; a
+                block that does not fit is cut after a line, and the text says so.
+            token_counter: Counts tokens; None estimates them by script.
+            valid_at: When temporal facts have to hold; None is now.
         """
-        lines = self.memory_lines(query).shown
+        lines = self.memory_lines(query, valid_at=valid_at).shown
         return render_memory(lines, max_tokens=max_tokens, token_counter=token_counter)
 
     arender = async_twin(render)
 
-    def memory_lines(self, query: str | None = None, *, but_session: str = "") -> MemoryLines:
+    def memory_lines(
+        self,
+        query: str | None = None,
+        *,
+        but_session: str = "",
+        valid_at: datetime | None = None,
+    ) -> MemoryLines:
         """Return what `render` shows as escaped lines, the most important first.
 
         Args:
             query: As for `render`.
             but_session: Leave out the summary of this session, which its model has before it.
+            valid_at: As for `render`.
         """
         documents = [self._recalled_document(kind) for kind in _SHOWN]
-        return self._lines(documents, query, but_session)
+        return self._lines(documents, query, but_session, valid_at)
 
     async def amemory_lines(
         self, query: str | None = None, *, but_session: str = ""
@@ -151,29 +165,42 @@ class RecallVerbs(FactVerbs):
         )
 
     def _lines(
-        self, documents: Sequence[Document], query: str | None, but_session: str
+        self,
+        documents: Sequence[Document],
+        query: str | None,
+        but_session: str,
+        valid_at: datetime | None = None,
     ) -> MemoryLines:
         preferences, conversations, facts, blocks = documents
-        texts = list(Blocks(blocks).entries())
-        shown = [block_fact(name, entry_text(entry)) for name, entry in texts if is_pinned(entry)]
+        pinned: list[str] = []
+        others: list[ShownFact] = []
+        for name, entry in Blocks(blocks).entries():
+            line = block_fact(name, entry_text(entry))
+            if is_pinned(entry):
+                pinned.append(line)
+            else:
+                others.append(ShownFact(f"blocks/{name}", entry, line, (False, 0, "")))
         book = Preferences(preferences, self.diary.turn_rules.preferences)
-        ranked = ranked_preferences(book, self.diary.allowed)
-        held = ranked_facts(facts, self.diary.fact_schemas, datetime.now(UTC))
-        if held or query:
-            ranked = [*held, *ranked]
-            if query:
-                hits = self.recall(query, _MANY, kinds=("preferences", "facts"))
-                order = {hit.key: number for number, hit in enumerate(hits)}
-                ranked.sort(key=lambda fact: order.get(fact.key, len(order)))
-            ranked.sort(key=lambda fact: not fact.is_pinned)
-        shown += [fact.line for fact in ranked]
-        shown += [
-            block_fact(name, entry_text(entry)) for name, entry in texts if not is_pinned(entry)
-        ]
-        talks = [
-            talk.line for talk in ranked_conversations(conversations) if talk.key != but_session
-        ]
-        return MemoryLines(shown + talks[:_SUMMARIES_SHOWN], talks[_SUMMARIES_SHOWN:])
+        schemas, weights = self.diary.fact_schemas, self.diary.weights
+        held = ranked_facts(facts, schemas, self._moment(valid_at))
+        talks = [each for each in ranked_conversations(conversations) if each.key != but_session]
+        ranked = by_share(
+            [
+                *((schemas[name].weight if name in schemas else 1.0, held[name]) for name in held),
+                *zip(weights.values(), ranked_preferences(book, weights), strict=True),
+                (1.0, others),
+                (1.0, talks[:_SUMMARIES_SHOWN]),
+            ]
+        )
+        if query:
+            kinds = ("preferences", "facts")
+            hits = self.recall(query, _MATCHES_FIRST, kinds=kinds, valid_at=valid_at)
+            order = {hit.key: number for number, hit in enumerate(hits)}
+            ranked.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, len(order))))
+        return MemoryLines(
+            [*pinned, *(fact.line for fact in ranked)],
+            [talk.line for talk in talks[_SUMMARIES_SHOWN:]],
+        )
 
     def _recalled_documents(self) -> tuple[Document, ...]:
         listed = self._engine.kinds(self.user_id) if self._engine.lists_documents else ()

@@ -8,8 +8,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, storable
+
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from datetime import datetime
 
     from tomldiary.turns import Applied
@@ -24,7 +26,10 @@ TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One exchange between a user and an assistant."""
+    """One exchange between a user and an assistant.
+
+    A lone surrogate in a message, which no file can store, is replaced by U+FFFD.
+    """
 
     user_id: str
     session_id: str
@@ -36,6 +41,20 @@ class Turn:
     """How the host's run ended; what the user said counts in any case."""
     operation_id: str = ""
     """The same id twice has one effect; "" gives the turn a new one, so that a second "thanks" counts."""
+    earlier: Sequence[tuple[str, str]] | None = None
+    """The exchanges before this one, oldest first: pairs of what the user said and what was answered.
+
+    They are shown to the extractor, so that it understands short answers: the last `Diary.context_turns` of
+    them, each message cut to 1,000 characters. None takes those that this process saw in the session.
+    """
+
+    def __post_init__(self) -> None:
+        for name in ("user_msg", "assistant_msg"):
+            text = getattr(self, name)
+            if isinstance(text, str) and not text.isascii():
+                object.__setattr__(self, name, storable(text))
+        if self.earlier is not None:
+            object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 
 
 class Receipt:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ class Retention:
     akept_history = async_twin(kept_history)
 
     def prune_history(
-        self, *, before: datetime | None = None, keep: int | None = None
+        self, *, before: datetime | None = None, keep: int | None = None, dry_run: bool = False
     ) -> KeptHistory:
         """Drop old transactions for good and return what is kept; the documents stay as they are.
 
@@ -63,6 +63,7 @@ class Retention:
         Args:
             before: Drop what happened before this time (without a zone: UTC).
             keep: Or drop all but this many transactions, at least 1.
+            dry_run: Only return what would be kept.
 
         Raises:
             InvalidValue: Neither or both are given, or `keep` is below 1.
@@ -74,15 +75,26 @@ class Retention:
             raise InvalidValue("say what to drop: before=… a time, or all but keep=… transactions.")
         aware = before.replace(tzinfo=UTC) if before is not None and not before.tzinfo else before
 
-        def cut(timeline: Timeline) -> Record | None:
+        def chosen(timeline: Timeline) -> list[Record]:
             records = list(timeline.records())[::-1]
             if aware is None:
                 dropped = len(records) - (keep or 0)
             else:
                 dropped = sum(datetime.fromisoformat(record.time) < aware for record in records)
-            dropped = min(dropped, len(records) - 1)
-            return _snapshot(timeline, records[:dropped]) if dropped > 0 else None
+            return records[: max(0, min(dropped, len(records) - 1))]
 
+        def cut(timeline: Timeline) -> Record | None:
+            dropped = chosen(timeline)
+            return _snapshot(timeline, dropped) if dropped else None
+
+        if dry_run:
+            kept, dropped = (
+                self.kept_history(),
+                chosen(Timeline(self._engine.backend, self.user_id)),
+            )
+            if not dropped:
+                return kept
+            return replace(kept, first=dropped[-1].seq, since=dropped[-1].time, is_pruned=True)
         self._engine.prune(self.user_id, cut)
         return self.kept_history()
 

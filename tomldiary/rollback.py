@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entry_paths import entry_key
-from tomldiary.errors import Conflict
+from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.fact_rules import FactRules
 from tomldiary.history import SNAPSHOT
 from tomldiary.past_texts import PastTexts
@@ -21,9 +21,9 @@ from tomldiary.twins import async_twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from datetime import datetime
 
     from tomldiary.history import Record
+    from tomldiary.past_texts import Point
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
 
@@ -54,7 +54,7 @@ class GoingBack(PastTexts):
         steps: int = 1,
         *,
         session_id: str | None = None,
-        to: int | datetime | None = None,
+        to: Point | None = None,
         dry_run: bool = False,
         force: bool = False,
         actor: str = "",
@@ -65,19 +65,23 @@ class GoingBack(PastTexts):
         History is never erased, so undoing the undo brings the same entries back, byte for byte.
 
         Args:
-            steps: How many transactions to undo.
+            steps: How many transactions to undo; there must be as many.
             session_id: Only those of this session.
-            to: Undo everything after this transaction or time, instead of a number of steps.
+            to: Undo everything after this transaction or time (as for `as_of`), instead of a number of steps;
+                0 undoes all.
             dry_run: Only say what would happen.
             force: Overwrite entries that were changed since by others.
             actor: Who did it, for history.
             reason: Why, for history.
 
         Raises:
-            Conflict: There is nothing to undo, an entry was changed since (`keys` lists them), or
+            InvalidValue: `steps` is not a number from 1 on, or `to` is no point of history.
+            Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
                 something was forgotten since. Nothing is written.
             HistoryPruned: Some of it is older than the kept history. Nothing is written.
         """
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
         with self._engine.transaction(self.user_id, source) as transaction:
             records = self._undoable(steps, session_id, to)
@@ -85,13 +89,13 @@ class GoingBack(PastTexts):
                 raise Conflict("there is no transaction to undo.")
             before, expected = _inverse(records)
             conflicts = [
-                entry_key(path)
+                entry_key(path, kind)
                 for (kind, path), want in expected.items()
                 if not same_value(transaction.document(kind).own_values(path), want and want[1])
             ]
             done = Rollback(
                 [record.seq for record in records],
-                sorted({entry_key(path) for _, path in before}),
+                sorted({entry_key(path, kind) for kind, path in before}),
                 conflicts,
                 self._forbidden(transaction, before),
             )
@@ -151,9 +155,7 @@ class GoingBack(PastTexts):
             for path, state in states.items():
                 edit.restore(path, state[0].text, state[1])
 
-    def _undoable(
-        self, steps: int, session_id: str | None, to: int | datetime | None
-    ) -> list[Record]:
+    def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
         floor = self._sequence(to) if to is not None else None
         found: list[Record] = []
         forgotten = 0
@@ -174,6 +176,12 @@ class GoingBack(PastTexts):
             found.append(record)
             if floor is None and len(found) >= steps:
                 break
+        if floor is None and 0 < len(found) < steps:
+            whose = "" if session_id is None else f" of session {session_id!r}"
+            raise Conflict(
+                f"{steps} transactions{whose} cannot be undone, as there are only {len(found)}."
+                " Nothing was undone."
+            )
         return found
 
 

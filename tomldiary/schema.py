@@ -10,6 +10,7 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Mapping
+from math import inf
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, overload
 from weakref import WeakKeyDictionary
@@ -30,6 +31,8 @@ __all__ = [
     "item_type",
     "show_conversations_schema",
     "show_preferences_schema",
+    "weight_of",
+    "weights",
 ]
 
 SchemaFormat = Literal["pretty", "json", "python"]
@@ -58,6 +61,37 @@ def item_type(pref_table_cls: type[BaseModel], category: str) -> type[Preference
     if category not in found:
         raise UnknownCategory(category, list(found))
     return found[category]
+
+
+def weights(pref_table_cls: type[BaseModel]) -> dict[str, float]:
+    """The share of a budget that each category has beside the others; 1 where its field does not say.
+
+    A field says it with `Field(json_schema_extra={"weight": 3})`.
+
+    Raises:
+        SchemaError: A weight is not a positive number; else as for `categories`.
+    """
+    name = pref_table_cls.__name__
+    return {
+        category: weight_of(
+            pref_table_cls.model_fields[category].json_schema_extra, f"{name}.{category}"
+        )
+        for category in _item_types(pref_table_cls)
+    }
+
+
+def weight_of(extra: object, where: str) -> float:
+    """Return the weight that a `json_schema_extra` names; 1 if it names none.
+
+    Raises:
+        SchemaError: It is not a positive number; the message begins with `where`.
+    """
+    weight: object = (
+        cast("Mapping[str, object]", extra).get("weight", 1) if isinstance(extra, Mapping) else 1
+    )
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
+        raise SchemaError(f"{where}: the weight is a positive number, such as 3; found {weight!r}.")
+    return float(weight)
 
 
 def categories_doc(pref_table_cls: type[BaseModel]) -> str:

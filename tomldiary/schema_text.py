@@ -86,10 +86,14 @@ def conversation_source(types: Mapping[str, str], doc: str) -> str:
 def _category_source(item: type[PreferenceItem], field: FieldInfo) -> str:
     empty = field.default is None and field.default_factory is None
     kind = f"dict[str, {item.__name__}]{' | None' if empty else ''}"
-    if not field.description:
+    extra = field.json_schema_extra
+    options = [f"description={_literal(field.description)}"] if field.description else []
+    if isinstance(extra, dict) and "weight" in extra:
+        options.append(f'json_schema_extra={{"weight": {extra["weight"]!r}}}')
+    if not options:
         return f"{kind} = {'None' if empty else '{}'}"
     default = "default=None" if empty else "default_factory=dict"
-    return f"{kind} = Field({default}, description={_literal(field.description)})"
+    return f"{kind} = Field({', '.join([default, *options])})"
 
 
 def _value_source(field: FieldInfo) -> str:

@@ -17,12 +17,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tomldiary.remembered import let_go_on_forget
+from tomldiary.terminal import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = [
     "DEFAULT_THRESHOLD",
+    "NEGATIONS",
     "Match",
     "Scorer",
     "Similarity",
@@ -95,6 +97,8 @@ _AVERSIONS = frozenset(
         "refuses",
     ]
 )
+NEGATIONS = _NEGATIONS | _AVERSIONS
+"""Words that turn the meaning of a statement around."""
 _NUMBER_WORDS = frozenset(
     [
         "zero",
@@ -125,11 +129,11 @@ _NUMBER_WORDS = frozenset(
 @let_go_on_forget
 @lru_cache(maxsize=65536)
 def normalise(text: str) -> str:
-    """Fold case, width and punctuation away; keep words, numbers, symbols and emoji."""
+    """Fold case, width, punctuation and hidden characters away; keep words, numbers, symbols and emoji."""
     if text.isascii():
         folded = text.lower()  # the same for ASCII, and quicker
     else:
-        folded = unicodedata.normalize("NFKC", text).casefold().replace("’", "'")
+        folded = unicodedata.normalize("NFKC", visible(text)).casefold().replace("’", "'")
     if "'" in folded:
         folded = _APOSTROPHE.sub("", folded)
     folded = _DROPPED.sub(" ", folded)

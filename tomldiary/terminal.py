@@ -1,32 +1,91 @@
-"""Stored text made safe to show: what a terminal would obey is written out instead."""
+r"""Stored text made safe to show: hidden characters are removed for models and escaped for people.
+
+Hidden characters are the format and default-ignorable characters of Unicode. Nothing is drawn for them, so
+they can carry text that a person does not see and a model reads. Three uses are kept, as texts cannot be read
+without them: joiners in Arabic and Indic words, joiners between emoji, and one presentation selector
+after an emoji.
+"""
 
 from __future__ import annotations
 
 import re
+import unicodedata
 
-__all__ = ["printable"]
+__all__ = ["as_stored", "printable", "visible"]
 
-# What a terminal acts on, or what hides or reorders text. Newline and tab are the only controls that text needs.
+_HIDDEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\ufffe\uffff"
+    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+_HIDDEN_CHARACTER = re.compile(f"[{_HIDDEN}]")
+# What a terminal acts on, beside what is hidden. Newline and tab are the only controls that text needs.
 _OBEYED = re.compile(
     "["
     "\x00-\x08\x0b-\x1f"  # C0 with ESC and carriage return
     "\x7f-\x9f"  # DEL and C1
-    "\u061c\u202a-\u202e\u2066-\u2069"  # bidirectional marks, overrides and isolates
-    "\u200b-\u200f\u2060-\u2064\ufeff"  # zero width
     "\u2028\u2029"  # separators that some programs take for a line end
-    "\ufff9-\ufffb\U000e0000-\U000e007f"  # annotations and tags, which no one can see
     "\ud800-\udfff"  # half characters, which cannot be encoded
-    "]"
+    f"{_HIDDEN}]"
+)
+_JOINERS = "\u200c\u200d"
+_EMOJI_JOINER = "\u200d"
+_PRESENTATIONS = "\ufe0e\ufe0f"
+_KEYCAP = "\u20e3"
+# Scripts whose letters join: Arabic and its relatives, Mongolian, and those of South and South-East Asia.
+_JOINING = re.compile(
+    "[\u0600-\u08ff\u0900-\u109f\u1700-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
+    "\U00010a00-\U00010fff\U00011000-\U00011fff]"
 )
 
 
+def visible(text: str) -> str:
+    """Return text without hidden characters, for a model; every other character stays as it is."""
+    if text.isascii():
+        return text
+    return _HIDDEN_CHARACTER.sub(lambda found: found.group() if _is_needed(found) else "", text)
+
+
+def as_stored(quoted: str, text: str) -> str:
+    """Return the one place of `text` that `visible` shows as `quoted`; else `quoted` as it is."""
+    if not quoted or quoted in text:
+        return quoted
+    pattern = f"[{_HIDDEN}]*".join(map(re.escape, quoted))
+    found = re.findall(pattern, text)
+    return str(found[0]) if len(found) == 1 else quoted
+
+
 def printable(text: str) -> str:
-    r"""The text without a character that a terminal obeys, hides or reorders.
+    r"""Return text without a character that a terminal obeys, hides or reorders.
 
     Each of them becomes a visible escape: ESC becomes `\x1b`, a right-to-left override `\u202e`.
     Newline, tab and every visible character stay as they are.
     """
-    return _OBEYED.sub(lambda found: _escape(ord(found.group())), text)
+    return _OBEYED.sub(
+        lambda found: found.group() if _is_needed(found) else _escape(ord(found.group())), text
+    )
+
+
+def _is_needed(found: re.Match[str]) -> bool:
+    """Return whether a hidden character is one of the few that a text cannot be read without."""
+    char, text, at = found.group(), found.string, found.start()
+    if char not in _JOINERS + _PRESENTATIONS or not at:
+        return False
+    before, after = text[at - 1], text[at + 1 : at + 2]
+    if char in _PRESENTATIONS:
+        return _is_emoji(before) or (before in "#*0123456789" and after == _KEYCAP)
+    if char == _EMOJI_JOINER and after and _is_emoji(after):
+        return _is_emoji(text[at - 2] if before in _PRESENTATIONS and at > 1 else before)
+    return (
+        unicodedata.category(before)[0] in "LM"
+        and _JOINING.match(before) is not None
+        and after not in [*_JOINERS]
+    )
+
+
+def _is_emoji(char: str) -> bool:
+    # Symbols, and the modifiers of skin colour.
+    return unicodedata.category(char) == "So" or "\U0001f3fb" <= char <= "\U0001f3ff"
 
 
 def _escape(code: int) -> str:

@@ -204,6 +204,13 @@ class Timeline:
                 raise pruned(record)
         return 0
 
+    def moment_of(self, seq: int) -> datetime:
+        """Return when transaction `seq`, or the last one before it, was stored; the year 1 if there is none."""
+        for text in self._backend.records(self._user):
+            if 0 < _sequence(text) <= seq:
+                return datetime.fromisoformat(parse_record(text).time)
+        return datetime.min.replace(tzinfo=UTC)
+
 
 def pruned(snapshot: Record) -> HistoryPruned:
     """Return the error of whoever asks for something older than the kept history."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from tomldiary.draft import MemoryDeps, preference_line
-from tomldiary.errors import DiaryError, LimitReached, UnknownEntry
+from tomldiary.draft import MemoryDeps, preference_line, quoted
+from tomldiary.errors import DiaryError, LimitReached, UnknownEntry, without_paths
+from tomldiary.preferences import NEW
 
 if TYPE_CHECKING:
     from tomldiary.similarity import Match
@@ -28,6 +29,8 @@ __all__ = [
 
 _NEARLY_FULL = 0.8
 _SHOWN = 200  # characters of a text repeated in an answer
+_LISTED = 8_000  # characters of one answer of list_preferences
+_FEWEST = 500  # of them for a category
 
 
 class ToolContext(Protocol):
@@ -64,16 +67,32 @@ async def list_preferences(ctx: ToolContext, category: str | None = None) -> str
     deps = ctx.deps
     if category is not None and category not in deps.allowed_cats:
         return _no_category(deps, category)
-    return "\n\n".join(
-        _list_category(ctx, name) for name in ([category] if category else deps.allowed_cats)
-    )
+    if category is not None:
+        return _list_category(ctx, category, _LISTED)
+    names = [name for name in deps.allowed_cats if deps.preferences.count(name)]
+    share = max(_FEWEST, _LISTED // max(1, len(names)))
+    return "\n\n".join(_list_category(ctx, name, share, in_part=True) for name in deps.allowed_cats)
 
 
-def _list_category(ctx: ToolContext, category: str) -> str:
+def _list_category(ctx: ToolContext, category: str, budget: int, *, in_part: bool = False) -> str:
     lines = [
         preference_line(category, key, entry)
         for key, entry in ctx.deps.preferences.entries(category)
     ]
+    shown: list[str] = []
+    for line in reversed(lines):  # the newest stand at the end
+        budget -= len(line) + 1
+        if budget < 0:
+            break
+        shown.insert(0, line)
+    if left := len(lines) - len(shown):
+        how = (
+            f"list_preferences('{category}') shows more of them"
+            if in_part
+            else "upsert_preference tells you if one is similar"
+        )
+        shown.insert(0, f"({left} older ones are stored; {how})")
+    lines = shown
     return "\n".join([f"📊 {_check_preference_limits(ctx, category)}", *lines]) + (
         "" if lines else f"\n- {category}: nothing stored yet"
     )
@@ -123,8 +142,8 @@ async def upsert_preference(
 
     Args:
         category: One of the categories from list_categories.
-        id: The id of a stored preference to change or confirm it; leave out for a new one; "new"
-            stores a new one although a similar one exists.
+        id: The id of a stored preference, as it is listed, to change or confirm it; leave out for a
+            new one; "new" stores a new one although a similar one exists.
         text: What to remember, in a few words. Leave out, with an id, to only confirm.
         contexts: Short labels of the situations it applies to, such as "work" or "travel".
         suppress_count_increment: True if this corrects a preference without confirming it.
@@ -132,8 +151,8 @@ async def upsert_preference(
     deps = ctx.deps
     if category not in deps.allowed_cats:
         return _no_category(deps, category)
-    force = id == "new"
-    key = None if force or not id else id
+    force = id == NEW
+    key = deps.preferences.wanted(category, id or None)
     known = key is not None and deps.preferences.find(category, key) is not None
     if not known and text is not None and not force:
         suggestion = _suggest(deps, category, text)
@@ -147,20 +166,22 @@ async def upsert_preference(
         return _check_preference_limits(ctx, category)
     except UnknownEntry:
         return (
-            f"❌ {category}/{id} does not exist. list_preferences('{category}') shows the ids; give"
+            f"❌ {category}/{key} does not exist. list_preferences('{category}') shows the ids; give"
             " text to create a preference."
         )
     except DiaryError as error:
-        return f"❌ {error}"
+        return f"❌ {without_paths(str(error))}"
     place = f"{category}/{outcome.id}"
     if outcome.action == "boosted":
         return f"✅ Boosted {place} (count: {outcome.count})."
     if outcome.action == "merged":
         return f"✅ {place} says the same already; boosted it (count: {outcome.count})."
     if outcome.action == "updated":
-        return f"✅ Updated {place}: '{text}' (count: {outcome.count})."
+        return f"✅ Updated {place}: '{quoted(text or '')}' (count: {outcome.count})."
     warning = _check_preference_limits(ctx, category)
-    return f"✅ Created {place}: '{text}'." + ("" if warning.startswith("✅") else f" {warning}")
+    return f"✅ Created {place}: '{quoted(text or '')}'." + (
+        "" if warning.startswith("✅") else f" {warning}"
+    )
 
 
 def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
@@ -172,13 +193,15 @@ def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
     if not found and elsewhere is None:
         return ""
     lines = [
-        f"  • {category}/{match.id}: '{match.text}' ({match.score:.0f}% match"
+        f"  • {category}/{quoted(match.id)}: '{quoted(match.text)}' ({match.score:.0f}% match"
         + (f"; ⚠️ conflict: {match.conflict}, not a duplicate)" if match.conflict else ")")
         for match in found
     ]
     other, key = category, ""
     if elsewhere is not None:
-        lines.append(f"  • {elsewhere[0]}/{elsewhere[1]}: the same text in another category")
+        lines.append(
+            f"  • {elsewhere[0]}/{quoted(elsewhere[1])}: the same text in another category"
+        )
         other, key = elsewhere
     if found:
         other, key = category, found[0].id
@@ -210,11 +233,14 @@ async def forget_preference(
     """
     if category not in ctx.deps.allowed_cats:
         return _no_category(ctx.deps, category)
+    id = ctx.deps.preferences.named(category, id)  # noqa: A001 - the tool's word
     try:
         text = ctx.deps.forget(category, id)
     except UnknownEntry:
         return f"❌ {category}/{id} does not exist. list_preferences('{category}') shows the ids."
-    return f"🗑️ Deleted {category}/{id}: '{text}'."
+    except DiaryError as error:
+        return f"❌ {error}"
+    return f"🗑️ Deleted {category}/{id}: '{quoted(text)}'."
 
 
 async def list_conversation_summary(ctx: ToolContext, session_id: str) -> str:
@@ -240,7 +266,7 @@ async def update_conversation_summary(
     try:
         ctx.deps.summarise(summary, keywords)
     except DiaryError as error:
-        return f"❌ {error}"
+        return f"❌ {without_paths(str(error))}"
     return f"✅ Updated the summary of session '{ctx.deps.session_id}'."
 
 

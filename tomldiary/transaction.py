@@ -104,9 +104,14 @@ class Transaction:
             OPEN.reset(outer)
 
     def edit(self, kind: str) -> Edit:
-        """Return the edit of a document, which starts from what is stored now."""
+        """Return the edit of a document, which starts from what is stored now.
+
+        Raises:
+            NotSupported: The backend cannot keep this document.
+        """
         edit = self._edits.get(kind)
         if edit is None:
+            self.engine.check_kept(kind)
             base = self._bases[kind] = self._settled(kind)
             edit = Edit(base.document if base is not None else self.engine.template)
             self.engine.undo_edits(self.user, kind, edit, base)
@@ -116,6 +121,7 @@ class Transaction:
     def replace(self, kind: str, document: Document) -> None:
         """Let a document be another one; what it was stays in history."""
         if kind not in self._bases:
+            self.engine.check_kept(kind)
             self._bases[kind] = self._settled(kind)
         self._edits[kind] = document.edit(is_changed=True)
 
@@ -133,7 +139,9 @@ class Transaction:
         """Return a document with the changes made so far."""
         edit = self._edits.get(kind)
         if edit is None:
-            return base_of(self._before.get(kind) or self.engine.load(self.user, kind))
+            return base_of(
+                self._before.get(kind) or self.engine.load(self.user, kind, is_written=True)
+            )
         return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
 
     def documents(self, kinds: Sequence[str]) -> list[Document]:

@@ -35,7 +35,10 @@ class TurnRules:
 
 @dataclass(frozen=True, slots=True)
 class TurnOperation:
-    """What makes a second attempt at the same turn harmless, and a late one impossible."""
+    """What is known of a turn beside its two messages.
+
+    The id makes a second attempt at the same turn harmless, and the epoch a late one impossible.
+    """
 
     id: str = ""
     """The same one twice has one effect."""
@@ -47,6 +50,12 @@ class TurnOperation:
     """Whether the id was made up just now and cannot be in history yet."""
     turns: int = 1
     """How many turns were read together."""
+    earlier: tuple[tuple[str, str], ...] | None = None
+    """The exchanges before it; None takes those that this process saw in the session."""
+    began: str = ""
+    """When the session's last turn was handed in, as history writes times; "" is not known."""
+    ended: str = ""
+    """When this one was handed in; "" is now."""
 
 
 current_operation: ContextVar[TurnOperation | None] = ContextVar(
@@ -86,21 +95,22 @@ def apply_turn(
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
+    source = _source(conversations, session_id) if turns else ""
     ids: dict[tuple[str, str], str] = {}
     done = Applied()
     for operation in operations:
         try:
             if isinstance(operation, UpsertPreference):
-                _upsert(preferences, operation, ids, session_id=session_id, now=now)
+                _upsert(preferences, operation, ids, session_id=session_id, now=now, source=source)
             elif isinstance(operation, ForgetPreference):
-                key = ids.get((operation.category, operation.id), operation.id)
-                preferences.forget(operation.category, key)
+                key = preferences.named(operation.category, operation.id)
+                preferences.forget(operation.category, ids.get((operation.category, key), key))
             elif isinstance(operation, SetSummary):
                 conversations.set_summary(
                     operation.session_id, operation.summary, operation.keywords, now=now
                 )
             else:
-                _set(transaction, preferences, operation, ids)
+                _set(transaction, preferences, operation, ids, source)
         except (LimitReached, UnknownEntry, InvalidValue) as error:
             done.skipped.append(str(error))
             _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
@@ -116,8 +126,9 @@ def _upsert(
     *,
     session_id: str,
     now: str,
+    source: str,
 ) -> None:
-    key = operation.id
+    key = preferences.wanted(operation.category, operation.id)
     if operation.created_as is None and key is not None:
         key = ids.get((operation.category, key), key)
         if preferences.find(operation.category, key) is None:
@@ -126,6 +137,9 @@ def _upsert(
         found = preferences.find(operation.category, key)
         if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
             key = None  # somebody else took this id meanwhile
+    fields = dict(operation.fields)
+    if source and str(fields.get("_source", source)).startswith(f"{session_id}#"):
+        fields["_source"] = source  # the draft may have counted fewer turns than there are by now
     outcome = preferences.upsert(
         operation.category,
         key,
@@ -134,7 +148,8 @@ def _upsert(
         now=now,
         session=session_id,
         count_up=operation.count_up,
-        fields=dict(operation.fields),
+        fields=fields,
+        source=source,
     )
     if operation.created_as is not None:
         ids[operation.category, operation.created_as] = outcome.id
@@ -145,11 +160,22 @@ def _set(
     preferences: Preferences,
     operation: SetFields,
     ids: dict[tuple[str, str], str],
+    source: str,
 ) -> None:
     path = operation.path
+    said = dict(operation.values)
     if operation.kind == "preferences":
         category, key = path[-2:]
         key = ids.get((category, key), key)
         found = preferences.find(category, key)  # it may stand at another place, in a short form
         path = found[0] if found is not None else (*path[:-1], key)
-    set_fields(transaction.edit(operation.kind), replace(operation, path=path))
+        if source and "text" in said:
+            said.setdefault("_source", source)
+    operation = replace(operation, path=path, values=tuple(said.items()))
+    set_fields(transaction.edit(operation.kind), operation)
+
+
+def _source(conversations: Conversations, session_id: str) -> str:
+    """Return the turn that was counted last, as entries name the turn they were taken from."""
+    entry = conversations.find(session_id) or {}
+    return f"{session_id}#{entry.get('_turns', 0)}"

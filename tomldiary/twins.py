@@ -7,6 +7,7 @@ thread, which also works where a loop is running already, as in a notebook.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import functools
 import threading
@@ -17,12 +18,23 @@ from tomldiary.transaction import OPEN, current_task
 
 if TYPE_CHECKING:
     import asyncio
-    from collections.abc import Callable, Coroutine
+    from collections.abc import Awaitable, Callable, Coroutine
     from concurrent.futures import Future
 
     from tomldiary.transaction import Transaction
 
-__all__ = ["OwnThread", "async_twin", "in_thread", "run_coroutine"]
+__all__ = [
+    "OwnThread",
+    "async_twin",
+    "close_at_loop_end",
+    "close_private_loop",
+    "in_daemon_thread",
+    "in_thread",
+    "is_of_another_loop",
+    "is_private_loop",
+    "note_private_loop",
+    "run_coroutine",
+]
 
 S = TypeVar("S")
 P = ParamSpec("P")
@@ -46,6 +58,74 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         return await asyncio.to_thread(function, *args, **kwargs)
     finally:
         OPEN.reset(outer)
+
+
+async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Run a blocking call that may hang; unlike `in_thread`, it does not keep the process from ending.
+
+    Cancelling leaves the call to itself: what it returns is dropped.
+    """
+    import asyncio  # noqa: PLC0415 - see in_thread
+    from concurrent.futures import Future  # noqa: PLC0415 - part of asyncio
+
+    result: Future[R] = Future()
+    context = contextvars.copy_context()
+    context.run(OPEN.set, None)  # a transaction belongs to the caller's thread
+
+    def run() -> None:
+        if not result.set_running_or_notify_cancel():
+            return
+        try:
+            result.set_result(context.run(function, *args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised where it is awaited
+            result.set_exception(error)
+
+    try:
+        threading.Thread(target=run, name="tomldiary-call", daemon=True).start()
+    except RuntimeError:  # the interpreter is ending: the loop's own threads run already
+        return await asyncio.to_thread(function, *args, **kwargs)
+    return await asyncio.wrap_future(result)
+
+
+_here = threading.local()
+_OF_ANOTHER_LOOP = (
+    "bound to a different event loop",
+    "attached to a different loop",
+    "Event loop is closed",
+)
+
+
+def note_private_loop() -> None:
+    """Note that the calling thread runs an event loop of this package, and no other."""
+    _here.is_private = True
+    _here.closers = []
+
+
+def is_of_another_loop(error: BaseException) -> bool:
+    """Whether asyncio refused an object, such as a connection, that another event loop made."""
+    return isinstance(error, RuntimeError) and any(part in str(error) for part in _OF_ANOTHER_LOOP)
+
+
+def close_at_loop_end(close: Callable[[], Awaitable[object]]) -> None:
+    """Call `close` when the private loop of the calling thread ends; what opens connections there closes them."""
+    _here.closers.append(close)
+
+
+async def close_private_loop() -> None:
+    """Call what `close_at_loop_end` was given, the last first."""
+    closers: list[Callable[[], Awaitable[object]]] = _here.closers
+    while closers:
+        with contextlib.suppress(Exception):  # a connection that is broken is closed
+            await closers.pop()()
+
+
+def is_private_loop() -> bool:
+    """Whether the calling thread runs an event loop of this package instead of one of the host.
+
+    Connections of async clients belong to one event loop. Objects that the host uses too must not be
+    awaited in a private one; call their sync methods in a thread.
+    """
+    return getattr(_here, "is_private", False)
 
 
 class OwnThread:
@@ -100,8 +180,12 @@ class _LoopThread:
         import asyncio  # noqa: PLC0415 - see in_thread
 
         self.loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
         self.thread.start()
+
+    def _run(self) -> None:
+        note_private_loop()
+        self.loop.run_forever()
 
 
 class _Loops:

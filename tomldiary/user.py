@@ -6,15 +6,17 @@ is a copy.
 
 from __future__ import annotations
 
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.block_verbs import BlockVerbs
 from tomldiary.conversations import Conversations, entry_to_conversation
 from tomldiary.engine import Source as Why
 from tomldiary.episode_verbs import EpisodeVerbs
-from tomldiary.errors import UnknownEntry
+from tomldiary.errors import DiaryError, UnknownEntry
 from tomldiary.forgetting import Selection
+from tomldiary.items.naming import labels_up_to
 from tomldiary.past import Past
 from tomldiary.portability import Portability
 from tomldiary.preference_verbs import PreferenceVerbs
@@ -24,12 +26,11 @@ from tomldiary.transaction import fingerprint
 from tomldiary.twins import async_twin, run_coroutine
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Generator, Mapping
+    from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
     from datetime import datetime
 
     from tomldiary.diary import Diary
     from tomldiary.engine import Engine, Transaction
-    from tomldiary.errors import DiaryError
     from tomldiary.forgetting import ForgetReceipt
     from tomldiary.models import ConversationItem
     from tomldiary.toml.document import Document
@@ -146,6 +147,7 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         before: datetime | None = None,
         source: str | None = None,
         everything: bool = False,
+        dry_run: bool = False,
     ) -> ForgetReceipt:
         """Remove what a session, a turn or a time said from files and history, so that nothing is left.
 
@@ -158,12 +160,16 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         An operation id of a forgotten transaction is forgotten too, and so are the marks by which
         `ingest` knows the turns of a forgotten session: doing or reading these again brings them back.
 
+        If nothing is stored of the user, the names of all users' documents are looked through: the receipt's
+        `found_elsewhere` has namespaces such as ("memories", user), which belong to another owner.
+
         Args:
             session_id: The conversation, and what only this session said.
             before: What was last updated before this time (without a zone: UTC).
             source: What was taken from this turn, `session#turn`, or from all turns of a session, whoever
                 confirmed it since.
             everything: The whole user: documents, history and all.
+            dry_run: Only return in numbers what would go; `files` is empty then.
 
         Raises:
             InvalidValue: Not exactly one of them is given. A ValueError; nothing was changed.
@@ -172,12 +178,37 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
             BackendError: The storage failed; the message says whether something was changed.
         """
         selection = Selection.one_of(session_id, before, source, everything)
-        try:
-            return self._engine.forget(self.user_id, selection)
-        finally:
-            self._indexes.drop(self.user_id)
+        is_known = True
+        with suppress(DiaryError):  # what cannot be listed is there
+            is_known = bool(self._engine.kinds(self.user_id))
+        if dry_run:
+            receipt = self._engine.would_forget(self.user_id, selection)
+        else:
+            try:
+                receipt = self._engine.forget(self.user_id, selection)
+            finally:
+                self._indexes.drop(self.user_id)
+                self.diary.sessions.drop(self.user_id)
+        if is_known or receipt.entries or receipt.conversations or receipt.records:
+            return receipt
+        return replace(receipt, found_elsewhere=self._elsewhere())
 
     aforget = async_twin(forget)
+
+    def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
+        """Return where namespaces of other owners have this user's name as a label, up to that label."""
+        backend = self._engine.backend
+        found: set[tuple[str, ...]] = set()
+        owners: list[str] = []
+        with suppress(DiaryError):  # the forgetting itself is done
+            owners = backend.users()
+        for owner in owners:
+            if owner == self.user_id:
+                continue
+            with suppress(DiaryError):  # such an owner cannot be looked through
+                places = [labels_up_to(self.user_id, owner, kind) for kind in backend.kinds(owner)]
+                found.update(place for place in places if place is not None)
+        return tuple(sorted(found))
 
     # Turns
 
@@ -188,15 +219,26 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         session_id: str,
         *,
         now: datetime | None = None,
+        earlier: Sequence[tuple[str, str]] | None = None,
+        operation_id: str = "",
     ) -> Applied:
         """Let the extractor read one turn, and commit what it wants together with the turn's count.
+
+        Args:
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            session_id: The conversation.
+            now: When it was said; None is now.
+            earlier: The exchanges before it; see `Turn.earlier`.
+            operation_id: The same one twice has one effect; "" for none.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
         return await self.diary.process_turn(
-            self.user_id, session_id, user_msg, assistant_msg, now=now
-        )
+            self.user_id, session_id, user_msg, assistant_msg,
+            now=now, earlier=earlier, operation_id=operation_id,
+        )  # fmt: skip
 
     def add_turn(
         self,
@@ -205,13 +247,32 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         session_id: str,
         *,
         now: datetime | None = None,
+        earlier: Sequence[tuple[str, str]] | None = None,
+        operation_id: str = "",
     ) -> Applied:
         """Let the extractor read one turn, and commit what it wants together with the turn's count.
+
+        Args:
+            user_msg: What the user said.
+            assistant_msg: What the assistant answered.
+            session_id: The conversation.
+            now: When it was said; None is now.
+            earlier: The exchanges before it; see `Turn.earlier`.
+            operation_id: The same one twice has one effect; "" for none.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
-        return run_coroutine(self.aadd_turn(user_msg, assistant_msg, session_id, now=now))
+        return run_coroutine(
+            self.aadd_turn(
+                user_msg,
+                assistant_msg,
+                session_id,
+                now=now,
+                earlier=earlier,
+                operation_id=operation_id,
+            )
+        )
 
     # As it is stored
 

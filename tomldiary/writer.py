@@ -16,7 +16,10 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.logging import get_logger
+from tomldiary.errors import InvalidValue
+from tomldiary.extraction.resolve import setup_problem
+from tomldiary.finalizers import finalize
+from tomldiary.logging import get_logger, show
 from tomldiary.receipts import Receipt, Turn
 from tomldiary.writing.cleaning import Cleaner
 from tomldiary.writing.exit import (
@@ -34,7 +37,7 @@ from tomldiary.writing.telemetry import Telemetry
 from tomldiary.writing.workers import Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from datetime import datetime
     from pathlib import Path
     from typing import Self
@@ -99,6 +102,11 @@ class MemoryWriter:
     ) -> None:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
             raise ValueError("workers, qsize, coalesce and breaker are at least 1.")
+        if not callable(getattr(diary, "update_memory", None)):
+            raise InvalidValue(
+                f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
+                where="diary",
+            )
         self.diary = diary
         # Anything with `update_memory` will do for a diary; only a real one has a backend that we know.
         self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
@@ -106,6 +114,10 @@ class MemoryWriter:
         self._breaker = (breaker, breaker_pause)
         self._context = contextvars.copy_context()
         self._closed = False
+        problem = self._setup_problem()
+        if problem:
+            _logger.error("no turn can be extracted: %s", problem)
+            show(f"no turn can be extracted: {problem}")
         self._reset()
         remember(self)
         if self._intake is not None:
@@ -113,7 +125,16 @@ class MemoryWriter:
                 self._intake.adopt_soon()
                 self._watch()
 
+    def _setup_problem(self) -> str:
+        """Return why no turn can be extracted now, or ""; see `setup_problem`."""
+        from tomldiary.diary import Diary  # noqa: PLC0415 - not needed to import this module
+
+        # A diary that overrides `update_memory` need not have an extractor at all.
+        own = getattr(self.diary.update_memory, "__func__", None)
+        return setup_problem(self.diary.agent) if own is Diary.update_memory else ""
+
     def _reset(self) -> None:
+        self._told = 0  # failed turns that `flush` and `close` have told of
         self._state = threading.Condition()
         self._ending, self._has_ended = threading.RLock(), False  # a signal handler may close too
         self._figures = Figures()
@@ -128,6 +149,7 @@ class MemoryWriter:
             self._figures,
             self._workers,
             self._watch,
+            getattr(self.diary, "sessions", None),
         )
         self._reception.is_closed = self._closed
         self._workers.made_room = self._reception.make_room
@@ -148,7 +170,7 @@ class MemoryWriter:
         intake = here.intake = Intake(root, backend, self._state, here.take_in, here.refuse)
         self._workers.intake = intake
         self._workers.letters = DeadLetters(root)
-        weakref.finalize(self, close_journals, intake.journals).atexit = False
+        finalize(self, close_journals, intake.journals, at_exit=False)
         return intake
 
     def after_fork(self) -> None:
@@ -176,6 +198,7 @@ class MemoryWriter:
         context_now: datetime | None = None,
         status: TurnStatus = "completed",
         operation_id: str = "",
+        earlier: Sequence[tuple[str, str]] | None = None,
         user_message: str | None = None,
         assistant_response: str | None = None,
     ) -> Receipt:
@@ -183,7 +206,8 @@ class MemoryWriter:
 
         Cancelling a `submit` that waits takes the turn back, unless it is being applied already or somebody
         else has submitted it too, under the same id.
-        `user_message` and `assistant_response` are other names for the two messages.
+        `user_message` and `assistant_response` are other names for the two messages; for the other
+        arguments see `Turn`.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -199,6 +223,7 @@ class MemoryWriter:
             context_now,
             status,
             operation_id,
+            earlier,
         )
         return await self._reception.submit(turn)
 
@@ -247,7 +272,8 @@ class MemoryWriter:
         lose now, and `durability` what the others survive.
         """
         with self._state:
-            return stats_of(self._figures, self._options, self._workers, self._reception)
+            stats = stats_of(self._figures, self._options, self._workers, self._reception)
+        return {**stats, "setup_problem": self._setup_problem()}
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
         """Return a verdict for a health endpoint.
@@ -265,10 +291,23 @@ class MemoryWriter:
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
 
-        Turns that a dead writer left are waited for too, and clean-ups.
+        Turns that a dead writer left are waited for too, and clean-ups. Turns that failed since the last
+        call are told in a warning, which goes to stderr where no logging is configured.
         """
         with self._state:
-            return self._state.wait_for(self._is_idle, timeout)
+            is_done = self._state.wait_for(self._is_idle, timeout)
+        self._tell_failures()
+        return is_done
+
+    def _tell_failures(self) -> None:
+        with self._state:
+            failed, parked = self._figures.failed - self._told, self._figures.dead_letters
+            self._told = self._figures.failed
+            reason = self._figures.last_failure
+        if failed:
+            text = f"turns that failed: {failed}; in the dead letters of this writer: {parked}"
+            _logger.warning(text)
+            show(f"{text}. The last one: {reason}" if reason else f"{text}.")
 
     def _is_idle(self) -> bool:
         return (
@@ -285,6 +324,8 @@ class MemoryWriter:
     def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:
         """Take no more turns, finish those that wait, and return the final counters.
 
+        Turns that failed are told as by `flush`.
+
         Args:
             timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. What is not done by then is cancelled, and
                 its receipt raises a RuntimeError. Turns in a journal stay there and are counted as
@@ -299,6 +340,7 @@ class MemoryWriter:
             if not self._has_ended:
                 self._end()
                 self._has_ended = True
+        self._tell_failures()
         return self.stats()
 
     def _end(self) -> None:

@@ -25,8 +25,8 @@ def main(folder: Path) -> None:
     robin = {"configurable": {"langgraph_user_id": "robin"}}
     print(manage.invoke({"content": "Likes tables by the window."}, robin).split(" ")[0])
     print(manage.invoke({"content": "Is allergic to walnuts."}, robin).split(" ")[0])
-    for question in ("Which table?", "walnut"):
-        found = search.invoke({"query": question.replace("Which table?", "tables")}, robin)
+    for question in ("Which table?", "walnut"):  # the best match first, all others behind it
+        found = search.invoke({"query": question.replace("table?", "tables"), "limit": 1}, robin)
         print(f"{question} {'window' in found} {'walnuts' in found}")
     entries = tomllib.loads((folder / "robin/items/memories.toml").read_text("utf-8"))["items"]
     print(sorted(entry["content"] for entry in entries.values()))

@@ -1,9 +1,10 @@
-"""The store of a LangGraph server: `langgraph.json` beside this file names `make_store`.
+"""The store, the authentication and a graph of a LangGraph server; `langgraph.json` beside it names them.
 
-    "store": {"path": "./server.py:make_store"}
+    "store": {"path": "./server.py:make_store"}, "auth": {"path": "./server.py:auth"}
 
-The server opens what it is given once for each of its threads, and calls only the async methods; the
-stores share one folder, set by $DIARY_FOLDER. Run: langgraph dev
+The server opens the store once for each of its threads, and calls only the async methods; the stores
+share one folder, set by $DIARY_FOLDER. The user is the one that `auth` signed in, never what a client
+writes into a message, the context or the config. Run: DEMO_TOKENS="secret=robin" langgraph dev
 """
 
 from __future__ import annotations
@@ -12,13 +13,27 @@ import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from langchain_core.runnables import RunnableConfig  # noqa: TC002 - LangGraph reads the annotation
 from langgraph.config import get_store
 from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph_sdk import Auth
 
 from tomldiary_langgraph import DiaryStore
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
+
+auth = Auth()
+
+
+@auth.authenticate
+async def signed_in(authorization: str | None) -> str:
+    """Return the user that a token belongs to; a real server asks its identity provider."""
+    pairs = (pair.split("=") for pair in os.environ.get("DEMO_TOKENS", "").split(",") if pair)
+    users = {f"Bearer {token}": user for token, user in pairs}
+    if authorization not in users:
+        raise Auth.exceptions.HTTPException(status_code=401, detail="The token is not known.")
+    return users[authorization]
 
 
 @asynccontextmanager
@@ -30,10 +45,10 @@ async def make_store() -> AsyncIterator[DiaryStore]:
         yield store
 
 
-async def count(state: MessagesState) -> MessagesState:
-    """Count the turns of a user in the store."""
+async def count(state: MessagesState, config: RunnableConfig) -> MessagesState:  # noqa: ARG001
+    """Count the turns of the signed-in user in the store."""
+    user = config["configurable"]["langgraph_auth_user_id"]
     store = get_store()
-    user = str(state["messages"][-1].content)
     assert isinstance(store, DiaryStore)  # noqa: S101 - the server was given one
     item = await store.aupdate(
         (user, "stats"), "turns", lambda old: {"n": (old or {"n": 0})["n"] + 1}

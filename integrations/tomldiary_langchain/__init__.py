@@ -1,4 +1,4 @@
-"""One memory behind LangChain: middleware, tools, a retriever, and extraction with any chat model.
+"""One memory behind LangChain: middleware, tools, a retriever, a store of bytes, and extraction with any chat model.
 
 from tomldiary_langchain import ChatModelExtractor, DiaryMiddleware, DiaryRetriever, diary_tools
 """
@@ -13,6 +13,7 @@ from tomldiary.errors import MissingExtra
 if find_spec("langchain_core") is None:
     raise MissingExtra("tomldiary_langchain", "langchain")
 
+from tomldiary_langchain.byte_store import DiaryByteStore
 from tomldiary_langchain.extractor import ChatModelExtractor
 from tomldiary_langchain.retriever import DiaryRetriever
 from tomldiary_langchain.tools import diary_tools
@@ -20,7 +21,13 @@ from tomldiary_langchain.tools import diary_tools
 if TYPE_CHECKING:
     from tomldiary_langchain.middleware import DiaryMiddleware
 
-__all__ = ["ChatModelExtractor", "DiaryMiddleware", "DiaryRetriever", "diary_tools"]
+__all__ = [
+    "ChatModelExtractor",
+    "DiaryByteStore",
+    "DiaryMiddleware",
+    "DiaryRetriever",
+    "diary_tools",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessage
+from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, Field
 
 from tomldiary.extraction.message import escape
+from tomldiary.twins import in_daemon_thread, is_private_loop
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from langchain_core.language_models import BaseChatModel
+    from langchain_core.language_models import BaseChatModel, LanguageModelInput
     from langchain_core.messages import BaseMessage, InvalidToolCall
     from langchain_core.runnables import Runnable, RunnableConfig
 
-__all__ = ["Answered", "Asked", "Dialogue", "dialogue_with"]
+__all__ = ["Answered", "Asked", "ChatModel", "Dialogue", "config_of", "dialogue_with"]
 
-# The tag keeps what this model writes out of the message stream of a graph that it runs in.
-_CONFIG: RunnableConfig = {"tags": ["nostream"], "run_name": "tomldiary_extractor"}
+# The first tag keeps what this model writes out of the message stream of a graph that it runs in.
+_TAGS = ["nostream", "tomldiary"]
 
+ChatModel: TypeAlias = "BaseChatModel | Runnable[LanguageModelInput, AIMessage]"
+"""A chat model, or one with retries, fallbacks or settings around it."""
 Answered = tuple["ToolCall | InvalidToolCall", str]
 """A call, and what it was answered."""
 
@@ -41,7 +45,7 @@ class Dialogue(Protocol):
     instructions: str
     """What the model has to know about calling tools; goes behind its prompt."""
 
-    async def ask(self, messages: list[BaseMessage]) -> Asked:
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
         """Return the model's next answer."""
         ...
 
@@ -50,16 +54,36 @@ class Dialogue(Protocol):
         ...
 
 
-def dialogue_with(model: BaseChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
+def config_of(user_id: str, session_id: str) -> RunnableConfig:
+    """Return the config of an extractor's calls, by which traces and callbacks know them."""
+    return {
+        "tags": _TAGS,
+        "run_name": "tomldiary_extractor",
+        "metadata": {"user_id": user_id, "session_id": session_id},
+    }
+
+
+def dialogue_with(model: ChatModel, tools: Mapping[str, type[BaseModel]]) -> Dialogue:
     """Return the dialogue that fits a model; `tools` are the arguments of the tools, by name."""
     try:
-        return _Calling(model.bind_tools(list(tools.values())))
+        return _Calling(_bound(model, lambda inner: inner.bind_tools(list(tools.values()))))
     except (NotImplementedError, AttributeError):
         pass
     try:
-        return _Writing(model.with_structured_output(_Calls, include_raw=True), tools)
+        return _Writing(
+            _bound(model, lambda inner: inner.with_structured_output(_Calls, include_raw=True)),
+            tools,
+        )
     except (NotImplementedError, AttributeError):
         return _Writing(model, tools)
+
+
+def _bound(model: Any, bind: Callable[[Any], Any]) -> Any:
+    """Bind a model, also one within `with_retry`, `bind` or `with_config`, which do not pass it on."""
+    if isinstance(model, RunnableBindingBase):
+        binding = cast("RunnableBindingBase[Any, Any]", model)
+        return binding.model_copy(update={"bound": _bound(binding.bound, bind)})
+    return bind(model)
 
 
 class _Calling:
@@ -70,8 +94,8 @@ class _Calling:
     def __init__(self, model: Runnable[Any, AIMessage]) -> None:
         self._model = model
 
-    async def ask(self, messages: list[BaseMessage]) -> Asked:
-        answer = await self._model.ainvoke(messages, _CONFIG)
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        answer: AIMessage = await _answer(self._model, messages, config)
         unreadable = [
             (call, f"❌ The arguments of {call['name']!r} could not be read: {call['error'] or 'no JSON'}.")
             for call in answer.invalid_tool_calls
@@ -123,8 +147,8 @@ class _Writing:
             for name, arguments in tools.items()
         )
 
-    async def ask(self, messages: list[BaseMessage]) -> Asked:
-        answer: Any = await self._model.ainvoke(messages, _CONFIG)
+    async def ask(self, messages: list[BaseMessage], config: RunnableConfig) -> Asked:
+        answer: Any = await _answer(self._model, messages, config)
         if isinstance(answer, dict):  # structured output: the message, and what was read in it
             held = cast("dict[str, Any]", answer)
             message, read, error = held["raw"], held["parsed"], held["parsing_error"]
@@ -142,6 +166,22 @@ class _Writing:
     def replies(self, answered: Sequence[Answered]) -> list[BaseMessage]:
         lines = "\n".join(f"{call['name']}: {escape(text)}" for call, text in answered)
         return [HumanMessage(f'<tool_answers note="data">\n{lines}\n</tool_answers>')]
+
+
+async def _answer(
+    model: Runnable[Any, Any], messages: list[BaseMessage], config: RunnableConfig
+) -> Any:
+    """Ask the model where its connections can be used.
+
+    Models of one provider share an async HTTP client in a process, and its connections belong to the
+    event loop that opened them. A private event loop therefore uses the sync client.
+    """
+    if is_private_loop():
+        try:
+            return await in_daemon_thread(model.invoke, messages, config)
+        except NotImplementedError:  # a model that has only a coroutine
+            pass
+    return await model.ainvoke(messages, config)
 
 
 def _read(text: str) -> tuple[_Calls | None, Exception | None]:

@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import HumanMessage, SystemMessage
+from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
-from tomldiary.errors import ExtractionError
+from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.tools import EXTRACTION_TOOLS
-from tomldiary_langchain.dialogue import dialogue_with
+from tomldiary_langchain.dialogue import config_of, dialogue_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
 
-    from langchain_core.language_models import BaseChatModel
     from langchain_core.messages import BaseMessage, ToolCall
 
     from tomldiary.draft import MemoryDeps
+    from tomldiary_langchain.dialogue import ChatModel
 
 __all__ = ["ChatModelExtractor"]
 
@@ -59,17 +60,23 @@ class ChatModelExtractor:
     has that, and else as JSON in its text.
 
     Args:
-        model: A chat model.
+        model: A chat model, also one with retries, fallbacks or settings around it.
         max_rounds: Answers the model may give for one turn. A model that still calls tools in the
             last one has not finished: the turn fails and changes nothing.
 
     Raises:
         ValueError: `max_rounds` is less than 1.
+        InvalidValue: `model` is no chat model.
     """
 
-    def __init__(self, model: BaseChatModel, max_rounds: int = 8) -> None:
+    def __init__(self, model: ChatModel, max_rounds: int = 8) -> None:
         if max_rounds < 1:
             raise ValueError("max_rounds is at least 1.")
+        if not isinstance(model, Runnable):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            named = f"init_chat_model({model!r})" if isinstance(model, str) else "a chat model"
+            raise InvalidValue(
+                f"expected a chat model, found {type(model).__name__}. Give {named}.", where="model"
+            )
         self._name = type(model).__name__
         self._dialogue = dialogue_with(model, _ARGUMENTS)
         self.max_rounds = max_rounds
@@ -86,9 +93,10 @@ class ChatModelExtractor:
         context = _Context(deps)
         dialogue = self._dialogue
         prompt = draft_prompt(deps) + dialogue.instructions
+        config = config_of(deps.user_id, deps.session_id)
         messages: list[BaseMessage] = [SystemMessage(prompt), HumanMessage(message)]
         for _ in range(self.max_rounds):
-            answer = await dialogue.ask(messages)
+            answer = await dialogue.ask(messages, config)
             messages.append(answer.message)
             if not answer.calls and not answer.unreadable:
                 return str(answer.message.text)

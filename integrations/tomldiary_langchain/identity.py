@@ -1,4 +1,4 @@
-"""Whose memory a run is about, as LangChain says it; the order is the core's."""
+"""The user and the session of a run, as LangChain says them; the order is the core's."""
 
 from __future__ import annotations
 
@@ -12,13 +12,25 @@ from tomldiary.identity import given, session_of, user_of
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime
 
-__all__ = ["AgentWho", "Who", "agent_session", "agent_user", "resolve_session", "resolve_user"]
+__all__ = [
+    "AgentWho",
+    "Who",
+    "agent_config",
+    "agent_session",
+    "agent_user",
+    "is_delegated",
+    "is_persistent",
+    "resolve_session",
+    "resolve_user",
+]
 
 Who = str | Callable[[RunnableConfig], str | None] | None
 """An id; a function of the run's config that returns one; or None to look it up in the run."""
 AgentWho = str | Callable[[Any, Any], str | None] | None
 """An id; a function of an agent's state and `Runtime` that returns one; or None to look it up."""
 
+_TOOL_NODE = "tools"
+"""The node in which LangChain's agents run their tools."""
 _HINT = (
     "Give user_id when you make the {what}, put a user_id in the context, or pass"
     ' config={{"configurable": {{"user_id": …}}}}.'
@@ -26,13 +38,16 @@ _HINT = (
 
 
 def resolve_user(explicit: Who, config: RunnableConfig) -> str:
-    """Return the user: explicit, in the context, in the config, or the server's.
+    """Return the user: explicit, signed in at the server, in the context, or in the config.
 
     Raises:
-        IdentifierError: None of them names one, or a name that is found is blank or no text.
+        IdentifierError: None of them names one, a name is blank or no text, or context or config name
+            another user than the one signed in.
     """
     hint = _HINT.format(what="retriever or the tools")
-    return user_of(given("user", explicit, config), hint=hint, **_places(config, _context()))
+    named = given("user", explicit, config)
+    around = ensure_config().get("configurable")
+    return user_of(named, hint=hint, around=around, **_places(config, _context()))
 
 
 def resolve_session(explicit: Who, config: RunnableConfig) -> str:
@@ -46,14 +61,10 @@ def resolve_session(explicit: Who, config: RunnableConfig) -> str:
 
 
 def agent_user(explicit: AgentWho, state: Any, runtime: Runtime[Any]) -> str:
-    """Return the user of an agent's run; the places are those of `resolve_user`.
-
-    Raises:
-        IdentifierError: None of them names one, or a name that is found is blank or no text.
-    """
+    """Return the user of an agent's run; places and errors are those of `resolve_user`."""
     hint = _HINT.format(what="middleware")
     named = given("user", explicit, state, runtime)
-    return user_of(named, hint=hint, **_places(_config(), runtime.context))
+    return user_of(named, hint=hint, **_places(agent_config(), runtime.context))
 
 
 def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default: str) -> str:
@@ -63,7 +74,7 @@ def agent_session(explicit: AgentWho, state: Any, runtime: Runtime[Any], default
         IdentifierError: A name that is found is blank or no text.
     """
     named = given("session", explicit, state, runtime)
-    return session_of(named, default=default, **_places(_config(), runtime.context))
+    return session_of(named, default=default, **_places(agent_config(), runtime.context))
 
 
 def _places(config: RunnableConfig | None, context: Any) -> dict[str, Any]:
@@ -85,7 +96,22 @@ def _context() -> Any:
         return None
 
 
-def _config() -> RunnableConfig:
+def is_persistent() -> bool:
+    """Whether a checkpointer keeps the thread of an agent's run."""
+    settings: dict[str, Any] = agent_config().get("configurable") or {}
+    return settings.get("__pregel_checkpointer") is not None
+
+
+def is_delegated() -> bool:
+    """Whether an agent runs for another agent, as its sub-agent or in one of its tools."""
+    settings: dict[str, Any] = agent_config().get("configurable") or {}
+    if settings.get("ls_agent_type") == "subagent":  # deepagents says so
+        return True
+    *outer, _ = str(settings.get("checkpoint_ns") or "").split("|")
+    return any(each.partition(":")[0] == _TOOL_NODE for each in outer)
+
+
+def agent_config() -> RunnableConfig:
     """Return the config of the graph that runs."""
     from langgraph.config import get_config  # noqa: PLC0415 - LangChain's core does not need it
 

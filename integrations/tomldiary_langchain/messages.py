@@ -8,76 +8,102 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from langchain_core.messages import AIMessage, AnyMessage, BaseMessage, HumanMessage, SystemMessage
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    SystemMessage,
+    ToolMessage,
+)
+from pydantic_core import to_json
+
+from tomldiary.exchanges import Spoken, earlier_exchanges, exchange_of, turn_start
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Sequence
 
-__all__ = [
-    "Said",
-    "first_question",
-    "last_question",
-    "said_since",
-    "text_of",
-    "with_memory",
-    "with_text",
-]
+__all__ = ["Turn", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
 
 _SOURCE = "lc_source"
 _OURS = "tomldiary"
 
 
-class Said(NamedTuple):
-    """What was said in one turn."""
+class Turn(NamedTuple):
+    """The part of a thread that a run is about, as it is when the run begins."""
 
+    ids: tuple[str, ...]
+    """The ids of the user's messages."""
     question: str
-    answer: str
+    """What they say."""
+    before: tuple[str, ...]
+    """The texts of the messages in front of it."""
+    earlier: tuple[tuple[str, str], ...]
+    """The exchanges in front of it, oldest first."""
 
 
-def first_question(messages: Sequence[BaseMessage]) -> BaseMessage | None:
-    """Return the first message of a person, or None."""
-    return next((message for message in messages if _is_question(message)), None)
-
-
-def last_question(messages: Sequence[BaseMessage]) -> BaseMessage | None:
-    """Return the last message of a person, or None."""
-    return next((message for message in reversed(messages) if _is_question(message)), None)
-
-
-def said_since(
-    messages: Sequence[BaseMessage], question_id: str | None, question: str
-) -> Said | None:
-    """Return what person and model said from a question on; None if the person said nothing.
+def turn_of(messages: Sequence[BaseMessage], told: Collection[str] = ()) -> Turn:
+    """Return the turn of a run; without ids if the user said nothing.
 
     Args:
         messages: A thread.
-        question_id: The message the turn begins with.
-        question: What it said. If it was cut out of the thread meanwhile, this and the last answer
-            are the turn.
+        told: Ids of messages that were in an earlier turn, though the thread has no answer to them.
     """
-    begins = [number for number, message in enumerate(messages) if message.id == question_id]
-    told = [message for message in messages if isinstance(message, AIMessage)][-1:]
-    if begins:
-        turn = messages[begins[-1] :]
-        question = _joined(message for message in turn if _is_question(message))
-        told = [message for message in turn if isinstance(message, AIMessage)]
-    return Said(question, _joined(told)) if question else None
+    thread = _spoken(messages)
+    start = turn_start(thread)
+    if start is None:
+        return Turn((), "", (), ())
+    numbers = [n for n in range(start, len(thread)) if thread[n].by == "user"]
+    new = [n for n in numbers if messages[n].id not in told]
+    start = new[0] if new else numbers[-1]
+    return Turn(
+        tuple(messages[n].id or "" for n in numbers if n >= start),
+        exchange_of([one for one in thread[start:] if one.by == "user"])[0],
+        tuple(one.text for one in thread[:start]),
+        tuple(earlier_exchanges(thread, start)),
+    )
 
 
-def with_memory(
-    messages: Sequence[AnyMessage], question_id: str | None, memory: str
-) -> list[AnyMessage]:
+def said_in(
+    turn: Turn, messages: Sequence[BaseMessage], structured: object = None
+) -> tuple[str, str] | None:
+    """Return what user and model said in a turn so far; None if the user said nothing.
+
+    If the turn was cut out of the thread meanwhile, its question and the last answer are all of it.
+
+    Args:
+        turn: The turn as it began.
+        messages: The thread now.
+        structured: The structured response of the run; an answer as JSON where the model gave no words.
+    """
+    ids = {one.id for one in messages}
+    if turn.ids and turn.ids[0] in ids:
+        start = next(n for n, one in enumerate(messages) if one.id == turn.ids[0])
+        said = _spoken(messages)[start:]
+        if structured is not None and said[-1].by == "tool":
+            said.append(Spoken("assistant", to_json(structured, fallback=str).decode()))
+        question, answer = exchange_of(said)
+    else:
+        told = [one for one in messages if isinstance(one, AIMessage)][-1:]
+        question, answer = turn.question, exchange_of(_spoken(told))[1]
+    return (question, answer) if question else None
+
+
+def first_exchange(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Return the first message of a user and the first answer to it, as far as they are there."""
+    thread = _spoken(messages)
+    asked = [n for n, one in enumerate(thread) if one.by == "user"][:1]
+    answered = [n for n, one in enumerate(thread) if one.is_answer and asked and n > asked[0]][:1]
+    return [messages[n] for n in (*asked, *answered)]
+
+
+def with_memory(messages: Sequence[AnyMessage], turn: Turn, memory: str) -> list[AnyMessage]:
     """Return the messages with the memory in front of the current turn, as a marked user message.
 
     What stands before it is the same on each call, so that a provider's prompt cache holds.
     """
     shown = HumanMessage(memory, additional_kwargs={_SOURCE: _OURS})
-    place = _start(messages, question_id)
-    if place == len(messages):  # nobody said anything: first, but behind instructions
-        kinds = (
-            number for number, one in enumerate(messages) if not isinstance(one, SystemMessage)
-        )
-        place = next(kinds, place)
+    place = _start(messages, turn)
     return [*messages[:place], shown, *messages[place:]]
 
 
@@ -91,20 +117,32 @@ def with_text(message: SystemMessage | None, text: str) -> SystemMessage:
     return message.model_copy(update={"content": [*content, {"type": "text", "text": text}]})
 
 
-def text_of(message: BaseMessage) -> str:
-    """Return what a message says in words."""
-    return str(message.text).strip()
-
-
-def _start(messages: Sequence[BaseMessage], question_id: str | None) -> int:
-    """Return where the turn begins; behind the end if nobody said anything."""
+def _start(messages: Sequence[BaseMessage], turn: Turn) -> int:
+    """Return where the turn begins; first, but behind instructions, if the user said nothing."""
     asked = [number for number, message in enumerate(messages) if _is_question(message)]
-    begins = [number for number in asked if messages[number].id == question_id]
-    return (begins or asked or [len(messages)])[-1]
+    begins = [number for number in asked if messages[number].id in turn.ids]
+    if begins or asked:
+        return (begins or asked[-1:])[0]
+    kinds = (number for number, one in enumerate(messages) if not isinstance(one, SystemMessage))
+    return next(kinds, len(messages))
 
 
-def _joined(messages: Iterable[BaseMessage]) -> str:
-    return "\n\n".join(filter(None, map(text_of, messages)))
+def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
+    spoken: list[Spoken] = []
+    for number, message in enumerate(messages):
+        text = str(message.text).strip()
+        if _is_question(message):
+            spoken.append(Spoken("user", text))
+        elif isinstance(message, AIMessage):
+            is_calling = bool(message.tool_calls or message.invalid_tool_calls)
+            spoken.append(Spoken("assistant", text, is_answer=not is_calling))
+        elif isinstance(message, ToolMessage):
+            # An agent that goes on asks its model; what it does not show a model is its answer.
+            following = messages[number + 1 : number + 2]
+            spoken.append(Spoken("tool", text, is_answer=any(map(_is_question, following))))
+        else:
+            spoken.append(Spoken("other", text))
+    return spoken
 
 
 def _is_question(message: BaseMessage) -> bool:

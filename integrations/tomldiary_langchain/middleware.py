@@ -6,33 +6,42 @@ agent = create_agent(model, tools, middleware=[DiaryMiddleware("./memories", use
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from hashlib import blake2b
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 
-from langchain.agents.middleware.types import AgentMiddleware, AgentState, PrivateStateAttr
+from langchain.agents.middleware.types import (
+    AgentMiddleware,
+    AgentState,
+    PrivateStateAttr,
+)
 from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp
+from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.adapter_options import one_of
-from tomldiary.diary import Diary
+from tomldiary.adapter_options import diary_of, memory_name, one_of, writer_of
 from tomldiary.logging import get_logger
 from tomldiary.memory_verbs import MemoryVerbs
+from tomldiary.recent import Recent
 from tomldiary.render import render_memory
 from tomldiary.twins import in_thread
-from tomldiary.writer import MemoryWriter, Turn
-from tomldiary_langchain.identity import agent_session, agent_user, resolve_session, resolve_user
-from tomldiary_langchain.messages import (
-    first_question,
-    last_question,
-    said_since,
-    text_of,
-    with_memory,
-    with_text,
+from tomldiary.writer import MemoryWriter
+from tomldiary.writer import Turn as WriterTurn
+from tomldiary_langchain.chats import Chats, digest
+from tomldiary_langchain.endings import endings
+from tomldiary_langchain.identity import (
+    agent_config,
+    agent_session,
+    agent_user,
+    is_delegated,
+    is_persistent,
+    resolve_session,
+    resolve_user,
 )
-from tomldiary_langchain.tools import tools_of
+from tomldiary_langchain.messages import said_in, turn_of, with_memory, with_text
+from tomldiary_langchain.tools import TOOL_NAMES, tools_of
 
 if TYPE_CHECKING:
     import os
@@ -45,45 +54,56 @@ if TYPE_CHECKING:
         ModelResponse,
         ToolCallRequest,
     )
-    from langchain_core.messages import ToolMessage
+    from langchain_core.messages import BaseMessage, ToolMessage
     from langchain_core.runnables import RunnableConfig
     from langgraph.runtime import Runtime
     from langgraph.types import Command
+    from langgraph.typing import StateLike  # pyright: ignore[reportPrivateImportUsage] - the bound there
 
+    from tomldiary.diary import Diary
     from tomldiary.receipts import TurnStatus
     from tomldiary_langchain.identity import AgentWho
+    from tomldiary_langchain.messages import Turn
+    from tomldiary_langchain.tools import ToolName
 
 __all__ = ["DiaryMiddleware", "DiaryState"]
 
+ContextT = TypeVar("ContextT", bound="StateLike | None", default=Any)
+"""The context of an agent; of a middleware made on its own, any."""
 _logger = get_logger(__name__)
+_TOLD = 4_096
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class _Run:
-    """What is settled when a turn begins, and holds until its end."""
+    """What is settled when a turn begins, and what was said so far."""
 
-    owner: DiaryMiddleware
     user: str
     session: str
-    question_id: str | None
-    question: str
+    turn: Turn
+    place: tuple[str, ...]
+    """What tells the turn from all others of the session."""
     memory: str = ""
+    messages: list[BaseMessage] = field(default_factory=list["BaseMessage"])
+    """The thread as it was last seen."""
+    is_over: bool = False
+    """Whether the turn was submitted, or is not to be."""
 
 
 class _Held(str):
-    """A run in the state; as text it says nothing, because streams and traces show private fields too."""
+    """Runs in the state; as text it says nothing, because streams and traces show private fields too."""
 
-    __slots__ = ("run",)
+    __slots__ = ("runs",)
 
-    run: _Run
+    runs: dict[object, _Run]
 
-    def __new__(cls, run: _Run) -> Self:
+    def __new__(cls, runs: dict[object, _Run]) -> Self:
         held = super().__new__(cls, "settled")
-        held.run = run
+        held.runs = runs
         return held
 
 
-_calling: ContextVar[tuple[_Run, str] | None] = ContextVar(
+_calling: ContextVar[tuple[object, _Run, str] | None] = ContextVar(
     "tomldiary_langchain_calling", default=None
 )
 """The run whose tool is being called, and an id of the call: LangChain's tools do not see the state."""
@@ -96,14 +116,15 @@ class DiaryState(AgentState[Any]):
     diary_run: NotRequired[Annotated[Any, UntrackedValue, PrivateStateAttr]]
 
 
-class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
+class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     """Shows the model what is known about its user, and hands each finished turn to a writer once.
 
     The memory is read once per turn and shown on each model call, in front of the turn; it is no part
     of state, history or checkpoints. A run that names no user fails before its model is called.
 
-    A turn whose model call raises is submitted as well, with the status "failed", or "cancelled"; so
-    place this middleware in front of those that retry. The same turn again has no second effect.
+    A turn is all that the user said since the last answer. A run that fails, is cancelled or is left is
+    submitted as well, with the status "failed", "cancelled" or "aborted". The same turn again has no second
+    effect. For type checkers, `DiaryMiddleware[Caller](…)` keeps the agent's context a `Caller`. The prompt of a sub-agent is shown the memory, and is no turn: no user said it.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
@@ -119,9 +140,11 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         query: "prompt" puts first what matches the question; "none" goes by count and date.
         on_error: If the memory cannot be read or the turn cannot be queued, "ignore" logs it and goes
             on, "raise" fails the run.
+        name: Which memory it is, where an agent has several: the model is told the name with the memory, and
+            the names of the tools begin with it.
 
     Raises:
-        InvalidValue: An option has a value that is not listed here.
+        InvalidValue: An option has a value that is not listed here, or the writer is of another diary.
     """
 
     state_schema = DiaryState
@@ -133,18 +156,21 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         user_id: AgentWho = None,
         session_id: AgentWho = None,
         writer: MemoryWriter | None = None,
-        tools: Literal["none", "read", "all"] | Collection[str] = "none",
+        tools: Literal["none", "read", "all"] | Collection[ToolName] = "none",
         inject: Literal["user", "instructions", False] = "user",
         max_tokens: int = 1500,
         query: Literal["none", "prompt"] = "none",
         on_error: Literal["ignore", "raise"] = "ignore",
+        name: str = "",
     ) -> None:
         one_of("inject", inject, ("user", "instructions", False))
         one_of("query", query, ("none", "prompt"))
         one_of("on_error", on_error, ("ignore", "raise"))
-        self.diary = diary if isinstance(diary, Diary) else Diary(diary)
-        self.tools = tools_of(self.diary, self._verbs, tools)
-        self.writer = MemoryWriter(self.diary) if writer is None else writer
+        self.diary = diary_of(diary)
+        self._memory_name = memory_name(name)
+        names = {tool: f"{name}_{tool}" for tool in TOOL_NAMES} if name else None
+        self.tools = tools_of(self.diary, self._verbs, tools, names)
+        self.writer = MemoryWriter(self.diary) if writer is None else writer_of(writer, self.diary)
         self._user_id = user_id
         self._session_id = session_id
         self._inject = inject
@@ -152,101 +178,123 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
         self._query = query
         self._on_error = on_error
         self._tool_names = frozenset(tool.name for tool in self.tools)
-        self._look_up = "recall" if "recall" in self._tool_names else ""
+        look_up = f"{name}_recall" if name else "recall"
+        self._look_up = look_up if look_up in self._tool_names else ""
+        self._endings = endings()
+        self._chats = Chats()
+        self._guard = threading.Lock()
+        self._told: Recent[str, None] = Recent(_TOLD)
+        """Ids of messages that were submitted."""
+
+    @property
+    def name(self) -> str:
+        """The name that an agent knows the middleware by; an agent has no two of one name."""
+        kind = type(self).__name__
+        return f"{kind}[{self._memory_name}]" if self._memory_name else kind
 
     # Before the model
 
-    def before_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+    def before_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> dict[str, Any]:
         """Settle user and session, and read the memory, once for the whole turn.
 
         Raises:
             IdentifierError: Nobody says who the user is, or a name cannot be used.
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
-        return {"diary_run": _Held(self._read(self._settle(state, runtime)))}
+        return self._holding(state, self._read(self._settle(state, runtime)))
 
-    async def abefore_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> dict[str, Any]:
+    async def abefore_agent(
+        self, state: AgentState[Any], runtime: Runtime[ContextT]
+    ) -> dict[str, Any]:
         """Do what `before_agent` does without holding the event loop."""
-        run = await in_thread(self._read, self._settle(state, runtime))
-        return {"diary_run": _Held(run)}
+        run = self._settle(state, runtime)
+        return self._holding(state, await in_thread(self._read, run))
 
-    def _settle(self, state: AgentState[Any], runtime: Runtime[Any]) -> _Run:
-        messages = state["messages"]
-        first, last = first_question(messages), last_question(messages)
+    def _holding(self, state: AgentState[Any], run: _Run) -> dict[str, Any]:
+        held = cast("dict[str, Any]", state).get("diary_run")
+        others = held.runs if isinstance(held, _Held) else {}
+        return {"diary_run": _Held({**others, self: run})}
+
+    def _settle(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> _Run:
+        messages = cast("list[BaseMessage]", state["messages"])
         user = self.diary.user(agent_user(self._user_id, state, runtime)).user_id
-        chat = (first.id if first is not None else None) or "chat"
+        chat = self._chats.session(user, messages)
         session = agent_session(self._session_id, state, runtime, default=chat)
-        if last is None:
-            return _Run(self, user, session, None, "")
-        return _Run(self, user, session, last.id, text_of(last))
+        with self._guard:
+            turn = turn_of(messages, self._told)
+        # A thread that is kept has what came before, and a replay may give messages other ids. A client that
+        # sends all of them may say the same twice.
+        place = turn.before if is_persistent() else turn.ids
+        run = _Run(user, session, turn, place, messages=list(messages), is_over=is_delegated())
+        self._endings.watch(agent_config(), self, run, self._submit_broken)
+        return run
 
     def _read(self, run: _Run) -> _Run:
         if not self._inject:
             return run
-        query = run.question if self._query == "prompt" else None
+        query = run.turn.question if self._query == "prompt" else None
         try:
             user = self.diary.user(run.user)
             lines = user.memory_lines(query or None, but_session=run.session).shown
-            memory = render_memory(lines, max_tokens=self._max_tokens, look_up=self._look_up)
+            run.memory = render_memory(
+                lines,
+                max_tokens=self._max_tokens,
+                look_up=self._look_up,
+                name=self._memory_name,
+            )
         except Exception as error:
             if self._on_error == "raise":
                 raise
             _logger.warning("a run goes on without its memory: %s", type(error).__name__)
-            return run
-        return replace(run, memory=memory)
+        return run
 
     def _settled(self, state: AgentState[Any]) -> _Run | None:
-        """Return what `before_agent` settled; None in a run that was resumed after it."""
+        """Return what was settled for the run; None in one that was resumed, the first time."""
         held = cast("dict[str, Any]", state).get("diary_run")
-        return held.run if isinstance(held, _Held) and held.run.owner is self else None
+        run = held.runs.get(self) if isinstance(held, _Held) else None
+        return run or self._endings.watched(agent_config(), self)
 
     # Around the model
 
     def wrap_model_call(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
+        self,
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], ModelResponse[Any]],
     ) -> ModelCallResult[Any]:
         """Show the memory to the model, in this call only."""
         run = self._settled(request.state)
         if run is None:
             run = self._read(self._settle(request.state, request.runtime))
-        try:
-            return handler(self._shown(request, run))
-        except GraphBubbleUp:  # an interrupt: the run goes on later
-            raise
-        except Exception:
-            self._submit_broken(run, request.state, "failed")
-            raise
+        return self._heard(run, request, handler(self._shown(request, run)))
 
     async def awrap_model_call(
         self,
-        request: ModelRequest[Any],
-        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+        request: ModelRequest[ContextT],
+        handler: Callable[[ModelRequest[ContextT]], Awaitable[ModelResponse[Any]]],
     ) -> ModelCallResult[Any]:
         """Show the memory to the model, in this call only."""
         run = self._settled(request.state)
         if run is None:
             run = await in_thread(self._read, self._settle(request.state, request.runtime))
-        try:
-            return await handler(self._shown(request, run))
-        except GraphBubbleUp:  # an interrupt: the run goes on later
-            raise
-        except asyncio.CancelledError:
-            self._submit_broken(run, request.state, "cancelled")
-            raise
-        except Exception:
-            self._submit_broken(run, request.state, "failed")
-            raise
+        return self._heard(run, request, await handler(self._shown(request, run)))
 
-    def _shown(self, request: ModelRequest[Any], run: _Run) -> ModelRequest[Any]:
+    def _shown(self, request: ModelRequest[ContextT], run: _Run) -> ModelRequest[ContextT]:
+        run.messages = list(request.state["messages"])
         if not run.memory:
             return request
         if self._inject == "instructions":
             return request.override(system_message=with_text(request.system_message, run.memory))
-        return request.override(messages=with_memory(request.messages, run.question_id, run.memory))
+        return request.override(messages=with_memory(request.messages, run.turn, run.memory))
+
+    def _heard(
+        self, run: _Run, request: ModelRequest[ContextT], response: ModelResponse[Any]
+    ) -> ModelResponse[Any]:
+        run.messages = [*request.state["messages"], *response.result]
+        return response
 
     # After the turn
 
-    def after_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
+    def after_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> None:
         """Queue the finished turn; extraction goes on in the background.
 
         Raises:
@@ -260,25 +308,48 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
                 raise
             _logger.warning("a turn could not be queued: %s", type(error).__name__)
 
-    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[Any]) -> None:
+    async def aafter_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> None:
         """Do what `after_agent` does: queueing waits for nothing."""
         self.after_agent(state, runtime)
 
-    def _submit_broken(self, run: _Run, state: AgentState[Any], status: TurnStatus) -> None:
+    def _submit_broken(self, run: _Run, error: BaseException) -> None:
+        """Queue the turn of a run that ended in an error."""
+        if isinstance(error, GraphBubbleUp):  # an interrupt: the run goes on later
+            return
+        status: TurnStatus = "failed"
+        if isinstance(error, GeneratorExit):
+            status = "aborted"
+        elif isinstance(error, asyncio.CancelledError | KeyboardInterrupt):
+            status = "cancelled"
         try:
-            self._submit(run, state, status)
-        except Exception as error:  # noqa: BLE001 - the model's own error is the one to raise
-            _logger.warning("a turn could not be queued: %s", type(error).__name__)
+            self._submit(run, {"messages": cast("Any", run.messages)}, status)
+        except Exception as failure:  # noqa: BLE001 - the run's own error is the one to raise
+            _logger.warning("a turn could not be queued: %s", type(failure).__name__)
 
     def _submit(self, run: _Run, state: AgentState[Any], status: TurnStatus) -> None:
-        said = said_since(state["messages"], run.question_id, run.question)
+        if run.is_over:
+            return
+        run.is_over = True
+        messages = cast("list[BaseMessage]", state["messages"])
+        said = said_in(run.turn, messages, state.get("structured_response"))
         if said is None:
             return
+        self._chats.keep(run.user, messages, run.session)
         # The same turn is the same operation, however often a host resumes, retries or replays it.
-        operation = _digest(status, run.session, run.question_id or "", *said)
+        operation = digest(self.name, status, run.session, *run.place, "", *said)
         self.writer.submit_nowait(
-            Turn(run.user, run.session, *said, status=status, operation_id=operation)
+            WriterTurn(
+                run.user,
+                run.session,
+                *said,
+                status=status,
+                operation_id=operation,
+                earlier=run.turn.earlier or None,
+            )
         )
+        with self._guard:
+            for each in run.turn.ids:
+                self._told.keep(each, None)
 
     # The tools
 
@@ -307,15 +378,15 @@ class DiaryMiddleware(AgentMiddleware[DiaryState, Any]):
             return
         called: Any = request  # its runtime is no `Runtime`, but has all that is asked of one here
         run = self._settled(called.state) or self._settle(called.state, called.runtime)
-        token = _calling.set((run, _call_id(request)))
+        token = _calling.set((self, run, _call_id(request)))
         try:
             yield
         finally:
             _calling.reset(token)
 
     def _verbs(self, config: RunnableConfig) -> MemoryVerbs:
-        run, call_id = _calling.get() or (None, "")
-        if run is None or run.owner is not self:  # called by somebody else than the agent
+        owner, run, call_id = _calling.get() or (None, None, "")
+        if run is None or owner is not self:  # not called by the agent
             bound = self._user_id if isinstance(self._user_id, str) else None
             user, session = resolve_user(bound, config), resolve_session(None, config)
             return MemoryVerbs(self.diary.user(user), session)
@@ -326,8 +397,4 @@ def _call_id(request: ToolCallRequest) -> str:
     """Return an id that the same call has when a host repeats it, and no other call has."""
     call, state = request.tool_call, cast("dict[str, Any]", request.state)
     asked_by = state["messages"][-1].id  # some models number the calls of each answer anew
-    return _digest(str(asked_by), str(call["id"]), call["name"], repr(call["args"]))
-
-
-def _digest(*parts: str) -> str:
-    return blake2b("\0".join(parts).encode("utf-8", "replace"), digest_size=16).hexdigest()
+    return digest(str(asked_by), str(call["id"]), call["name"], repr(call["args"]))

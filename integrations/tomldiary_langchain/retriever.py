@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os  # noqa: TC003 - pydantic reads the annotations
+from collections.abc import Collection  # noqa: TC003 - the same
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.documents import Document
 from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
-from pydantic import field_validator
+from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
-from tomldiary.diary import Diary
+from tomldiary.adapter_options import diary_of
+from tomldiary.diary import Diary  # noqa: TC001 - pydantic reads the annotations
+from tomldiary.items.filters import compile_filter
+from tomldiary.items.ops import Search
+from tomldiary.items.store import ItemStore
+from tomldiary.items.typed import is_typed
+from tomldiary.terminal import visible
+from tomldiary.twins import in_thread
 from tomldiary_langchain.identity import Who, resolve_user
 
 if TYPE_CHECKING:
@@ -19,9 +28,13 @@ if TYPE_CHECKING:
         CallbackManagerForRetrieverRun,
     )
 
+    from tomldiary.items.ops import Item
     from tomldiary.recall import Hit
 
 __all__ = ["DiaryRetriever"]
+
+_MANY = 10_000  # entries looked at where a filter chooses among them
+_USER = "{user_id}"
 
 
 class DiaryRetriever(BaseRetriever):
@@ -39,13 +52,26 @@ class DiaryRetriever(BaseRetriever):
     """A diary, or the folder of one with the built-in preference table."""
     user_id: Who = None
     """The user, or a function of the run's config; None takes the one of the run."""
-    k: int = 5
+    k: int = Field(default=5, ge=1)
     """Most documents returned; `invoke(…, k=…)` overrides it."""
+    kinds: Collection[str] | None = None
+    """What to look through, of "preferences", "conversations", "facts", "blocks" and "episodes"; None is
+    all of it, `()` none."""
+    items: tuple[str, ...] | None = None
+    """Labels behind the user of a namespace whose items are looked through as well, such as `("memories",)`; `()`
+    is all of the user's. "{user_id}" in it says where else the user stands. Their metadata has `namespace`."""
+    filter: dict[str, Any] | None = None
+    """What the metadata of documents, and the value of items, has to be, as in `DiaryStore.search`."""
+    score_threshold: float | None = None
+    """The lowest score returned, from 0 to 1."""
+    model_config = ConfigDict(arbitrary_types_allowed=True, extra="forbid")
+
+    _items: ItemStore | None = PrivateAttr(default=None)
 
     @field_validator("diary", mode="before")
     @classmethod
     def _open(cls, diary: Any) -> Diary:
-        return diary if isinstance(diary, Diary) else Diary(diary)
+        return diary_of(diary)
 
     def invoke(
         self,
@@ -79,8 +105,7 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        hits = self._diary.user(user).recall(query, self.k if k is None else k)
-        return [_document(hit) for hit in hits]
+        return self._found(query, user, self.k if k is None else k)
 
     async def _aget_relevant_documents(
         self,
@@ -90,8 +115,37 @@ class DiaryRetriever(BaseRetriever):
         user: str = "",
         k: int | None = None,
     ) -> list[Document]:
-        hits = await self._diary.user(user).arecall(query, self.k if k is None else k)
-        return [_document(hit) for hit in hits]
+        return await in_thread(self._found, query, user, self.k if k is None else k)
+
+    def _found(self, query: str, user: str, k: int) -> list[Document]:
+        fits = None if self.filter is None else compile_filter(self.filter)
+        found: list[Document] = []
+        if self.kinds is None or self.kinds:
+            most = k if fits is None else _MANY
+            hits = self._diary.user(user).recall(query, most, kinds=self.kinds)
+            documents = map(_document, hits)
+            found += [each for each in documents if fits is None or fits(each.metadata)]
+        if self.items is not None:
+            found += self._found_items(query, user, k)
+        if self.score_threshold is not None:
+            found = [each for each in found if each.metadata["score"] >= self.score_threshold]
+        return sorted(found, key=lambda each: -each.metadata["score"])[:k]
+
+    def _found_items(self, query: str, user: str, k: int) -> list[Document]:
+        labels = self.items or ()
+        if _USER in labels:
+            place = labels.index(_USER)
+            prefix = tuple(user if label == _USER else label for label in labels)
+        else:
+            place, prefix = 0, (user, *labels)
+        if self._items is None:
+            self._items = ItemStore(self._diary, user_label=place)
+        most = k if labels else _MANY  # below the user alone are the typed entries, too
+        search = Search(prefix, filter=self.filter, limit=most, query=query)
+        found = cast("list[Item]", self._items.run([search])[0])
+        return [
+            _item_document(each) for each in found if each.score and not is_typed(each.namespace)
+        ]
 
     @property
     def _diary(self) -> Diary:
@@ -100,7 +154,7 @@ class DiaryRetriever(BaseRetriever):
 
 def _document(hit: Hit) -> Document:
     return Document(
-        hit.text,
+        visible(hit.text),
         id=f"{hit.kind}/{hit.key}",
         metadata={
             "kind": hit.kind,
@@ -109,5 +163,22 @@ def _document(hit: Hit) -> Document:
             "source": hit.source,
             "created": hit.created,
             "updated": hit.updated,
+        },
+    )
+
+
+def _item_document(item: Item) -> Document:
+    text = item.value.get("content") or item.value.get("text")
+    return Document(
+        visible(text if isinstance(text, str) else json.dumps(item.value, ensure_ascii=False)),
+        id=f"items/{'/'.join(item.namespace)}/{item.key}",
+        metadata={
+            "kind": "items",
+            "id": item.key,
+            "namespace": item.namespace,
+            "score": item.score,
+            "source": "",
+            "created": item.created_at.isoformat(),
+            "updated": item.updated_at.isoformat(),
         },
     )

@@ -11,8 +11,7 @@ from langchain_core.runnables import (
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
-from tomldiary.adapter_options import chosen_tools, known_tools
-from tomldiary.diary import Diary
+from tomldiary.adapter_options import chosen_tools, diary_of, known_tools
 from tomldiary.memory_verbs import (
     BLOCK_VERBS,
     MOST_HITS,
@@ -30,11 +29,15 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
 
+    from tomldiary.diary import Diary
     from tomldiary_langchain.identity import Who
 
-__all__ = ["diary_tools", "tools_of"]
+__all__ = ["TOOL_NAMES", "ToolName", "diary_tools", "tools_of"]
 
-_NAMES = (*VERBS, *BLOCK_VERBS)
+TOOL_NAMES = (*VERBS, *BLOCK_VERBS)
+ToolName = Literal[
+    "recall", "remember", "update", "forget", "read_block", "append_block", "replace_in_block"
+]
 
 
 def diary_tools(
@@ -42,7 +45,7 @@ def diary_tools(
     user_id: Who = None,
     *,
     session_id: Who = None,
-    tools: Literal["none", "read", "all"] | Collection[str] = "all",
+    tools: Literal["none", "read", "all"] | Collection[ToolName] = "all",
     names: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
@@ -67,7 +70,7 @@ def diary_tools(
     Raises:
         InvalidValue: A tool is named that does not exist.
     """
-    memory = diary if isinstance(diary, Diary) else Diary(diary)
+    memory = diary_of(diary)
 
     def verbs(config: RunnableConfig) -> MemoryVerbs:
         user = memory.user(resolve_user(user_id, config))
@@ -79,7 +82,7 @@ def diary_tools(
 def tools_of(
     diary: Diary,
     verbs: Callable[[RunnableConfig], MemoryVerbs],
-    tools: Literal["none", "read", "all"] | Collection[str] = "all",
+    tools: Literal["none", "read", "all"] | Collection[ToolName] = "all",
     names: Mapping[str, str] | None = None,
     descriptions: Mapping[str, str] | None = None,
 ) -> list[StructuredTool]:
@@ -122,12 +125,12 @@ def tools_of(
     made = (recall, remember, update, forget, read_block, append_block, replace_in_block)
     functions = {function.__name__: function for function in made}
     described, renamed = descriptions or {}, names or {}
-    known_tools("descriptions", described, _NAMES)
-    known_tools("names", renamed, _NAMES)
+    known_tools("descriptions", described, TOOL_NAMES)
+    known_tools("names", renamed, TOOL_NAMES)
     notes = {"remember": f"Categories: {naming_categories(diary.allowed)}"}
     return [
         _tool(functions[name], renamed.get(name, name), described.get(name), notes.get(name, ""))
-        for name in chosen_tools(tools, _NAMES, READING_VERBS)
+        for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)
     ]
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.base import ensure_embeddings
+from langgraph.store.base.embed import EmbeddingsLambda
 
+from tomldiary.adapter_options import known_keys
 from tomldiary.errors import InvalidValue
 from tomldiary.items.vectors import Embedding
+from tomldiary.twins import in_daemon_thread, is_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,6 +22,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Embedder"]
 
+# The last three are of PostgresStore and SqliteStore. `text_fields` is SqliteStore's name for `fields`; a cosine
+# over all vectors needs no other setting.
+_KEYS = ("dims", "embed", "fields", "ann_index_config", "distance_type", "text_fields")
+
 Vectors = tuple["list[list[float]]", "list[list[float]]"]
 
 
@@ -26,27 +33,29 @@ class Embedder:
     """Embeds what a batch needs, sync or async, with whatever `IndexConfig` takes.
 
     Args:
-        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields`.
+        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (or `text_fields`).
 
     Raises:
-        InvalidValue: `dims` is not a number above 0, or `fields` is no list of paths.
+        InvalidValue: `dims` is not a number above 0, `fields` is no list of paths, or `text_fields` differs from it.
     """
 
     def __init__(self, index: IndexConfig) -> None:
         given = cast("Mapping[str, Any]", index)
-        dims, fields = given.get("dims"), given.get("fields")
+        known_keys("index", given, _KEYS)
+        dims, fields = given.get("dims"), _fields(given)
         if isinstance(dims, bool) or not isinstance(dims, int) or dims < 1:
             raise InvalidValue(f"expected a number above 0, found {dims!r}.", where="index.dims")
-        if fields is None:
-            fields = ["$"]
         if not isinstance(fields, list | tuple) or not all(
             isinstance(path, str) for path in cast("Sequence[Any]", fields)
         ):
             raise InvalidValue("expected a list of paths.", where="index.fields")
-        self._embeddings: Embeddings = ensure_embeddings(given.get("embed"))
+        self.embeddings: Embeddings = ensure_embeddings(given.get("embed"))
+        self._is_async_alone = isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(
+            self.embeddings, "func"
+        )
         self.embedding = Embedding(
             dims,
-            self._embeddings.embed_documents,
+            self.embeddings.embed_documents,
             tuple(cast("Sequence[str]", fields)),
             _name(given.get("embed")),
         )
@@ -54,14 +63,35 @@ class Embedder:
     def vectors(self, work: Prepared) -> Vectors:
         """Return a vector for each text and each query of a batch."""
         texts = [text for _, text in work.texts]
-        made = self._embeddings.embed_documents(texts) if texts else []
-        return made, [self._embeddings.embed_query(query) for query in work.queries]
+        made = self.embeddings.embed_documents(texts) if texts else []
+        return made, [self.embeddings.embed_query(query) for query in work.queries]
 
     async def avectors(self, work: Prepared) -> Vectors:
-        """Return the same without holding the event loop."""
+        """Return the same without holding the event loop.
+
+        In an event loop of this package, where an extractor may run, the sync methods are called in a thread:
+        async clients belong to the event loop of the host.
+        """
+        if is_private_loop() and not self._is_async_alone:
+            return await in_daemon_thread(self.vectors, work)
         texts = [text for _, text in work.texts]
-        made = await self._embeddings.aembed_documents(texts) if texts else []
-        return made, [await self._embeddings.aembed_query(query) for query in work.queries]
+        made = await self.embeddings.aembed_documents(texts) if texts else []
+        return made, [await self.embeddings.aembed_query(query) for query in work.queries]
+
+
+def _fields(index: Mapping[str, Any]) -> Any:
+    """Return the paths of what is embedded, whichever of the two names they have."""
+    fields, text_fields = index.get("fields"), index.get("text_fields")
+    if isinstance(text_fields, str):
+        text_fields = [text_fields]
+    if fields is not None and text_fields is not None and fields != text_fields:
+        raise InvalidValue(
+            f"{text_fields!r} differs from fields={fields!r}. Give one of them.",
+            where="index.text_fields",
+        )
+    if fields is not None:
+        return fields
+    return ["$"] if text_fields is None else text_fields
 
 
 def _name(embed: Any) -> str:

@@ -1,45 +1,59 @@
-"""Whose memory a node works on, and in which session, as LangGraph says it; the order is the core's."""
+"""The user and the session of a run or request, as LangGraph says them; the order is the core's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
 from tomldiary.errors import IdentifierError
-from tomldiary.identity import given, session_of, user_of
+from tomldiary.identity import given, session_of, signed_in, user_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig
 
-__all__ = ["Who", "resolve_session", "resolve_user", "session_here"]
+__all__ = [
+    "Who",
+    "is_delegated",
+    "resolve_session",
+    "resolve_user",
+    "saves_checkpoints",
+    "session_here",
+    "signed_in_here",
+    "state_channels",
+    "task_here",
+    "thread_of",
+]
 
 Who = str | Callable[[Any, Any], str | None] | None
 """An id; a function of the state and LangGraph's `Runtime` that returns one; or None to look it up."""
 
-_HINT = "Give {what}_id to the node, put it in the context, or pass {config}."
+_TOOL_NODE = "tools"
+"""The node in which LangChain's agents run their tools."""
+_HINT = 'Give user_id to the node, put it in the context, or pass config={"configurable": {"user_id": …}}.'
 
 
 def resolve_user(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the user: explicit, in the context, in the config, or the server's.
+    """Return the user: explicit, signed in at the server, in the context, or in the config.
 
     Raises:
-        IdentifierError: None of them names one, or a name that is found is blank or no text.
+        IdentifierError: None of them names one, a name is blank or no text, or context or config name
+            another user than the one signed in.
     """
-    hint = _HINT.format(what="user", config='config={"configurable": {"user_id": …}}')
-    return user_of(given("user", explicit, state, _runtime()), hint=hint, **_places(config))
+    named = given("user", explicit, state, _runtime())
+    return user_of(named, hint=_HINT, around=_settings_here(), **_places(config))
 
 
 def resolve_session(explicit: Who, state: Any, config: RunnableConfig) -> str:
-    """Return the session: explicit, in the context, in the config, or the thread.
+    """Return the session: explicit, in the context, in the config, the thread, or the id of the run; else "".
 
     Raises:
-        IdentifierError: None of them names one, or a name that is found is blank or no text.
+        IdentifierError: A name that is found is blank or no text.
     """
-    hint = _HINT.format(what="session", config="a thread_id")
-    return session_of(given("session", explicit, state, _runtime()), hint=hint, **_places(config))
+    named = given("session", explicit, state, _runtime())
+    return session_of(named, default=_run_id(config), **_places(config))
 
 
 def session_here() -> str:
@@ -52,6 +66,71 @@ def session_here() -> str:
         return session_of(None, default="", **_places(config))
     except IdentifierError:  # a store is no place to complain about a run's settings
         return ""
+
+
+def task_here() -> str:
+    """Return the id of LangGraph's task, which a retry of it has again; "" outside of a graph."""
+    return str(getattr(getattr(_runtime(), "execution_info", None), "task_id", None) or "")
+
+
+def thread_of(config: RunnableConfig) -> str:
+    """Return the id of the thread in whose checkpoints the graph keeps its state; "" without checkpoints."""
+    settings = config.get("configurable", {})
+    return str(settings.get("thread_id") or "") if saves_checkpoints(config) else ""
+
+
+def saves_checkpoints(config: RunnableConfig) -> bool:
+    """Whether the graph keeps its state in checkpoints."""
+    settings = config.get("configurable", {})
+    return settings.get("__pregel_checkpointer") not in (None, False)
+
+
+def state_channels(config: RunnableConfig) -> Mapping[str, Any] | None:
+    """Return the channels of the `StateGraph` that this is called in; None outside of one."""
+    # LangGraph gives each task a function that reads the state; the channels are bound to it.
+    read: Any = config.get("configurable", {}).get("__pregel_read")
+    for bound in getattr(read, "args", ()):
+        if isinstance(bound, Mapping):
+            channels = cast("Mapping[str, Any]", bound)
+            is_graph = any(name.startswith("branch:to:") for name in channels)
+            return channels if is_graph else None  # an entrypoint has no fields
+    return None
+
+
+def is_delegated(config: RunnableConfig) -> bool:
+    """Whether a graph runs for an agent, as its sub-agent or in one of its tools: a model wrote its prompt."""
+    settings: dict[str, Any] = config.get("configurable") or {}
+    if settings.get("ls_agent_type") == "subagent":  # deepagents says so
+        return True
+    *outer, _ = str(settings.get("checkpoint_ns") or "").split("|")
+    return any(each.partition(":")[0] == _TOOL_NODE for each in outer)
+
+
+def signed_in_here() -> str | None:
+    """Return the user that a server signed in to the run or request that this is called in; else None.
+
+    Raises:
+        IdentifierError: The user has no usable identity.
+    """
+    return signed_in(_settings_here())
+
+
+def _run_id(config: RunnableConfig) -> str:
+    """Return the id that the host or the server gave the run; "" if neither did."""
+    info = getattr(_runtime(), "execution_info", None)
+    found = (
+        getattr(info, "run_id", None)
+        or config.get("run_id")
+        or (config.get("metadata") or {}).get("run_id")
+    )
+    return str(found or "")
+
+
+def _settings_here() -> Any:
+    try:
+        return get_config().get("configurable")
+    except RuntimeError:  # called outside a graph
+        return None
 
 
 def _places(config: RunnableConfig) -> dict[str, Any]:

@@ -10,24 +10,52 @@ user and session in the run (see `identity`), never in what a model wrote.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from contextlib import contextmanager
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+from uuid import uuid4
 
 from langchain_core.runnables import RunnableConfig, RunnableLambda
+from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.diary import Diary
+from tomldiary.adapter_options import diary_of, one_of
+from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
+from tomldiary.logging import get_logger
 from tomldiary.writer import Turn
-from tomldiary_langgraph.identity import Who, resolve_session, resolve_user
+from tomldiary_langgraph.identity import (
+    Who,
+    is_delegated,
+    resolve_session,
+    resolve_user,
+    saves_checkpoints,
+    state_channels,
+    task_here,
+    thread_of,
+)
 from tomldiary_langgraph.messages import current_turn, last_question
+from tomldiary_langgraph.store import DiaryStore
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
+    from tomldiary.diary import Diary
     from tomldiary.writer import MemoryWriter
+    from tomldiary_langgraph.messages import CurrentTurn
 
-__all__ = ["extract_node", "recall_node", "submit_node"]
+__all__ = ["Memory", "extract_node", "recall_node", "submit_node"]
 
+Memory = Annotated[str, UntrackedValue]
+"""The type of the state's field for `recall_node`: a text that no checkpoint keeps.
+
+    class Chat(MessagesState):
+        memory: Memory
+
+The field lasts for one `invoke`. When a run goes on after an interrupt, it is missing until a recall node runs.
+"""
 Node = RunnableLambda[Any, dict[str, Any]]
+OnError = Literal["raise", "ignore"]
+_logger = get_logger(__name__)
 
 
 def recall_node(
@@ -38,11 +66,14 @@ def recall_node(
     messages_key: str | None = "messages",
     max_tokens: int = 1500,
     token_counter: Callable[[str], int] | None = None,
+    on_error: OnError = "raise",
 ) -> Node:
     """Return a node that puts what is known about the user into the state, as text for a model.
 
     Place it at the start of the graph, and it runs once per turn. The text is framed as data; facts
-    that match the last human message come first.
+    that match the last human message come first. Declare the state's field as `Memory`: a checkpoint keeps
+    a field of type `str`, and so a copy that `forget` does not reach. The node logs a warning for such a
+    field, and for a state without the field.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
@@ -50,21 +81,34 @@ def recall_node(
         state_key: Where the text goes; "" if nothing is known.
         messages_key: Where the state keeps its messages; None renders without a question.
         max_tokens: Budget for the text.
-        token_counter: Counts tokens; None takes four characters for one token.
+        token_counter: Counts tokens; None estimates them by script.
+        on_error: If the memory cannot be read, "raise" fails the run, "ignore" logs it and goes on with "".
+
+    Raises:
+        InvalidValue: `diary` is neither, or an option has a value that is not listed here.
     """
-    memory = diary if isinstance(diary, Diary) else Diary(diary)
+    one_of("on_error", on_error, ("raise", "ignore"))
+    memory = _memory(diary, "recall_node(diary)")
+    warned: set[str] = set()
 
     def prepare(state: Any, config: RunnableConfig) -> tuple[str, str | None]:
+        _check_field(state_key, config, warned)
         user = resolve_user(user_id, state, config)
         return user, None if messages_key is None else last_question(state, messages_key)
 
     def recall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query = prepare(state, config)
-        return {state_key: memory.user(user).render(query, max_tokens, token_counter)}
+        found = ""
+        with _errors(on_error, "the memory could not be read"):
+            found = memory.user(user).render(query, max_tokens, token_counter)
+        return {state_key: found}
 
     async def arecall(state: Any, config: RunnableConfig) -> dict[str, Any]:
         user, query = prepare(state, config)
-        return {state_key: await memory.user(user).arender(query, max_tokens, token_counter)}
+        found = ""
+        with _errors(on_error, "the memory could not be read"):
+            found = await memory.user(user).arender(query, max_tokens, token_counter)
+        return {state_key: found}
 
     return RunnableLambda(recall, arecall, name="recall")
 
@@ -75,19 +119,33 @@ def submit_node(
     user_id: Who = None,
     session_id: Who = None,
     messages_key: str = "messages",
+    on_error: OnError = "raise",
 ) -> Node:
     """Return a node that hands the finished turn to a background writer and changes no state.
 
-    A turn is the last human message and what the model said after it; without an answer there is
-    nothing to submit. The node does not wait for the extraction. If the writer's queue is full, async
-    runs wait for room and sync ones raise.
+    A turn is all that the user said since the last answer, and what the model said after it; without an
+    answer there is nothing to submit, nor in a graph that an agent runs as its sub-agent or tool. The node does
+    not wait for the extraction. If the writer's queue is full, async runs wait for room and sync ones raise `WriterBusy`. A replay, a retry, or a second pass with
+    the same messages submits nothing twice; new messages are a new turn.
 
     Args:
         writer: Applies the turns, in the order they came.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
-        session_id: The session, likewise; None is `session_id` or `thread_id` of the run.
+        session_id: The session, likewise; None is `session_id` or `thread_id` of the run, else the run's own
+            id; without one, each turn is a session of its own.
         messages_key: Where the state keeps its messages.
+        on_error: If the turn cannot be queued, "raise" fails the run, "ignore" logs it and goes on.
+
+    Raises:
+        InvalidValue: `writer` is none, or an option has a value that is not listed here.
     """
+    one_of("on_error", on_error, ("raise", "ignore"))
+    if not callable(getattr(writer, "submit_nowait", None)):
+        raise InvalidValue(
+            f"expected a MemoryWriter, found {type(writer).__name__}. Make one: MemoryWriter(diary); to"
+            " extract inside the graph, use extract_node(diary).",
+            where="writer",
+        )
 
     def prepare(state: Any, config: RunnableConfig) -> Turn | None:
         return _turn(state, config, user_id, session_id, messages_key)
@@ -95,13 +153,15 @@ def submit_node(
     def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:
         turn = prepare(state, config)
         if turn is not None:
-            writer.submit_nowait(turn)
+            with _errors(on_error, "a turn could not be queued"):
+                writer.submit_nowait(turn)
         return {}
 
     async def asubmit(state: Any, config: RunnableConfig) -> dict[str, Any]:
         turn = prepare(state, config)
         if turn is not None:
-            await writer.submit(turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg)
+            with _errors(on_error, "a turn could not be queued"):
+                await writer.submit_turn(turn)
         return {}
 
     return RunnableLambda(submit, asubmit, name="submit")
@@ -114,20 +174,28 @@ def extract_node(
     user_id: Who = None,
     session_id: Who = None,
     messages_key: str = "messages",
+    on_error: OnError = "raise",
 ) -> Node:
     """Return a node that extracts from the finished turn inside the graph, and changes no state.
 
-    The graph waits for it, and an extraction that fails fails the run; `submit_node` does neither.
+    The graph waits for it, and an extraction that fails fails the run, unless `on_error` is "ignore". A
+    replay, a retry, or a second pass with the same messages extracts nothing twice.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
         extractor: Who reads the turn: the chat model of the graph, or whatever `Diary(agent=…)` takes;
             None is the diary's own.
         user_id: The user, or a function of state and runtime; None looks it up in the run.
-        session_id: The session, likewise; None is `session_id` or `thread_id` of the run.
+        session_id: The session, likewise; None is `session_id` or `thread_id` of the run, else the run's own
+            id; without one, each turn is a session of its own.
         messages_key: Where the state keeps its messages.
+        on_error: If the extraction fails, "raise" fails the run, "ignore" logs it and goes on.
+
+    Raises:
+        InvalidValue: `diary` is none, or an option has a value that is not listed here.
     """
-    memory = diary if isinstance(diary, Diary) else Diary(diary)
+    one_of("on_error", on_error, ("raise", "ignore"))
+    memory = _memory(diary, "extract_node(diary, model)")
     if extractor is not None:
         memory = memory.with_agent(extractor)
 
@@ -138,14 +206,22 @@ def extract_node(
         turn = prepare(state, config)
         if turn is not None:
             user = memory.user(turn.user_id)
-            user.add_turn(turn.user_msg, turn.assistant_msg, turn.session_id)
+            with _errors(on_error, "a turn could not be read"):
+                user.add_turn(
+                    turn.user_msg, turn.assistant_msg, turn.session_id,
+                    earlier=turn.earlier, operation_id=turn.operation_id,
+                )  # fmt: skip
         return {}
 
     async def aextract(state: Any, config: RunnableConfig) -> dict[str, Any]:
         turn = prepare(state, config)
         if turn is not None:
             user = memory.user(turn.user_id)
-            await user.aadd_turn(turn.user_msg, turn.assistant_msg, turn.session_id)
+            with _errors(on_error, "a turn could not be read"):
+                await user.aadd_turn(
+                    turn.user_msg, turn.assistant_msg, turn.session_id,
+                    earlier=turn.earlier, operation_id=turn.operation_id,
+                )  # fmt: skip
         return {}
 
     return RunnableLambda(extract, aextract, name="extract")
@@ -157,4 +233,82 @@ def _turn(
     user = resolve_user(user_id, state, config)
     session = resolve_session(session_id, state, config)
     said = current_turn(state, messages_key)
-    return None if said is None else Turn(user, session, *said)
+    if said is None or is_delegated(config):
+        return None
+    operation = _operation(config, session, said)
+    session = session or operation or uuid4().hex
+    earlier = said.earlier or None
+    return Turn(
+        user, session, said.user_msg, said.assistant_msg, operation_id=operation, earlier=earlier
+    )
+
+
+def _operation(config: RunnableConfig, session: str, said: CurrentTurn) -> str:
+    """Return an id that a node's turn has again in a replay, a retry and a second pass; "" if it has none.
+
+    A replay may give messages new ids, and a thread with checkpoints keeps their places. Without checkpoints
+    there are no replays, and ids tell. Messages without ids are known by the task alone, which a retry has
+    again.
+    """
+    known: tuple[str, ...] = said.ids
+    thread = thread_of(config)
+    if thread and said.ids:
+        known = (thread, str(said.position), *(text for pair in said.earlier for text in pair))
+    elif not known:
+        known = (task_here(),)
+        if not known[0]:
+            return ""
+    node = str(config.get("metadata", {}).get("langgraph_node", ""))
+    parts = (node, session, *known, said.user_msg, said.assistant_msg)
+    digest = blake2b(digest_size=16)
+    for part in parts:
+        digest.update(f"{len(part)}:{part}".encode("utf-8", "surrogatepass"))
+    return f"node-{digest.hexdigest()}"
+
+
+def _memory(given: Any, call: str) -> Diary:
+    """Return the diary that a node was given, as itself, as a folder or as a store."""
+    if isinstance(given, DiaryStore):
+        return given.diary
+    if hasattr(given, "invoke"):
+        raise InvalidValue(
+            f"expected a Diary or a folder, found {type(given).__name__}. Give the diary first: {call}.",
+            where="diary",
+        )
+    return diary_of(given)
+
+
+def _check_field(key: str, config: RunnableConfig, warned: set[str]) -> None:
+    """Warn, once for each node, of a state that does not take the memory or keeps it in checkpoints."""
+    channels = state_channels(config)
+    if warned or channels is None or isinstance(channels.get(key), UntrackedValue):
+        return
+    if key not in channels:
+        warned.add(key)
+        _logger.warning(
+            "the graph's state has no field %r, so LangGraph drops what recall_node returns."
+            " Declare it: `%s: Memory`, with `from tomldiary_langgraph import Memory`.",
+            key,
+            key,
+        )
+    elif saves_checkpoints(config):
+        warned.add(key)
+        _logger.warning(
+            "checkpoints keep the state's field %r, and `forget` does not reach them."
+            " Declare it as `%s: Memory`, with `from tomldiary_langgraph import Memory`.",
+            key,
+            key,
+        )
+
+
+@contextmanager
+def _errors(on_error: OnError, what: str) -> Generator[None]:
+    """Log an error of the memory instead of raising it, if the host wants that."""
+    try:
+        yield
+    except IdentifierError:
+        raise
+    except (DiaryError, RuntimeError) as error:
+        if on_error == "raise":
+            raise
+        _logger.warning("%s: %s", what, type(error).__name__)

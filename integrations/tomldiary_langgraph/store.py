@@ -2,32 +2,41 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
+from tomldiary.adapter_options import known_keys
 from tomldiary.diary import Diary
+from tomldiary.errors import InvalidValue
+from tomldiary.items.entry import LONGEST_TTL
 from tomldiary.items.expiry import Expiry
 from tomldiary.items.ops import Put
 from tomldiary.items.store import ItemStore
 from tomldiary.items.typed import may_expire
 from tomldiary.twins import in_thread
 from tomldiary_langgraph.embeddings import Embedder
-from tomldiary_langgraph.identity import session_here
+from tomldiary_langgraph.identity import session_here, signed_in_here
 from tomldiary_langgraph.operations import check_written, item, operation, result
+from tomldiary_langgraph.sweeping import Done, SweeperFuture, answer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Mapping
-    from concurrent.futures import Future
+    from collections.abc import Callable, Iterable
     from typing import Literal, Self
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
     from tomldiary.items.owners import UserLabel
     from tomldiary.items.store import Prepared
+    from tomldiary_langgraph.sweeping import Answer
 
 __all__ = ["DiaryStore"]
+
+_TTL_KEYS = (
+    "default_ttl", "refresh_on_read", "omit_expired", "sweep_interval_minutes", "sweep_limit",
+)  # fmt: skip
 
 
 class DiaryStore(BaseStore):
@@ -42,18 +51,20 @@ class DiaryStore(BaseStore):
     A batch is checked as a whole before anything is written. Its reads see what was stored before it;
     of several puts to one key the last one counts; changes of one user are one transaction. One object
     serves sync and async callers, threads, event loops; any number of objects and processes may work
-    on one folder. What is put inside a graph's run is filed under the run's session.
+    on one folder. What is put inside a graph's run is filed under the run's session. In a run or a request
+    of a server that authenticates, other users' namespaces raise `IdentifierError`, and searches and listings
+    show those of the signed-in user and the shared ones.
 
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
         user_label: Which label of a namespace is the user, 0 being the first; a function of namespace
             and key that names the user, or None for nobody; None: all is shared.
-        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields`. Without one a `query` searches by words.
+        index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (SqliteStore: `text_fields`). Without one a `query` searches by words.
         ttl: LangGraph's `TTLConfig`: `default_ttl`, `refresh_on_read` (True), `omit_expired` (False),
             `sweep_interval_minutes` (5). Times are minutes.
 
     Raises:
-        InvalidValue: `user_label` or `index` is nothing of the kind.
+        InvalidValue: `user_label`, `index` or `ttl` is nothing of the kind, or has an unknown key.
         MissingExtra: `index` is given, and numpy is not installed.
     """
 
@@ -67,12 +78,16 @@ class DiaryStore(BaseStore):
         ttl: TTLConfig | None = None,
     ) -> None:
         self.diary = diary if isinstance(diary, Diary) else Diary(diary)
-        self.ttl_config = ttl
+        self.ttl_config = _checked_ttl(ttl)
         self._embedder = Embedder(index) if index is not None else None
+        self.index_config: IndexConfig | None = None
+        if index is not None:
+            self.index_config = cast("IndexConfig", dict(index))
+        self.embeddings = self._embedder.embeddings if self._embedder is not None else None
         self._items = ItemStore(
             self.diary,
             user_label=user_label,
-            expiry=_expiry(ttl),
+            expiry=_expiry(self.ttl_config),
             embedding=self._embedder.embedding if self._embedder is not None else None,
         )
 
@@ -114,7 +129,7 @@ class DiaryStore(BaseStore):
         minutes = self._minutes(_given(ttl, namespace))
         given: Any = value  # checked there
         put = Put(tuple(namespace), str(key), given, index, minutes)
-        self._items.put(put, session_here())
+        self._items.put(put, session_here(), signed_in_here())
 
     async def aput(
         self,
@@ -135,12 +150,13 @@ class DiaryStore(BaseStore):
             ValueError: An operation is not valid, or a value breaks the schema. Nothing was written.
             LimitReached: A category is full. Nothing was written.
             BackendError: The storage failed. Of several users in one batch, some may have been written.
+            IdentifierError: A namespace belongs to another user than the one signed in. Nothing was read.
         """
         ops = list(ops)
         found = self._glance(ops)
         if found is not None:
             return [found]
-        work = self._prepared(ops)
+        work = self._prepared(ops, signed_in_here())
         vectors = self._embedder.vectors(work) if self._embedder is not None else ((), ())
         answers = self._items.finish(work, *vectors, session=session_here())
         return [result(each) for each in answers]
@@ -152,15 +168,15 @@ class DiaryStore(BaseStore):
             found = self._glance(ops)
             if found is not None:
                 return [found]
-        session = session_here()
+        session, user_here = session_here(), signed_in_here()
         if self._embedder is None:
             puts = [op for op in ops if isinstance(op, PutOp)]
             user = self._items.owner_of_puts(op.namespace for op in puts)
             if user is not None and len(puts) == len(ops):
-                await self._items.aput(user, lambda: self._prepared(ops), session)
+                await self._items.aput(user, lambda: self._prepared(ops, user_here), session)
                 return [None] * len(ops)
-            return await in_thread(self._run, ops, session)
-        work = await in_thread(self._prepared, ops)
+            return await in_thread(self._run, ops, session, user_here)
+        work = await in_thread(self._prepared, ops, user_here)
         vectors = await self._embedder.avectors(work)
         answers = await in_thread(self._items.finish, work, *vectors, session=session)
         return [result(each) for each in answers]
@@ -170,14 +186,14 @@ class DiaryStore(BaseStore):
         if len(ops) != 1 or not isinstance(ops[0], GetOp) or type(ops[0].namespace) is not tuple:
             return None
         validate_op_namespace(ops[0])
-        found = self._items.glance(ops[0].namespace, ops[0].key)
+        found = self._items.glance(ops[0].namespace, ops[0].key, signed_in_here())
         return None if found is None else item(found)
 
-    def _prepared(self, ops: list[Op]) -> Prepared:
-        return self._items.prepare([operation(op) for op in ops])
+    def _prepared(self, ops: list[Op], user_here: str | None) -> Prepared:
+        return self._items.prepare([operation(op) for op in ops], user_here)
 
-    def _run(self, ops: list[Op], session: str) -> list[Result]:
-        found = self._items.finish(self._prepared(ops), session=session)
+    def _run(self, ops: list[Op], session: str, user_here: str | None) -> list[Result]:
+        found = self._items.finish(self._prepared(ops, user_here), session=session)
         return [result(each) for each in found]
 
     def update(
@@ -204,8 +220,9 @@ class DiaryStore(BaseStore):
 
         Raises:
             ValueError: What it returned cannot be stored. Nothing was written.
+            IdentifierError: The namespace belongs to another user than the one signed in.
         """
-        return self._update(namespace, key, fn, index, ttl, session_here())
+        return self._update(namespace, key, fn, index, ttl, session_here(), signed_in_here())
 
     async def aupdate(
         self,
@@ -217,7 +234,9 @@ class DiaryStore(BaseStore):
         ttl: float | NotProvided | None = NOT_PROVIDED,
     ) -> Item | None:
         """Replace a value like `update`; `fn` is called in a worker thread."""
-        return await in_thread(self._update, namespace, key, fn, index, ttl, session_here())
+        return await in_thread(
+            self._update, namespace, key, fn, index, ttl, session_here(), signed_in_here()
+        )
 
     def _update(
         self,
@@ -227,11 +246,18 @@ class DiaryStore(BaseStore):
         index: Literal[False] | list[str] | None,
         ttl: Any,
         session: str,
+        user_here: str | None,
     ) -> Item | None:
         check_written(namespace)
         ttl = _given(ttl, namespace)
         found = self._items.update(
-            tuple(namespace), str(key), fn, index=index, ttl=self._minutes(ttl), session=session
+            tuple(namespace),
+            str(key),
+            fn,
+            index=index,
+            ttl=self._minutes(ttl),
+            session=session,
+            signed_in=user_here,
         )
         return None if found is None else item(found)
 
@@ -240,25 +266,63 @@ class DiaryStore(BaseStore):
 
     # Time to live
 
-    def sweep_ttl(self) -> int:
-        """Remove the items whose time is over and return how many that were."""
-        return self._items.sweep()
+    def setup(self) -> Done:
+        """Do nothing: a diary needs no preparation. May be awaited."""
+        return Done()
 
-    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Future[None]:
-        """Remove expired items every so many minutes, in a thread; the future ends when it is stopped."""
+    def sweep_ttl(self) -> Answer:
+        """Remove the items whose time is over and return how many that were.
+
+        May be awaited. In an event loop it works in a thread, and whatever uses the number there without
+        awaiting it waits for that thread.
+        """
+        return answer(self._items.sweep)
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> SweeperFuture:
+        """Remove expired items every so many minutes, in a thread; the future ends when it is stopped.
+
+        May be awaited, which returns a future of the running event loop.
+        """
         every = sweep_interval_minutes
-        return self._items.sweeper.start(
-            self._items.expiry.sweep_interval if every is None else every
+        return SweeperFuture(
+            self._items.sweeper.start(self._items.expiry.sweep_interval if every is None else every)
         )
 
-    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Stop removing expired items; False if the thread is still at work after `timeout` seconds."""
-        return self._items.sweeper.stop(timeout)
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> Answer:
+        """Stop removing expired items; false if the thread is still at work after `timeout` seconds.
+
+        May be awaited, like `sweep_ttl`.
+        """
+        return answer(lambda: self._items.sweeper.stop(timeout))
 
 
 def _given(ttl: Any, namespace: Any) -> Any:
     """Return what a put says of the time to live; nothing said is None where nothing expires."""
     return None if ttl is NOT_PROVIDED and not may_expire(namespace) else ttl
+
+
+def _checked_ttl(ttl: Any) -> TTLConfig | None:
+    if ttl is None:
+        return None
+    if not isinstance(ttl, Mapping):
+        raise InvalidValue(
+            f'expected LangGraph\'s TTLConfig, found {ttl!r}. For example: {{"default_ttl": 60}}, in'
+            " minutes.",
+            where="ttl",
+        )
+    given = cast("Mapping[str, Any]", ttl)
+    known_keys("ttl", given, _TTL_KEYS)
+    for name in ("refresh_on_read", "omit_expired"):
+        if not isinstance(given.get(name, False), bool):
+            raise InvalidValue(
+                f"expected True or False, found {given[name]!r}.", where=f"ttl.{name}"
+            )
+    for name in ("default_ttl", "sweep_interval_minutes"):
+        minutes = given.get(name)
+        is_number = isinstance(minutes, int | float) and not isinstance(minutes, bool)
+        if minutes is not None and not (is_number and 0 < minutes <= LONGEST_TTL):
+            raise InvalidValue(f"expected minutes above 0, found {minutes!r}.", where=f"ttl.{name}")
+    return cast("TTLConfig", dict(given))
 
 
 def _expiry(ttl: TTLConfig | None) -> Expiry:

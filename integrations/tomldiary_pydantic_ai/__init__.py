@@ -12,6 +12,13 @@ from tomldiary.errors import MissingExtra
 
 try:
     from tomldiary.agent_memory import (
+        DEFAULT_MAX_MEMORY_LINES,
+        DEFAULT_MEMORY_DIR,
+        DEFAULT_MEMORY_FILENAME,
+        DEFAULT_PIN_END_MARKER,
+        READ_MEMORY_DESCRIPTION,
+        UPDATE_MEMORY_DESCRIPTION,
+        WRITE_MEMORY_DESCRIPTION,
         MemoryAccessError,
         MemoryFile,
         format_memory_prompt,
@@ -30,6 +37,13 @@ except ModuleNotFoundError as error:
     raise MissingExtra("tomldiary_pydantic_ai", "pydantic-ai") from error
 
 __all__ = [
+    "DEFAULT_MAX_MEMORY_LINES",
+    "DEFAULT_MEMORY_DIR",
+    "DEFAULT_MEMORY_FILENAME",
+    "DEFAULT_PIN_END_MARKER",
+    "READ_MEMORY_DESCRIPTION",
+    "UPDATE_MEMORY_DESCRIPTION",
+    "WRITE_MEMORY_DESCRIPTION",
     "AgentMemoryToolset",
     "DiaryCapability",
     "DiaryToolset",

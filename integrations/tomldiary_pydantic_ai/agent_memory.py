@@ -13,17 +13,21 @@ from tomldiary.adapter_options import known_tools
 from tomldiary.agent_memory import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
+    DEFAULT_PIN_END_MARKER,
+    READ_MEMORY_DESCRIPTION,
     SHARED_OWNER,
+    UPDATE_MEMORY_DESCRIPTION,
+    WRITE_MEMORY_DESCRIPTION,
     AgentMemory,
     format_memory_prompt,
     get_memory_path,
 )
 from tomldiary.diary import Diary
-from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger
 from tomldiary_pydantic_ai.diary_tools import call_id
 from tomldiary_pydantic_ai.features import appending
-from tomldiary_pydantic_ai.identity import session_of, user_of
+from tomldiary_pydantic_ai.identity import no_template, session_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,17 +42,11 @@ __all__ = ["AgentMemoryToolset"]
 _logger = get_logger(__name__)
 
 _DESCRIPTIONS = {
-    "read_memory": "Read all of your notes from earlier sessions.",
-    "write_memory": (
-        "Add to your notes what later sessions will need: what the user prefers, conventions of the"
-        " project, decisions and their reasons, problems that come back and what solves them. It goes to"
-        " the end of the notes; Markdown is fine."
-    ),
-    "update_memory": (
-        "Correct one place in your notes. old_text has to stand there exactly once, or nothing is changed"
-        " and you are told why."
-    ),
+    "read_memory": READ_MEMORY_DESCRIPTION,
+    "write_memory": WRITE_MEMORY_DESCRIPTION,
+    "update_memory": UPDATE_MEMORY_DESCRIPTION,
 }
+_ID = "deep-memory"
 
 
 class AgentMemoryToolset(FunctionToolset[Any]):
@@ -64,11 +62,16 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         max_lines: Lines shown on each request, of 80 characters on average.
         descriptions: Other descriptions of `read_memory`, `write_memory` and `update_memory`.
         user_id: Notes for each user apart: a text, or a function of the run context. None keeps one
-            document for all, which belongs to no user.
+            document for all, which belongs to no user. Until something is written, that is the
+            `agent_name/MEMORY.md` of pydantic-deep in the folder, if there is one.
+        max_tokens: Tokens shown on each request, of four characters, instead of `max_lines`.
+        pin_marker: What stands above the first one in the notes is always shown.
+        id: The toolset's id; None is "deep-memory", with the agent's name behind it unless that is "main".
+            Two in one agent need two, and prefixes for their tools.
 
     Raises:
-        InvalidValue: The agent's name leads to another place, `max_lines` is negative, or a description
-            is of no tool.
+        InvalidValue: The agent's name leads to another place, `max_lines` or `max_tokens` is negative, or a
+            description is of no tool.
     """
 
     def __init__(
@@ -79,16 +82,21 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         max_lines: int = DEFAULT_MAX_MEMORY_LINES,
         descriptions: Mapping[str, str] | None = None,
         user_id: Who[Any] = None,
+        max_tokens: int | None = None,
+        pin_marker: str = DEFAULT_PIN_END_MARKER,
+        id: str | None = None,  # noqa: A002 - the framework's name for it
     ) -> None:
-        super().__init__(id="deep-memory", max_retries=_RETRIES)
+        name = _ID if agent_name == "main" else f"{_ID}-{agent_name}"
+        super().__init__(id=id or name, max_retries=_RETRIES)
         is_place = isinstance(memory_dir, str | os.PathLike)
         self.path = get_memory_path(os.fspath(memory_dir) if is_place else "memory", agent_name)
         self.diary = Diary(memory_dir) if is_place else memory_dir
         self._agent_name = agent_name
-        self._user_id = user_id
-        if max_lines < 0:
-            raise InvalidValue(f"{max_lines} is negative.", where="max_lines")
-        self._max_lines = max_lines
+        self._user_id = no_template("user_id", user_id)
+        for where, number in (("max_lines", max_lines), ("max_tokens", max_tokens or 0)):
+            if number < 0:
+                raise InvalidValue(f"{number} is negative.", where=where)
+        self._max_lines, self._max_tokens, self._pin_marker = max_lines, max_tokens, pin_marker
         known_tools("descriptions", descriptions or {}, tuple(_DESCRIPTIONS))
         texts = {**_DESCRIPTIONS, **(descriptions or {})}
         tools: dict[str, Any] = {
@@ -136,11 +144,14 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         try:
             memory = await asyncio.to_thread(self.load, ctx)
         except Exception as error:  # noqa: BLE001 - a run goes on without its notes; the tools say what is wrong
-            _logger.warning("a run goes on without its notes: %s", type(error).__name__)
+            _logger.warning("a run goes on without its notes: %s", cause_of(error))
             return None
         if memory is None:
             return None
-        return [appending(format_memory_prompt(memory, self._max_lines), "memory")]
+        text = format_memory_prompt(
+            memory, self._max_lines, max_tokens=self._max_tokens, pin_marker=self._pin_marker
+        )
+        return [appending(text, "memory")]
 
     def load(self, ctx: RunContext[Any]) -> MemoryFile | None:
         """Return the notes of a run's agent; None if there are none.

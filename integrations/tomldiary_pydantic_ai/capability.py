@@ -10,78 +10,55 @@ from collections.abc import Callable, Collection, Mapping, Sequence  # noqa: TC0
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic_ai import DeferredToolRequests, RunContext
-from pydantic_ai.capabilities import AbstractCapability
+from pydantic_ai import DeferredToolRequests, RunContext, TemplateStr
+from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.tools import AgentDepsT
 
+from tomldiary.adapter_options import writer_of
 from tomldiary.diary import Diary
-from tomldiary.errors import InvalidValue
-from tomldiary.injection import HOW_TO_READ, next_injection
+from tomldiary.errors import InvalidValue, cause_of
+from tomldiary.injection import next_injection
 from tomldiary.logging import get_logger
 from tomldiary.ranking import MemoryLines
 from tomldiary.receipts import Turn, TurnStatus
-from tomldiary.recent import Recent
 from tomldiary.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
     answered,
     as_data,
-    asked,
-    has_prompt,
-    prompt_words,
+    returns_tools,
+    tells_others,
     told,
 )
-from tomldiary_pydantic_ai.features import CAN_APPEND, appending, durable_operation
+from tomldiary_pydantic_ai.features import (
+    CAN_APPEND,
+    appending,
+    durable_operation,
+)
 from tomldiary_pydantic_ai.handing_in import hand_in
-from tomldiary_pydantic_ai.identity import RunOwner, Who  # noqa: TC001 - the same
+from tomldiary_pydantic_ai.identity import Who, filled, no_template
+from tomldiary_pydantic_ai.run_state import RunState, UnansweredTurns, outer_run, within_tool
 from tomldiary_pydantic_ai.spans import span
-from tomldiary_pydantic_ai.toolset import DiaryToolset
+from tomldiary_pydantic_ai.toolset import (
+    DEFAULT_ID,
+    CapabilityToolset,
+    OwnedToolset,
+    ToolName,
+)
 
 if TYPE_CHECKING:
     import os
 
     from pydantic_ai.agent.abstract import AgentInstructions
     from pydantic_ai.capabilities import WrapRunHandler
-    from pydantic_ai.messages import ModelMessage
+    from pydantic_ai.messages import ToolCallPart
     from pydantic_ai.models import ModelRequestContext
     from pydantic_ai.run import AgentRunResult
+    from pydantic_ai.tools import ToolDefinition
+    from pydantic_ai.toolsets import AbstractToolset
 
 __all__ = ["DiaryCapability"]
 
 _logger = get_logger(__name__)
-
-
-_REMEMBERED_RUNS = 4096
-
-
-class _CapabilityToolset(DiaryToolset[AgentDepsT]):
-    """The tools of a capability, which settles whose run it is and sees to the instructions."""
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._owners: Recent[str, RunOwner] = Recent(_REMEMBERED_RUNS)
-
-    def remember(self, run_id: str | None, owner: RunOwner) -> None:
-        """Keep whose run it is, so that nobody is asked twice."""
-        if run_id is not None:
-            self._owners.keep(run_id, owner)
-
-    def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        return self._owners.get(ctx.run_id or "") or super().owner(ctx)
-
-    async def get_instructions(self, ctx: RunContext[AgentDepsT]) -> None:  # noqa: ARG002 - the framework's signature
-        return None
-
-
-@dataclass
-class _Run:
-    """What a capability keeps of one run."""
-
-    owner: RunOwner
-    scope: str
-    messages: list[ModelMessage] | None = None
-    """The run's own list, which is not to be had any more when the run has been cut off."""
-    was_told: bool = False
-    """Whether the model has been told the memory, or did not have to be."""
 
 
 @dataclass
@@ -104,20 +81,23 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             deps (an attribute or a key), then in the run's metadata.
         session_id: The session, given likewise; None is `session_id` in deps or metadata, or else the
             run's conversation.
-        writer: Takes the turns; None keeps only what the model itself notes down.
+        writer: Takes the turns and extracts them in the background; None makes one, the attribute
+            `writer`. Flush or close it when the program is done with it; the interpreter closes it at exit.
+        record: Whether turns are recorded; False keeps only what the model itself notes down.
         tools: "all", "read" (recall only), "none", or names among recall, remember, update, forget.
         descriptions: Other descriptions of tools, by name.
         guidance: Another standing instruction; "" is none.
-        heading: A line above the memory, to tell several apart.
+        heading: A line in front of the memory, to say more about it.
         inject: "user" tells the memory in the conversation; "instructions" puts it into the instructions,
             which is for memory whose authors you trust; False does not show it.
         max_tokens: Budget of a text that tells the memory.
-        token_counter: Counts the tokens of a text; None takes four characters for one token.
+        token_counter: Counts the tokens of a text; None estimates them by script.
         query: "prompt" tells first what matches the prompt; "none" goes by count and date.
         on_error: Whether a run goes on without its memory ("ignore", the failure is logged) or fails
             ("raise") if the memory cannot be read. Tools always answer in a sentence.
         approve: Names of tools whose calls need approval.
-        id: Name of this memory in the agent; two memories need two.
+        id: Name of this memory in the agent. Two memories need two; any but "diary" is also told to the
+            model, in the guidance and in the frames of the memory.
 
     Raises:
         InvalidValue: An option has a value that is not listed here.
@@ -127,8 +107,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     user_id: Who[AgentDepsT] = None
     session_id: Who[AgentDepsT] = None
     _: KW_ONLY
-    writer: MemoryWriter | None = None
-    tools: Literal["all", "read", "none"] | Collection[str] = "all"
+    writer: MemoryWriter | None = field(default=None, compare=False)
+    record: bool = True
+    tools: Literal["all", "read", "none"] | Collection[ToolName] = "all"
     descriptions: Mapping[str, str] | None = None
     guidance: str | None = None
     heading: str = ""
@@ -137,18 +118,23 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     token_counter: Callable[[str], int] | None = None
     query: Literal["none", "prompt"] = "none"
     on_error: Literal["ignore", "raise"] = "ignore"
-    approve: Collection[str] = ()
-    id: str | None = "diary"
+    approve: Collection[ToolName] = ()
+    id: str | None = DEFAULT_ID
 
-    _toolset: _CapabilityToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
-    _run: _Run | None = field(default=None, init=False, repr=False, compare=False)
+    _toolset: CapabilityToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
+    _unanswered: UnansweredTurns = field(
+        default_factory=UnansweredTurns, init=False, repr=False, compare=False
+    )
+    _run: RunState | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._toolset = _CapabilityToolset(
+        if not self.record and self.writer is not None:
+            raise InvalidValue("record=False keeps no turns. Leave the writer out.", where="writer")
+        self._toolset = CapabilityToolset(
             self.diary,
             self.user_id,
             self.session_id,
-            id=self.id or "diary",
+            id=self.id or DEFAULT_ID,
             tools=self.tools,
             descriptions=self.descriptions,
             guidance=self.guidance,
@@ -160,25 +146,32 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             on_error=self.on_error,
             approve=self.approve,
         )
+        if self.record:
+            diary, given = self._toolset.diary, self.writer
+            self.writer = MemoryWriter(diary) if given is None else writer_of(given, diary)
+            self._toolset.records = True
 
     # What it adds to an agent
 
-    def get_toolset(self) -> DiaryToolset[AgentDepsT]:
-        """Return the tools; the same object for every run, as durable execution needs it."""
-        return self._toolset
+    def get_toolset(self) -> AbstractToolset[AgentDepsT]:
+        """Return the tools; in a run, bound to its owner.
+
+        The toolset inside stays the same object for every run, as durable execution needs it.
+        """
+        return self._toolset if self._run is None else OwnedToolset(self._toolset, self._run.owner)
 
     def get_instructions(self) -> AgentInstructions[AgentDepsT] | None:
-        """Return the guidance, which is the same for everybody; with the memory where that is asked for."""
-        guidance = self._toolset.guidance
-        if self.inject == "user" and guidance.strip():
-            guidance = f"{guidance} {HOW_TO_READ}"
-        parts: list[Any] = [guidance] if guidance.strip() else []
-        if self.inject == "instructions":
-            parts.append(self._memory_instruction)
-        return parts or None
+        """Return the memory, where it is asked for in the instructions; the guidance is the toolset's."""
+        return [self._memory_instruction] if self.inject == "instructions" else None
+
+    def get_ordering(self) -> CapabilityOrdering:
+        """Stand behind all that change the history, so that what they leave is told the memory."""
+        return CapabilityOrdering(position="innermost")
 
     async def _memory_instruction(self, ctx: RunContext[AgentDepsT]) -> Any:
-        part = appending(await self._toolset.memory(ctx), "memory")
+        toolset = self._toolset
+        bound = toolset if self._run is None else toolset.for_owner(self._run.owner)
+        part = appending(await bound.memory(ctx), "memory")
         return (
             part if CAN_APPEND else part.content
         )  # where it cannot be told what changes, text is all
@@ -192,11 +185,12 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     def from_spec(  # noqa: D417 - the others are those of the class
         cls,
         diary: str,
-        user_id: str | None = None,
-        session_id: str | None = None,
+        user_id: TemplateStr[Any] | str | None = None,
+        session_id: TemplateStr[Any] | str | None = None,
         *,
         extractor: str | None = None,
-        tools: Literal["all", "read", "none"] | list[str] = "all",
+        record: bool = True,
+        tools: Literal["all", "read", "none"] | list[ToolName] = "all",
         descriptions: dict[str, str] | None = None,
         guidance: str | None = None,
         heading: str = "",
@@ -204,26 +198,29 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         max_tokens: int = 1500,
         query: Literal["none", "prompt"] = "none",
         on_error: Literal["ignore", "raise"] = "ignore",
-        approve: list[str] | None = None,
-        id: str = "diary",  # noqa: A002 - the framework's word
+        approve: list[ToolName] | None = None,
+        id: str = DEFAULT_ID,  # noqa: A002 - the framework's word
     ) -> DiaryCapability[Any]:
         """Make a capability from an agent spec.
 
         Args:
             diary: The folder.
-            user_id: Whose diary; None looks in the deps and the metadata of each run.
-            session_id: The session; None is the run's conversation.
-            extractor: Who reads the turns: "rules" or a model's name; None reads none.
+            user_id: Whose diary: a text, or a template such as "{{user}}", which is filled in from the
+                deps of each run; None looks in the deps and the metadata.
+            session_id: The session, given likewise; None is the run's conversation.
+            extractor: Who reads the turns: "rules" or a model's name; None is $EXTRACTOR_MODEL, or the
+                default model.
+            record: Whether turns are read at all.
 
         Raises:
             InvalidValue: An option has a value that is not listed.
         """
-        opened = Diary(diary, agent=extractor)
+        opened = Diary(no_template("diary", diary), agent=extractor)
         return DiaryCapability(
             opened,
-            user_id,
-            session_id,
-            writer=MemoryWriter(opened) if extractor is not None else None,
+            filled(user_id),
+            filled(session_id),
+            record=record,
             tools=tools,
             descriptions=descriptions,
             guidance=guidance,
@@ -260,12 +257,18 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         Raises:
             IdentifierError: Nobody says who the user is, or a name cannot be used.
         """
-        owner = self._toolset.owner(ctx)
-        self._toolset.diary.user(owner.user)
-        self._toolset.remember(ctx.run_id, owner)
-        scope = hashlib.sha256(json.dumps([self.id, owner.user]).encode()).hexdigest()[:16]
+        owner = self._toolset.found_owner(ctx)
+        diary = self._toolset.diary
+        state = RunState(
+            diary,
+            owner,
+            _digest(self.id, owner.user)[:16],
+            records=self.writer is not None,
+            outer=outer_run(diary, owner.user),
+        )
+        state.begin(ctx, self._unanswered.of(owner))
         run = copy.copy(self)
-        run._run = _Run(owner, scope)  # noqa: SLF001 - a copy of ours
+        run._run = state  # noqa: SLF001 - a copy of this object
         return run
 
     async def before_model_request(
@@ -281,27 +284,54 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             return request_context
         is_first = run.messages is None
         run.messages = ctx.messages
+        run.hear(message for message in ctx.messages if message.run_id == ctx.run_id)
         if self.inject != "user":
             return request_context
         before = told(request_context.messages, run.scope)
+        about = ""
+        if tells_others(request_context.messages, run.scope, self.id):
+            # Which of the frames is whose, a model can tell only if they say so.
+            about = run.owner.user
+            before = [text for text in before if ' about="' in text.partition(">")[0]]
         tail = request_context.messages[-1] if request_context.messages else None
         # Among the results of tools, text of the user's channel would read as if the user had spoken.
-        # Only what a compaction has taken away is told again there.
-        if has_prompt(tail) if is_first else run.was_told and not before:
-            text = await self._news(ctx, run.owner, before)
+        # Only what was never told, or what a compaction has taken away, is told there.
+        if not (before and returns_tools(tail)) if is_first else run.was_told and not before:
+            text = await self._news(ctx, run, before, about)
             if text:
                 before.append(text)
-                message = as_data(text, ctx, run.scope)
+                message = as_data(text, ctx, run.scope, self.id)
                 request_context.messages = [*request_context.messages, message]
                 ctx.messages.append(message)
         run.was_told = run.was_told or bool(before)
         return request_context
 
+    async def wrap_tool_execute(
+        self,
+        ctx: RunContext[AgentDepsT],
+        *,
+        call: ToolCallPart,  # noqa: ARG002 - the framework's signature
+        tool_def: ToolDefinition,  # noqa: ARG002 - the same
+        args: Any,
+        handler: Callable[[Any], Any],
+    ) -> Any:
+        """Know the runs that a tool starts: what they are asked is not the user's words."""
+        if self._run is None:
+            return await handler(args)
+        try:
+            with within_tool(self._run):
+                return await handler(args)
+        finally:
+            # Once it stands beside the tool's result, it looks like something that the tool returned.
+            queued = ctx.pending_messages or ()
+            self._run.hear(message for pending in queued for message in pending.messages)
+
     async def _news(
-        self, ctx: RunContext[AgentDepsT], owner: RunOwner, before: Sequence[str]
+        self, ctx: RunContext[AgentDepsT], run: RunState, before: Sequence[str], about: str
     ) -> str | None:
         toolset = self._toolset
-        words = prompt_words(ctx.prompt) if self.query == "prompt" else None
+        owner = run.owner
+        words = "\n".join(run.heard) if self.query == "prompt" else None
         with span(ctx, "inject") as noted:
             try:
                 shown, also_true = await self._load(ctx, owner.user, owner.session, words)
@@ -311,7 +341,9 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     max_tokens=self.max_tokens,
                     token_counter=self.token_counter,
                     heading=toolset.heading,
-                    look_up=toolset.look_up,
+                    look_up=toolset.tool_names(ctx).get("recall", ""),
+                    name=toolset.name,
+                    about=about,
                 )
             except Exception as error:  # noqa: BLE001 - whatever it is, the run goes on unless it is to fail
                 noted["error_type"] = type(error).__name__
@@ -348,12 +380,14 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                 await self._hand_in(ctx, self._run, status, output)
 
     async def _hand_in(
-        self, ctx: RunContext[AgentDepsT], run: _Run, status: TurnStatus, output: object
+        self, ctx: RunContext[AgentDepsT], run: RunState, status: TurnStatus, output: object
     ) -> None:
+        if run.outer is not None and run.outer.records:
+            return  # it is part of the turn of the run that asked it
         messages = run.messages if run.messages is not None else ctx.messages
         if isinstance(output, DeferredToolRequests):
             output = None
-        user_msg = asked(messages, ctx.run_id, ctx.prompt)
+        user_msg = "\n\n".join(run.heard)
         assistant_msg = answered(messages, ctx.run_id, output)
         if not user_msg and not assistant_msg:
             return
@@ -361,11 +395,19 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             noted["status"] = status
             try:
                 await self._submit(
-                    ctx, *run.owner, user_msg, assistant_msg, status, ctx.run_id or ""
+                    ctx,
+                    *run.owner,
+                    user_msg,
+                    assistant_msg,
+                    status,
+                    ctx.run_id or "",
+                    run.earlier or None,
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change
                 noted["error_type"] = type(error).__name__
-                _logger.error("a turn could not be handed in: %s", type(error).__name__)  # noqa: TRY400 - the trace may quote it
+                _logger.error("a turn could not be handed in: %s", cause_of(error))  # noqa: TRY400 - the trace may quote it
+            else:
+                self._unanswered.note(run, is_answered=status == "completed")
 
     @durable_operation("submit")
     async def _submit(
@@ -377,8 +419,22 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         assistant_msg: str,
         status: TurnStatus,
         run_id: str,
+        earlier: list[tuple[str, str]] | None = None,
     ) -> None:
         writer = self.writer
         assert writer is not None  # noqa: S101 - nothing is handed in without one
-        turn = Turn(user, session, user_msg, assistant_msg, status=status, operation_id=run_id)
+        operation = _digest(run_id, session, user_msg, assistant_msg) if run_id else ""
+        turn = Turn(
+            user,
+            session,
+            user_msg,
+            assistant_msg,
+            status=status,
+            operation_id=operation,
+            earlier=earlier,
+        )
         await hand_in(writer, turn)
+
+
+def _digest(*parts: str | None) -> str:
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]

@@ -19,7 +19,7 @@ __all__ = ["compactor_agent"]
 
 _RETRIES = 3
 # A full diary holds some hundred blocks, and some models call one tool at a time.
-_MAX_REQUESTS = 60
+_MAX_REQUESTS = 50  # the framework's own limit
 
 
 def compactor_agent(
@@ -28,7 +28,7 @@ def compactor_agent(
     """Return an agent that cleans up a diary; needs no key until it runs.
 
     It is what `Diary(compaction_config=…)` uses unless it is given a compactor. A run is stopped
-    after 60 requests to the model.
+    after 50 requests to the model.
 
     Args:
         model_name: A model or its name, or several to be asked in turn; None is $EXTRACTOR_MODEL, or else the default model.

@@ -9,24 +9,31 @@ from pydantic_ai.messages import ModelRequest, ModelResponse, TextContent, TextP
 from pydantic_core import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage
 
-__all__ = ["answered", "as_data", "asked", "has_prompt", "prompt_words", "told"]
+__all__ = [
+    "answered",
+    "as_data",
+    "exchanges",
+    "prompt_words",
+    "returns_tools",
+    "said",
+    "tells_others",
+    "told",
+    "unanswered",
+]
 
 ORIGIN = "tomldiary.v1"
 """Marks what the diary put into a conversation; models do not see it."""
 
 
-def _origin(item: object) -> tuple[str | None, str | None]:
-    """Return who put a part into a prompt, and for which memory; None if a user may have said it."""
+def _marks(item: object) -> Mapping[str, Any]:
+    """Return the marks that an application put on a part of a prompt; none if a user may have said it."""
     metadata = item.metadata if isinstance(item, TextContent) else None
-    if not isinstance(metadata, Mapping):
-        return None, None
-    marks = cast("Mapping[str, Any]", metadata)
-    return marks.get("origin"), marks.get("scope")
+    return cast("Mapping[str, Any]", metadata) if isinstance(metadata, Mapping) else {}
 
 
 def told(messages: Sequence[ModelMessage], scope: str) -> list[str]:
@@ -44,39 +51,75 @@ def told(messages: Sequence[ModelMessage], scope: str) -> list[str]:
                 texts += [
                     item.content
                     for item in _items(part)
-                    if isinstance(item, TextContent) and _origin(item) == (ORIGIN, scope)
+                    if isinstance(item, TextContent)
+                    and _marks(item).get("origin") == ORIGIN
+                    and _marks(item).get("scope") == scope
                 ]
     return texts
 
 
-def as_data(text: str, ctx: RunContext[Any], scope: str) -> ModelRequest:
+def tells_others(messages: Sequence[ModelMessage], scope: str, memory: str | None) -> bool:
+    """Return whether the same memory of the agent told this conversation about other users too."""
+    for message in messages:
+        for part in message.parts:
+            for item in _items(part) if isinstance(part, UserPromptPart) else ():
+                marks = _marks(item)
+                is_ours = marks.get("origin") == ORIGIN and marks.get("memory") == memory
+                if is_ours and marks.get("scope") != scope:
+                    return True
+    return False
+
+
+def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> ModelRequest:
     """Return a message of the user's channel that `told` knows again; it belongs to the run."""
-    mark = {"origin": ORIGIN, "scope": scope}
+    mark = {"origin": ORIGIN, "scope": scope, "memory": memory}
     message = ModelRequest(parts=[UserPromptPart([TextContent(text, metadata=mark)])])
     message.run_id = ctx.run_id
     message.conversation_id = ctx.conversation_id
     return message
 
 
-def has_prompt(message: ModelMessage | None) -> bool:
-    """Tell whether a message is what a user said, rather than the results of tools."""
-    if not isinstance(message, ModelRequest):
-        return False
-    kinds = {part.part_kind for part in message.parts}
-    return "user-prompt" in kinds and "tool-return" not in kinds
+def returns_tools(message: ModelMessage | None) -> bool:
+    """Return whether a message brings results of tools."""
+    return isinstance(message, ModelRequest) and any(
+        part.part_kind == "tool-return" for part in message.parts
+    )
 
 
-def asked(messages: Sequence[ModelMessage], run_id: str | None, prompt: object) -> str:
-    """Return what the user said in a run; its prompt, where the run has not got as far as a message."""
-    texts = [
-        words
-        for message in messages
-        # What stands beside the results of tools comes from tools.
-        if has_prompt(message) and message.run_id == run_id
-        for part in message.parts
-        if isinstance(part, UserPromptPart) and (words := prompt_words(part.content))
-    ]
-    return "\n\n".join(texts) or prompt_words(prompt) or ""
+def unanswered(messages: Sequence[ModelMessage]) -> list[str]:
+    """Return what the user said since the last response, one text for each part."""
+    texts: list[str] = []
+    for message in messages:
+        if isinstance(message, ModelResponse):
+            texts = []
+        elif not returns_tools(message):  # what stands beside the results of tools is the tools'
+            texts += said(message.parts)
+    return texts
+
+
+def said(parts: Iterable[object]) -> list[str]:
+    """Return what the user said in parts of a message."""
+    prompts = (part for part in parts if isinstance(part, UserPromptPart))
+    return [words for part in prompts if (words := prompt_words(part.content))]
+
+
+def exchanges(messages: Sequence[ModelMessage]) -> list[tuple[str, str]]:
+    """Return what was said and answered, oldest first; not what is unanswered."""
+    found: list[tuple[str, str]] = []
+    asked: list[str] = []
+    for message in messages:
+        if not isinstance(message, ModelResponse):
+            asked += [] if returns_tools(message) else said(message.parts)
+            continue
+        texts = [part.content for part in message.parts if isinstance(part, TextPart)]
+        answer = "\n\n".join(text for text in texts if text.strip())
+        if asked:
+            found.append(("\n\n".join(asked), answer))
+            asked = []
+        elif found and answer:
+            question, before = found[-1]
+            found[-1] = question, f"{before}\n\n{answer}" if before else answer
+    return found
 
 
 def answered(messages: Sequence[ModelMessage], run_id: str | None, output: object = None) -> str:
@@ -105,7 +148,7 @@ def prompt_words(prompt: object) -> str | None:
     texts: list[str] = []
     for item in cast("Sequence[Any]", prompt):
         text = item if isinstance(item, str) else getattr(item, "content", None)
-        if isinstance(text, str) and _origin(item)[0] is None:
+        if isinstance(text, str) and _marks(item).get("origin") is None:
             texts.append(text)
     return "\n".join(texts) or None
 

@@ -6,9 +6,12 @@ import copy
 import hashlib
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
+from pydantic_ai import (
+    RunContext,
+    ToolReturn,
+)
 
 from tomldiary.memory_verbs import MemoryVerbs, described_by, failure, naming_categories
 from tomldiary_pydantic_ai.spans import span
@@ -61,7 +64,10 @@ def diary_functions(
             else:
                 said: Answer = await getattr(user, f"a{verb}")(*arguments)
             told["failed"] = said.is_error
-        return str(said)
+        if said.data is None:
+            return str(said)
+        # The model reads the sentence; a program finds the data in the part's metadata.
+        return cast("str", ToolReturn(str(said), metadata=said.data))
 
     return {tool.__name__: tool for tool in (recall, remember, update, forget)}
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai import Agent, ModelRetry, RunContext
+from pydantic_ai.agent import AbstractAgent
 
 from tomldiary.draft import MemoryDeps
 from tomldiary.errors import DiaryError
@@ -14,6 +15,7 @@ from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
 from tomldiary.schema import categories_doc
 from tomldiary.tools import EXTRACTION_TOOLS
 from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
+from tomldiary_pydantic_ai.given_agent import equipped
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:
@@ -45,13 +47,18 @@ def extractor_agent(
     Args:
         pref_table_cls: The preference table whose categories the model is told.
         model: A model or its name, or several: one is asked when those before it failed. None is
-            $EXTRACTOR_MODEL, or else the default model. A name serves several event loops; a model object keeps its connections to the loop it first ran on.
+            $EXTRACTOR_MODEL, or else the default model. Where the diary runs an event loop of its own,
+            a model object is copied there with HTTP connections of its own, unless its provider was
+            given an HTTP client.
         prompt_template: Other instructions: a text, the `Path` of one, or an object with `prompt`.
             `{categories_doc}` and `{current_time}` are filled in.
         fallback_retries: Attempts after a request that failed in passing; 0 is none.
         fallback_on: Exceptions after which to try again, or a function that tells; None is
             time-outs, broken connections, rate limits and errors of the server.
         model_name: Deprecated name of `model`.
+
+    An agent of your own in place of a model is returned as it is if it has the diary's tools, and else
+    with them and with the prompt.
 
     Raises:
         SchemaError: `pref_table_cls` cannot be read as categories.
@@ -60,6 +67,9 @@ def extractor_agent(
     if model_name is not None:
         warnings.warn("model_name is now called model", DeprecationWarning, stacklevel=2)
         model = model_name if model is None else model
+    given: Any = model
+    if isinstance(given, AbstractAgent):
+        return equipped(cast("AbstractAgent[Any, Any]", given), pref_table_cls, prompt_template)
     prompt = prompt_text(prompt_template, EXTRACTION_PROMPT)
     categories = categories_doc(pref_table_cls)
 

@@ -11,13 +11,11 @@ import anyio.to_thread
 
 from tomldiary.diary import Diary
 from tomldiary.errors import Conflict, MissingExtra
-from tomldiary.memory_files import FileMutation, MemoryFiles, OperationReused
+from tomldiary.memory_files import FileMutation, MemoryFiles, OperationReused, check_prefix
 from tomldiary_pydantic_ai.turn_taking import TurnTaking
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-
-    from tomldiary.memory_files import Found
 
 __all__ = ["TomlMemoryStore"]
 
@@ -29,7 +27,8 @@ class TomlMemoryStore:
 
     It is a `MemoryStore`, a `MetadataMemoryStore` and a `SearchableMemoryStore` of pydantic-ai-harness. The
     first part of a namespace is whose diary a file is in, so that forgetting a user finds it; without a
-    namespace a file belongs to no user. Searches find words in any of their forms.
+    namespace a file belongs to no user. Searches find and score as those of the harness's own stores, and
+    find words in other forms behind that.
 
     Args:
         diary: A `Diary`, or the folder of one.
@@ -136,7 +135,7 @@ class TomlMemoryStore:
         """Return the paths that begin with `prefix`, sorted, at most `limit`.
 
         Raises:
-            ValueError: `limit` is not positive.
+            ValueError: `limit` is not positive, or the prefix is none of a path.
         """
         if limit <= 0:
             raise ValueError("limit must be positive")
@@ -160,35 +159,32 @@ class TomlMemoryStore:
             limit: Most files returned.
             max_files: Most files looked at.
             max_chars: Characters for all paths and parts together.
-            max_file_chars: Characters of a file, from its beginning, that a part may come from.
+            max_file_chars: Characters of a file, from its beginning, that are looked at.
+
+        Raises:
+            ValueError: The prefix is none of a path.
         """
         result = partial(self._types.MemorySearchResult, matches=[], scanned=0, truncated=False)
+        check_prefix(prefix)
         if not query.split() or min(limit, max_files, max_chars, max_file_chars) <= 0:
             return result()
-
-        def look() -> tuple[list[str], list[Found]]:
-            paths = [path for path in self._files.paths(prefix) if "/" not in path[len(prefix) :]]
-            known = set(paths[:max_files])
-            found = self._files.search(prefix, query, len(paths) or 1)
-            return paths, [one for one in found if one.path in known]
-
-        paths, found = await self._call(look)
+        look = partial(self._files.search, prefix, query, most=max_files, window=max_file_chars)
+        search = await self._call(look)
         matches: list[Any] = []
         left = max_chars
-        for one in found[:limit]:
+        for one in search.found[:limit]:
             visible = one.path[len(prefix) :]
             if left <= len(visible):
                 break
-            part = _part(one.content[:max_file_chars], one.words, left - len(visible))
+            part = _part(one.content, one.words, left - len(visible))
             left -= len(visible) + len(part)
             matches.append(
                 self._types.MemorySearchMatch(path=one.path, snippet=part, score=one.score)
             )
-        is_cut = any(len(one.content) > max_file_chars for one in found)
         return result(
             matches=matches,
-            scanned=min(len(paths), max_files),
-            truncated=is_cut or len(found) > len(matches) or len(paths) > max_files,
+            scanned=search.scanned,
+            truncated=search.is_cut or len(search.found) > len(matches),
         )
 
     async def _change(self, path: str, change: Callable[[], FileMutation]) -> Any:
@@ -226,10 +222,10 @@ def _part(content: str, words: list[str], length: int) -> str:
     places = [at for word in words if (at := lower.find(word.lower())) >= 0]
     start = max(0, min(min(places, default=0) - length // 3, len(content) - length))
     part = content[start : start + length]
-    if start and len(part) > _DOTS:
-        part = f"...{part[_DOTS:]}"
-    if start + length < len(content) and len(part) > _DOTS:
-        part = f"{part[:-_DOTS]}..."
+    if start:
+        part = f"...{part[_DOTS:]}" if len(part) >= _DOTS else "." * len(part)
+    if start + length < len(content):
+        part = f"{part[:-_DOTS]}..." if len(part) >= _DOTS else "." * len(part)
     return part
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
-from pydantic_ai import RunContext
+from pydantic_ai import RunContext, TemplateStr
 from pydantic_ai.tools import AgentDepsT
 
 from tomldiary import identity
+from tomldiary.errors import IdentifierError, InvalidValue
 
-__all__ = ["RunOwner", "Who", "session_of", "user_of"]
+__all__ = ["RunOwner", "Who", "filled", "no_template", "session_of", "user_of"]
+
+T = TypeVar("T")
 
 Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
 """A name, a function of the run, or None: look in the run's deps and metadata."""
@@ -53,3 +57,42 @@ def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
         settings={"conversation_id": ctx.conversation_id or ctx.run_id},
         default="",
     )
+
+
+def no_template(option: str, given: T) -> T:
+    """Return what an option was given, unless it is the text of a template that nothing fills in.
+
+    Raises:
+        InvalidValue: It is: taken literally, it would be one name for all users.
+    """
+    if isinstance(given, str) and "{{" in given:
+        raise InvalidValue(
+            f"{given!r} is a template. Templates are filled in within agent specs only; here, give a"
+            " function of the run context.",
+            where=option,
+        )
+    return given
+
+
+def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
+    """Return a name from an agent spec; a template becomes a function that fills it in from the deps.
+
+    The function raises IdentifierError where the deps leave a placeholder empty: without it, the name
+    could be the same for several users.
+    """
+    if not isinstance(given, TemplateStr):
+        return given
+    places = [TemplateStr[Any](place) for place in _PLACEHOLDER.findall(str(given))]
+
+    def name(ctx: RunContext[Any]) -> str:
+        for place in places:
+            if not place(ctx).strip():
+                raise IdentifierError(
+                    f"{place} in the agent spec is empty for this run. Set it in the deps."
+                )
+        return given(ctx)
+
+    return name
+
+
+_PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")

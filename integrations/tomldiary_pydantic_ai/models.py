@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
@@ -14,8 +15,11 @@ from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 
-from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.errors import ExtractorUnusable, InvalidValue
 from tomldiary.extraction.resolve import DEFAULT_MODEL
+from tomldiary.twins import close_at_loop_end, is_private_loop
+from tomldiary_pydantic_ai.connections import with_own_connections
+from tomldiary_pydantic_ai.retrying import RetryingModel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -27,7 +31,7 @@ if TYPE_CHECKING:
     ModelChoice: TypeAlias = Model | str | Sequence[Model | str] | None
     """A model, its name, or several of them in the order in which they are asked; None is the default."""
 
-__all__ = ["NamedModel", "agent_model", "is_transient"]
+__all__ = ["GivenModel", "NamedModel", "agent_model", "is_transient"]
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _SERVER_ERROR = 500
@@ -64,14 +68,14 @@ def agent_model(
             _is_of_the_service if fallback_on is None else fallback_on,
         )
     if isinstance(model, Model):
-        return _with_fallbacks([model], retries, fallback_on)
+        return GivenModel(model, lambda found: _with_fallbacks([found], retries, fallback_on))
     _check_name(model)
     return NamedModel(model, lambda found: _with_fallbacks([found], retries, fallback_on))
 
 
 def _plain(model: Model | str) -> Model:
     if isinstance(model, Model):
-        return model
+        return GivenModel(model, lambda found: found)
     _check_name(model)
     return NamedModel(model, lambda found: found)
 
@@ -118,36 +122,27 @@ def _with_fallbacks(
     when: Any = is_transient if fallback_on is None else fallback_on
     if not callable(when):
         when = list(cast("Iterable[type[Exception]]", when))
-    attempts = [model for model in models for _ in range(1 + max(0, retries))]
-    if len(attempts) == 1 or when == []:
-        return models[0]
+    is_passing: Any = when if callable(when) else partial(_is_one_of, tuple(when))
+    attempts = [RetryingModel(model, retries, is_passing) for model in models]
+    if len(attempts) == 1:
+        return attempts[0]
     return FallbackModel(*attempts, fallback_on=cast("FallbackOn", when))
 
 
-class NamedModel(WrapperModel):
-    """A model known by its name only, made when a run first needs it.
+def _is_one_of(kinds: tuple[type[Exception], ...], error: Exception) -> bool:
+    return isinstance(error, kinds)
 
-    One is made for each event loop: the HTTP connections of a model belong to the loop it runs on,
-    and one diary serves several.
 
-    Args:
-        name: The model's name; None asks $EXTRACTOR_MODEL, or else is the default model.
-        wrap: Applied to the model that is made.
+class LoopModel(WrapperModel):
+    """A model that is made when a run first needs it, one for each event loop.
+
+    The HTTP connections of a model belong to the loop it runs on, and one diary serves several.
     """
 
-    def __init__(self, name: str | None, wrap: Callable[[Model], Model]) -> None:
-        Model.__init__(self)  # the wrapper's own would look the name up now
-        self._given = name
-        self._wrap = wrap
+    def __init__(self) -> None:
+        Model.__init__(self)  # the wrapper's own would look the model up now
         self._guard = threading.Lock()
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = WeakKeyDictionary()
-
-    def __repr__(self) -> str:
-        return f"NamedModel({self._name!r})"
-
-    @property
-    def _name(self) -> str:
-        return self._given or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
 
     def __getattr__(self, item: str) -> Any:
         if item == "wrapped":  # never set, so that each look-up comes here
@@ -168,12 +163,64 @@ class NamedModel(WrapperModel):
             return model
 
     def _make(self) -> Model:
+        raise NotImplementedError
+
+
+class GivenModel(LoopModel):
+    """A model object of a host; in an event loop of this package, a copy with connections of its own.
+
+    Args:
+        given: The model.
+        wrap: Applied to the model, or to its copy.
+    """
+
+    def __init__(self, given: Model, wrap: Callable[[Model], Model]) -> None:
+        super().__init__()
+        self._given = given
+        self._wrap = wrap
+
+    def __repr__(self) -> str:
+        return f"GivenModel({self._given!r})"
+
+    def _make(self) -> Model:
+        return self._wrap(with_own_connections(self._given) if is_private_loop() else self._given)
+
+
+class NamedModel(LoopModel):
+    """A model known by its name only.
+
+    Args:
+        name: The model's name; None asks $EXTRACTOR_MODEL, or else is the default model.
+        wrap: Applied to the model that is made.
+    """
+
+    def __init__(self, name: str | None, wrap: Callable[[Model], Model]) -> None:
+        super().__init__()
+        self._given = name
+        self._wrap = wrap
+
+    def __repr__(self) -> str:
+        return f"NamedModel({self._name!r})"
+
+    @property
+    def _name(self) -> str:
+        return self._given or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+
+    def _make(self) -> Model:
         _check_name(self._name)
         try:
-            return self._wrap(infer_model(self._name))
-        except (exceptions.UserError, ImportError, ValueError) as error:
+            model = infer_model(self._name)
+        except Exception as error:  # errors of the providers' clients have no common class
             reason = str(error).partition(". ")[0].rstrip(".")
-            raise ExtractionError(
+            raise ExtractorUnusable(
                 f"the model {self._name!r} cannot be used: {reason}. Nothing was changed; name another"
                 ' model, or give agent="rules" to work without one.'
             ) from error
+        if is_private_loop():
+            close_at_loop_end(partial(_close, model))
+        return self._wrap(model)
+
+
+async def _close(model: Model) -> None:
+    async with model:  # closes the HTTP client that its provider has made
+        pass

@@ -52,6 +52,9 @@ DiaryToolset[Deps]("./memories", user_id=lambda ctx: ctx.deps.number)  # pyright
 # Options that are not listed are found before the program runs.
 DiaryCapability("./memories", "alice", inject=True)  # pyright: ignore[reportArgumentType]
 DiaryToolset("./memories", "alice", on_error="stop")  # pyright: ignore[reportArgumentType]
+DiaryCapability("./memories", "alice", tools="writes")  # pyright: ignore[reportArgumentType]
+DiaryToolset("./memories", "alice", approve=["remembr"])  # pyright: ignore[reportArgumentType]
+DiaryCapability("./memories", "alice", tools=["recall"], approve={"recall"})
 DiaryCapability(7, "alice")  # pyright: ignore[reportArgumentType]
 
 # Without deps, and with a writer.

@@ -23,8 +23,14 @@ class AsyncVerbs:
     """Adds load, save, exists, delete, delete_user and list_users to a sync backend."""
 
     async def load(self: Backend, user_id: str, kind: str) -> str | None:
-        """Return the document's text, or None. An unknown user leaves no trace."""
+        """Return the document's text, or None. An unknown user leaves no trace.
+
+        Raises:
+            DocumentError: It is not UTF-8.
+        """
         stored = await in_thread(self.read, user_id, kind)
+        if stored is not None and stored.problem is not None:
+            raise stored.problem
         return stored.text if stored is not None else None
 
     async def save(self: Backend, user_id: str, kind: str, content: str) -> None:
@@ -53,14 +59,20 @@ class AsyncVerbs:
 
 
 def _save(backend: Backend, user: str, kind: str, content: str) -> None:
-    from tomldiary.toml.parse import parse_toml  # noqa: PLC0415 - keeps the import of backends light
+    from tomldiary.timeline import Timeline  # noqa: PLC0415 - keeps the import of backends light
+    from tomldiary.toml.parse import parse_toml  # noqa: PLC0415 - see above
 
     parse_toml(content, path=backend.place(user, kind))
     with backend.lock(user, _SAVE_TIMEOUT):
         old = backend.read(user, kind)
+        if old is not None and old.problem is not None:
+            raise old.problem  # what stands there could not be brought back
         if old is not None and old.text == content:
             return
         before = old.text if old is not None else ""
+        last = Timeline(backend, user).last(kind)
+        if last is not None and last.results[kind] != digest(before):
+            before = ""  # not what history ends at: the record holds the whole text
         change = Change(kind, 0, before, content)
         record = Record(
             seq=next_sequence(backend.last_record(user)),

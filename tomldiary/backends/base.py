@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
+    from tomldiary.errors import InvalidTOML
     from tomldiary.forgetting import ForgetReceipt, Selection
 
 __all__ = [
@@ -48,6 +49,8 @@ class Stored:
 
     text: str
     token: Token
+    problem: InvalidTOML | None = None
+    """Why the text is not exactly what is stored: it is not UTF-8."""
 
 
 @dataclass(slots=True)  # not frozen: those take longer to make
@@ -76,7 +79,7 @@ class Backend(Protocol):
 
     A backend with a local folder of its own may have an attribute `journal_folder`, a path: there a
     `MemoryWriter` keeps turns until they are applied, and `forget` has to look. Without it, or with None, a
-    writer's queue is in memory. One that would not have any number of transactions in one commit may have a method
+    writer's queue is in memory. One that keeps only documents of certain names has them in `documents`. One that would not have any number of transactions in one commit may have a method
     `room(seq)`, which returns how many from number `seq` on it takes.
     """
 
@@ -92,7 +95,7 @@ class Backend(Protocol):
 
     @property
     def is_quick(self) -> bool:
-        """Whether `token` takes no longer than a look at a file's status."""
+        """Whether `token`, `is_new` and `epoch` touch no disk, so that an event loop may call them."""
         ...
 
     def is_new(self, user: str) -> bool:
@@ -175,7 +178,11 @@ class BackendProtocol(Protocol):
     """The async interface for storage of your own: six methods, any class that has them will do."""
 
     async def load(self, user_id: str, kind: str) -> str | None:
-        """Return the document's text, or None if there is none. Raise on any failure."""
+        """Return the document's text, or None if there is none. Raise on any failure.
+
+        `kind` is "preferences" or "conversations". A backend that does not keep one of the others
+        ("facts", "blocks", "receipts") raises KeyError, ValueError or NotImplementedError for it.
+        """
         ...
 
     async def save(self, user_id: str, kind: str, content: str) -> None:

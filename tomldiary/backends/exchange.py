@@ -1,7 +1,7 @@
 """Putting a new version in place without losing a save that arrives at the same instant.
 
 A plain rename destroys whatever stands in its way. Where the system can exchange two names at once
-(Linux, `renameat2`), what was displaced can be looked at: if it is not the version the write was based
+(Linux `renameat2`, macOS `renamex_np`), what was displaced can be looked at: if it is not the version the write was based
 on, somebody saved in between, and their save is kept (see `displaced`). Nor does ext4 begin to write the
 file to the disk then, as it does by default for one that is renamed over another.
 """
@@ -12,19 +12,23 @@ import errno
 import os
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from tomldiary.backends.files import file_token, is_same
 from tomldiary.backends.looks import look
 from tomldiary.backends.saving import Held
+from tomldiary.system import offers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tomldiary.backends.files import FileToken
 
 __all__ = ["put_in_place", "swap", "take_back"]
 
 _AT_FDCWD = -100
-_RENAME_EXCHANGE = 2
+_RENAME_EXCHANGE = 2  # as RENAME_SWAP of macOS
+_CALL = {"linux": "renameat2", "darwin": "renamex_np"}
 _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
@@ -58,7 +62,7 @@ def put_in_place(
         OSError: Nothing was put in place.
     """
     ours = written or file_token(temp)
-    if expected is None or _renameat2() is None:
+    if expected is None or _exchange() is None:
         os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
         return _token_of(target, ours)
     try:
@@ -148,13 +152,12 @@ def swap(one: str, two: str) -> bool:
     Raises:
         OSError: It can, but did not.
     """
-    rename = _renameat2()
-    if rename is None:
+    exchange = _exchange()
+    if exchange is None:
         return False
-    done = rename(_AT_FDCWD, os.fsencode(one), _AT_FDCWD, os.fsencode(two), _RENAME_EXCHANGE)
-    if done == 0:
+    if exchange(os.fsencode(one), os.fsencode(two)) == 0:
         return True
-    import ctypes  # noqa: PLC0415 - see _renameat2
+    import ctypes  # noqa: PLC0415 - see _exchange
 
     code = ctypes.get_errno()
     if code in _NOT_HERE:
@@ -163,15 +166,18 @@ def swap(one: str, two: str) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _renameat2() -> Any:
-    """Return the system's call, or None."""
-    if sys.platform != "linux":
+def _exchange() -> Callable[[bytes, bytes], int] | None:
+    """Return what exchanges two names, 0 if it did, else `errno` says why not; None if there is nothing."""
+    if not offers("exchange"):
         return None
     import ctypes  # noqa: PLC0415 - only writers need it
 
-    call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if call is not None:
-        call.argtypes = [
-            ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint,
-        ]  # fmt: skip
-    return call
+    name, is_mac = _CALL.get(sys.platform, ""), sys.platform == "darwin"
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
+    if call is None:
+        return None
+    here = [] if is_mac else [ctypes.c_int]
+    call.argtypes = [*here, ctypes.c_char_p, *here, ctypes.c_char_p, ctypes.c_uint]
+    if is_mac:
+        return lambda one, two: call(one, two, _RENAME_EXCHANGE)
+    return lambda one, two: call(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE)

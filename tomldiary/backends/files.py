@@ -7,8 +7,10 @@ import stat
 from pathlib import Path
 
 from tomldiary.errors import BackendError
+from tomldiary.system import NO_WAITING, OURS, PRIVATE, is_private_to_user, make_private, sync_file
 
 __all__ = [
+    "file_on_the_way",
     "file_token",
     "folder_time",
     "is_plain",
@@ -22,11 +24,9 @@ __all__ = [
     "write_new",
 ]
 
-_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)
 _PRIVATE = 0o600
 _OURS = stat.S_IFREG | _PRIVATE
-_CLOEXEC = getattr(os, "O_CLOEXEC", 0)
-_READ = os.O_RDONLY | _NOFOLLOW | _CLOEXEC | getattr(os, "O_NONBLOCK", 0)  # waits for no pipe
+_READ = os.O_RDONLY | PRIVATE | NO_WAITING  # waits for no pipe
 
 FileToken = tuple[int, int, int, int]
 """What tells one version of a file from the next: when it was written, its size, its inode, and when anything of it was changed."""
@@ -39,7 +39,7 @@ def token_of(found: os.stat_result) -> FileToken:
 
 def is_plain(found: os.stat_result) -> bool:
     """Tell whether a file is ours alone: private, of this user, and under one name."""
-    return found.st_mode == _OURS and found.st_nlink == 1 and found.st_uid == os.geteuid()
+    return found.st_mode == _OURS and found.st_nlink == 1 and is_private_to_user(found.st_uid)
 
 
 def is_same(one: FileToken | None, two: FileToken | None) -> bool:
@@ -49,12 +49,21 @@ def is_same(one: FileToken | None, two: FileToken | None) -> bool:
     return one[:3] == two[:3]
 
 
+def file_on_the_way(path: str | Path) -> BackendError:
+    """Return the error for a path on which a file stands where a folder should be."""
+    return BackendError(
+        f"{path}: a folder on the way is a file. Move that file away, or give another folder."
+    )
+
+
 def file_token(path: str | Path) -> FileToken | None:
     """Return the token of what is there now; None if nothing is."""
     try:
         found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
+    except FileNotFoundError:
         return None
+    except NotADirectoryError as error:
+        raise file_on_the_way(path) from error
     except OSError as error:
         raise BackendError(
             f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
@@ -122,15 +131,15 @@ def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
     Returns the token, which also holds once the file was renamed on the same file system, but for
     the change time.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NOFOLLOW | _CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PRIVATE
     descriptor = os.open(path, flags, 0o600)
     try:
         write_all(descriptor, data)
         found = os.fstat(descriptor)
         if found.st_mode & 0o777 != _PRIVATE:  # an unusual umask
-            os.fchmod(descriptor, _PRIVATE)
+            make_private(descriptor)
         if sync:
-            os.fsync(descriptor)
+            sync_file(descriptor)
     except BaseException:
         os.close(descriptor)
         Path(path).unlink(missing_ok=True)
@@ -166,8 +175,8 @@ def make_folder(path: str | Path, *, sync: bool) -> None:
 
 def sync_folder(path: str | Path) -> None:
     """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | _CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | OURS)
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)

@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Stored
+from tomldiary.backends.boots import boot_of
 from tomldiary.backends.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.backends.job_file import STAGED, Job, read_job, sweep_staged, take_back, write_job
 from tomldiary.backends.layout import JOB_NAME, OWNER_NAME, strays_in
 from tomldiary.backends.pruning import drop_superseded
 from tomldiary.backends.records import split_records
 from tomldiary.backends.segments import damaged, new_segment, segments
-from tomldiary.erasure import Plan, plan
+from tomldiary.erasure import Plan, is_bare, plan
 from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting import ForgetReceipt, Selection
-from tomldiary.history import parse_record, render_record
+from tomldiary.history import parse_record, render_record, stamped
 from tomldiary.ingest.ledger import LEDGER_NAME, without_sessions
 from tomldiary.toml.document import Document
 from tomldiary.toml.parse import decode_utf8
@@ -265,6 +266,7 @@ class _Work:
                 "staged": job.files.pop()[0],
                 "token": list(self.plan.tokens[kind]),
                 "entries": [list(path) for path in self.plan.changed.get(kind, [])],
+                "is_removed": kind in self.plan.removed,
             }
         if self._new_ledger != self._ledger:
             self._put(job, LEDGER_NAME, self._new_ledger)
@@ -283,7 +285,8 @@ class _Work:
             names.append(new_segment(self._folder / "history", None).name)
             made.append([])
             make_folder(self._folder / "history", sync=True)
-        made[-1] += map(render_record, self.plan.added)
+        boot = boot_of(self._folder)
+        made[-1] += [stamped(render_record(record), boot) for record in self.plan.added]
         return [(name, "".join(texts).encode()) for name, texts in zip(names, made, strict=True)]
 
     def _put(self, job: Job, target: str, data: bytes) -> None:
@@ -319,7 +322,10 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
         return
     token = file_token(target)
     if token is None:
-        staged.unlink()  # somebody has removed the document
+        # It was removed, by another program or by a process that was killed here.
+        if document.get("is_removed"):
+            _remove_empty_folders(target.parent, folder)
+        staged.unlink()
         return
     if list(token) != document["token"]:
         # Somebody has saved it meanwhile: what goes is taken out of that; the rest is merged like any save.
@@ -335,7 +341,25 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
         merged.unlink(missing_ok=True)
         write_new(str(merged), edit.done().text.encode(), sync=True)
         merged.replace(staged)
+    if document.get("is_removed") and is_bare(_document(staged).text):
+        target.unlink()
+        _remove_empty_folders(target.parent, folder)
+        staged.unlink()
+        return
     staged.replace(target)
+
+
+def _remove_empty_folders(place: Path, top: Path) -> None:
+    """Remove folders of a document that is gone, which are named like the labels of its namespace."""
+    while place != top:
+        try:
+            place.rmdir()
+        except FileNotFoundError:
+            pass
+        except OSError:
+            break  # there is something else in it
+        place = place.parent
+    sync_folder(place)
 
 
 def _document(path: Path) -> Document:

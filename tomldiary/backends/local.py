@@ -13,8 +13,11 @@ over that behind it, see `spares`.
 
 from __future__ import annotations
 
+import os
 import shutil
+import stat
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,20 +30,20 @@ from tomldiary.backends.layout import JOB_NAME, check_parent, checked_kind, kind
 from tomldiary.backends.names import user_of
 from tomldiary.backends.opened_users import OpenedUsers
 from tomldiary.backends.pruning import prune
+from tomldiary.backends.recovery import repaired
 from tomldiary.backends.saving import is_being_saved
 from tomldiary.backends.segments import append_records
 from tomldiary.backends.settling import opens_window, room_of_window, settle
 from tomldiary.backends.spares import Spares
 from tomldiary.backends.staging import Staging
 from tomldiary.backends.user_folders import SYSTEM, YOUNG
-from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError
-from tomldiary.history import next_sequence
-from tomldiary.identifiers import encode_folder
+from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError, InvalidTOML
+from tomldiary.history import next_sequence, stamped
+from tomldiary.identifiers import decode_folder, encode_folder, is_plain
 from tomldiary.logging import get_logger
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Iterable, Sequence
 
     from tomldiary.backends.base import Commit, Durability
@@ -51,6 +54,11 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 _logger = get_logger(__name__)
+_USUAL = "preferences.toml"
+"""A document that nearly all users have."""
+_FLAGS = os.O_RDONLY | sum(
+    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
+)
 
 
 class LocalBackend(OpenedUsers, AsyncVerbs):
@@ -62,7 +70,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     """
 
     is_atomic = True
-    is_quick = True
+    is_quick = False
     replaces_files = True
     """Whether every commit shows in the times of the folders it changes documents in."""
     is_shared = True
@@ -114,14 +122,19 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return [file_token(f"{folder}{kind}.toml") for kind in kinds]
 
     def read(self, user: str, kind: str) -> Stored | None:
-        """Return the document's text, or None."""
-        self._open(user)
+        """Return the document's text, or None; while a writer has the lock, what a crash tore is repaired in memory."""
+        is_open = self._open(user)
         path = self._file(user, kind)
         found = read_file(path)
         if found is None:
             return None
         data, token = found
-        return Stored(decode_utf8(data, path=str(path)), token)
+        if not is_open:
+            data = repaired(self.folder(user), kind, data, token)
+        try:
+            return Stored(decode_utf8(data, path=str(path)), token)
+        except InvalidTOML as error:
+            return Stored(data.decode("utf-8", "replace"), token, error)
 
     def is_being_saved(self, user: str, kind: str) -> bool:
         """Tell whether somebody is half way through saving the document's file."""
@@ -150,19 +163,26 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return self.base_path / SYSTEM / "index" / encode_folder(user)
 
     def users(self) -> list[str]:
-        """Return all user ids that have a document; a folder that cannot be read is left out, with a warning."""
-        found: list[str] = []
+        """Return all user ids that have a document, sorted; a scan of names, no user is opened.
+
+        A folder that cannot be read is left out, with a warning.
+        """
+        base = str(self.base_path)
+        found: set[str] = set()
         for name in self._folder_names():
             try:
-                user = user_of(self.base_path / name)
+                user = decode_folder(name) or user_of(self.base_path / name)
                 if user is None:
                     continue
-                if file_token(f"{self.folder(user)}/{JOB_NAME}") is not None:
-                    # Somebody who is being forgotten may never be opened again.
+                place = f"{base}/{name}"
+                if os.access(f"{place}/{JOB_NAME}", os.F_OK):
+                    # A user who is being forgotten may never be opened again.
                     self.reopen(user)
                     self._open(user)
-                if self.kinds(user):
-                    found.append(user)
+                # Of any other name there may be another folder of the same user.
+                is_only = user != name or is_plain(name)
+                if (is_only and os.access(f"{place}/{_USUAL}", os.F_OK)) or self.kinds(user):
+                    found.add(user)
             except DiaryError as error:
                 _logger.warning("a user is left out: %s", error)
         return sorted(found)
@@ -210,8 +230,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             if isinstance(error, OSError):
                 raise _unwritten(error, folder) from error
             raise
+        records = [stamped(text, synced.boot) for text in records]
         try:
-            end = self._appended(user, folder, end, commit, staging, synced)
+            end = self._appended(user, folder, end, records, staging, synced)
             self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
             new = {
                 kind
@@ -224,6 +245,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         finally:
             staging.leave()
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
+        for kind in commit.fingerprints.keys() - tokens.keys():
+            _show_new_version(f"{folder}/{kind}.toml")
         is_whole = len(tokens) == len(commit.contents)
         return tokens, [] if is_whole else staging.displaced()
 
@@ -232,16 +255,16 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         user: str,
         folder: str,
         end: End | None,
-        commit: Commit,
+        records: list[str],
         staging: Staging,
         synced: Synced,
     ) -> End:
-        """Add a transaction to history, which ends at `end`, and return where it ends then."""
+        """Add records to history, which ends at `end`, and return where it ends then."""
         try:
             end = append_records(
                 f"{folder}/history",
                 end,
-                commit.records,
+                records,
                 sync=self._sync,
                 known=synced.segment,
                 meanwhile=staging.reach,
@@ -358,6 +381,20 @@ def _check_expected(folder: str, commit: Commit) -> None:
         place = f"{folder}/{checked_kind(kind)}.toml"
         if file_token(place) != expected:
             raise Conflict(f"{place} changed while it was being written.")
+
+
+def _show_new_version(path: str) -> None:
+    """Give a file a new change time, where history went on without it: readers take its status for the version.
+
+    Its other times stay, by which programs tell whether it was saved.
+    """
+    with suppress(OSError):  # removed just now, a link, or not ours
+        descriptor = os.open(path, _FLAGS)
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
+        finally:
+            os.close(descriptor)
 
 
 def _unwritten(error: OSError, folder: str) -> BackendError:

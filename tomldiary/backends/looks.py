@@ -10,9 +10,10 @@ from __future__ import annotations
 import errno
 import os
 import struct
-import sys
 from functools import lru_cache
 from typing import Any
+
+from tomldiary.system import offers
 
 __all__ = ["look"]
 
@@ -47,7 +48,7 @@ def look(path: str, *, follow: bool = False) -> tuple[int, int, int]:
 @lru_cache(maxsize=1)
 def _statx() -> tuple[Any, Any, Any] | None:
     """Return the system's call, what makes room for its answer, and what tells its errors; None if there is none."""
-    if sys.platform != "linux":
+    if not offers("statx"):
         return None
     import ctypes  # noqa: PLC0415 - only writers need it
 

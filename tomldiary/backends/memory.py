@@ -125,7 +125,8 @@ class MemoryBackend(AsyncVerbs):
             self.erase(user)
         elif not made.is_empty:
             fresh = {kind: Stored(text, next(self._tokens)) for kind, text in made.texts.items()}
-            self._documents[user] = {**stored, **fresh}
+            kept = {**stored, **fresh}
+            self._documents[user] = {kind: kept[kind] for kind in kept if kind not in made.removed}
             self._records[user] = [*map(render_record, [*made.records, *made.added])]
         files = {
             f"{kind}.toml": sha256(found.text.encode()).hexdigest()

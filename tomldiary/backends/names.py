@@ -11,6 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tomldiary.backends.boots import boot_of
 from tomldiary.backends.files import make_folder, read_file, sync_folder, write_new
 from tomldiary.backends.layout import OWNER_NAME
 from tomldiary.backends.looks import look
@@ -31,6 +32,8 @@ class Synced:
     folder: str
     inode: int
     """Of the folder: another one of the same name is another one."""
+    boot: str = ""
+    """What records say of the boot that writes them."""
     segment: str = ""
     kinds: set[str] = field(default_factory=set[str])
     doubtful: set[str] = field(default_factory=set[str])
@@ -76,7 +79,7 @@ class DurableNames:
                 self._is_root_synced = True
         if len(self._synced) > _MOST_USERS:
             self._synced.clear()
-        known = self._synced[user] = Synced(folder, inode)
+        known = self._synced[user] = Synced(folder, inode, boot_of(folder))
         return known
 
     def drop(self, user: str) -> None:

@@ -8,6 +8,7 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
+from tomldiary.backends.boots import may_lack_writes
 from tomldiary.backends.displaced import take_in
 from tomldiary.backends.epochs import Epochs
 from tomldiary.backends.layout import DISPLACED, JOB_PREFIX, staged_name, target_of
@@ -17,7 +18,6 @@ from tomldiary.backends.records import read_records
 from tomldiary.backends.recovery import (
     half_done,
     is_left_over,
-    is_older_than_the_system,
     may_be_behind,
     roll_forward,
     set_aside,
@@ -88,17 +88,20 @@ class OpenedUsers(UserFolders):
 
     # After a crash
 
-    def _open(self, user: str) -> None:
-        """Let the first reader of a user finish what a crash left half done."""
+    def _open(self, user: str) -> bool:
+        """Let the first reader of a user finish what a crash left half done; return whether that is done.
+
+        It is not where a writer has the lock just now, whom no reader waits for, and where it cannot be done.
+        """
         if user in self._recovered:
-            return
+            return True
         if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
-            return
+            return True
         try:
-            with self.lock(user, 5.0):
-                pass
+            with self.lock(user, 0.0):
+                return True
         except (BackendError, LockTimeout):
-            return  # a reader without the right or the time to repair reads what is there
+            return False
 
     def _recover(self, user: str) -> None:
         """Publish what was committed and sweep what was only staged; the caller holds the lock."""
@@ -135,7 +138,7 @@ class OpenedUsers(UserFolders):
         was_cut = False
         if text is not None:
             record = parse_record(text)
-            was_cut = is_older_than_the_system(record)
+            was_cut = may_lack_writes(folder, record)
             if staged or was_cut or is_behind:
                 records = window_records(folder) if was_cut else [record]
                 records = stored_together(folder, records)

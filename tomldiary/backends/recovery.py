@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-import time
 from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.base import digest
+from tomldiary.backends.boots import may_lack_writes
 from tomldiary.backends.displaced import history_of
 from tomldiary.backends.exchange import put_in_place
 from tomldiary.backends.files import file_token, read_file, sync_folder, write_new
@@ -32,6 +32,7 @@ from tomldiary.backends.layout import (
 )
 from tomldiary.backends.records import read_records
 from tomldiary.backends.saving import is_being_saved
+from tomldiary.backends.segments import newest_segment
 from tomldiary.backends.settling import window, window_of
 from tomldiary.backends.spares import left_behind
 from tomldiary.errors import DocumentError, InvalidTOML
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
 __all__ = [
     "half_done",
     "is_left_over",
-    "is_older_than_the_system",
     "may_be_behind",
     "roll_forward",
     "set_aside",
@@ -61,16 +61,6 @@ _logger = get_logger(__name__)
 _WRITTEN = re.compile(rb"[^\0]+")
 _SECTOR = 512  # bytes; a disk writes no less at a time, and begins files with a new one
 _LONG_AFTER = 60.0  # seconds; a document is written at once behind its record
-
-
-def is_older_than_the_system(record: Record) -> bool:
-    """Tell whether the machine may have been restarted after a record was written."""
-    clock = getattr(time, "CLOCK_BOOTTIME", None)
-    if clock is None:
-        return True
-    now, written = time.time(), datetime.fromisoformat(record.time).timestamp()
-    # A time to come says that a clock was set back, perhaps by the restart.
-    return written < now - time.clock_gettime(clock) or written > now
 
 
 def may_be_behind(folder: Path, text: str | None, segment: str | None) -> bool:
@@ -136,6 +126,7 @@ def roll_forward(
         OSError, BackendError: It did not happen now either.
     """
     last = records[0].seq if records else 0
+    copied = _copied_at(folder, records)
     awaited = {
         target_of(name) for name in staged if not is_spare(name) and staged_for(name) <= last
     }
@@ -144,7 +135,7 @@ def roll_forward(
         target = folder / f"{kind}.toml"
         found = read_file(target)
         if found is not None:
-            is_ours = may_be_torn and not _is_written_later(found[1], steps[0])
+            is_ours = may_be_torn and not _is_written_later(found[1], steps[0], copied)
             text = _brought_forward(folder, kind, steps, found[0], may_be_torn=is_ours)
         else:
             newest = records[0]
@@ -163,9 +154,42 @@ def roll_forward(
         sync_folder(target.parent)
 
 
-def _is_written_later(token: FileToken, record: Record) -> bool:
-    """Tell whether a file was written so long after a record that somebody else did it."""
-    return token[0] / 1e9 > datetime.fromisoformat(record.time).timestamp() + _LONG_AFTER
+def repaired(folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
+    """Return what a document has to be if a power cut tore it, else what stands there; needs no lock.
+
+    Args:
+        folder: The user's.
+        kind: The document.
+        data: What stands in its file.
+        token: Which version of the file that is.
+    """
+    try:
+        records = window_records(folder)
+        if not records or not may_lack_writes(folder, records[0]):
+            return data
+        steps = [record for record in stored_together(folder, records) if kind in record.results]
+        if not steps:
+            return data
+        is_ours = not _is_written_later(token, steps[0], _copied_at(folder, records))
+        text = _brought_forward(folder, kind, steps, data, may_be_torn=is_ours)
+    except (OSError, DocumentError):
+        return data  # history is damaged, or is replaced just now
+    return data if text is None else text.encode("utf-8")
+
+
+def _copied_at(folder: Path, records: list[Record]) -> float:
+    """Return when history was copied here by a program that keeps no times; 0.0 if it was not."""
+    newest = newest_segment(folder / "history")
+    token = file_token(newest) if newest is not None else None
+    if token is None or not records or not _is_written_later(token, records[0], 0.0):
+        return 0.0
+    return token[0] / 1e9
+
+
+def _is_written_later(token: FileToken, record: Record, copied: float) -> bool:
+    """Return whether a file was written so long after a record, or after its copying, that another program did it."""
+    written = max(datetime.fromisoformat(record.time).timestamp(), copied)
+    return token[0] / 1e9 > written + _LONG_AFTER
 
 
 def _brought_forward(

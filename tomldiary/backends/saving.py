@@ -15,9 +15,13 @@ import time
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import folder_time, token_of
+from tomldiary.forks import close_hidden, hide_from_children
+from tomldiary.system import NO_WAITING, OURS, PRIVATE, offers
 
 if sys.platform == "linux":
     import fcntl
+
+_HAS_LEASES = offers("leases")
 
 if TYPE_CHECKING:
     from tomldiary.backends.files import FileToken
@@ -27,7 +31,7 @@ __all__ = ["Held", "is_being_saved", "is_lease_broken", "lease", "let_go_of_leas
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
 _IGNORED = int(getattr(signal, "SIGURG", 0))
-_FLAGS = sum({getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")})
+_FLAGS = os.O_RDONLY | PRIVATE | NO_WAITING
 
 
 def is_being_saved(path: str) -> bool:
@@ -66,6 +70,7 @@ class Held:
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, _FLAGS)
+        hide_from_children(self._descriptor)
         try:
             refusal = lease(self._descriptor)
             self.is_leased = refusal == 0
@@ -74,7 +79,7 @@ class Held:
             self.token = token_of(self.status)
             self.has_writer = refusal == errno.EAGAIN and _means_something(path)
         except BaseException:
-            os.close(self._descriptor)
+            close_hidden(self._descriptor)
             raise
 
     def is_wanted(self) -> bool:
@@ -93,12 +98,12 @@ class Held:
         """Let everybody have the file."""
         if self.is_leased:
             let_go_of_lease(self._descriptor)
-        os.close(self._descriptor)
+        close_hidden(self._descriptor)
 
 
 def is_lease_broken(descriptor: int, *, for_writing: bool = False) -> bool:
     """Tell whether somebody waits for a lease that was taken, or was let in after a long time."""
-    if sys.platform != "linux":
+    if not _HAS_LEASES:
         return False
     kind = fcntl.F_WRLCK if for_writing else fcntl.F_RDLCK
     return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != kind
@@ -106,7 +111,7 @@ def is_lease_broken(descriptor: int, *, for_writing: bool = False) -> bool:
 
 def let_go_of_lease(descriptor: int) -> None:
     """Give a lease back, which is not left to closing the file: a process forked meanwhile would keep it."""
-    if sys.platform == "linux":
+    if _HAS_LEASES:
         try:  # noqa: SIM105 - the hot path of every write
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:
@@ -119,7 +124,7 @@ def lease(descriptor: int, *, for_writing: bool = False) -> int:
     That is EAGAIN if somebody has the file open for writing already or, where the lease is `for_writing`, at all.
     Without `for_writing`, only those wait who open it for writing.
     """
-    if sys.platform != "linux":
+    if not _HAS_LEASES:
         return errno.ENOSYS
     try:
         # Whoever opens the file meanwhile makes the system send a signal: one that is ignored.
@@ -138,7 +143,7 @@ def _means_something(path: str) -> bool:
     try:
         folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
         with tempfile.TemporaryFile(dir=folder) as nobodys:
-            descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | OURS)
         try:
             return lease(descriptor) == 0
         finally:

@@ -14,6 +14,7 @@ from tomldiary.backends.write_out import start_writing
 from tomldiary.errors import BackendError
 from tomldiary.history import END
 from tomldiary.logging import get_logger
+from tomldiary.system import NO_WAITING, OURS, PRIVATE, make_private, read_at, sync_data, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,10 +33,8 @@ __all__ = [
 ]
 
 _logger = get_logger(__name__)
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
-_LOOK = os.O_RDONLY | sum(
-    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
-)
+_FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
+_LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
 SEGMENT_BYTES = 4 * 1024 * 1024
 DAMAGED = ".damaged-"
 """In the name of a file that holds a damaged record; not a segment, as it does not end in ".toml"."""
@@ -70,16 +69,22 @@ class End(NamedTuple):
         Neither its length nor its time would tell: that does not grow while there is room, and see `looks`.
         """
         length = len(self.seen)
-        found = os.pread(descriptor, length + 1, self.at - length)
+        found = read_at(descriptor, length + 1, self.at - length)
         return found[:length] == self.seen and found[length:] in {b"", b"\n"}
 
 
 def segments(folder: Path) -> list[Path]:
     """Return the segments, oldest first."""
     try:
-        return sorted(path for path in folder.iterdir() if path.suffix == ".toml")
+        return sorted((path for path in folder.iterdir() if path.suffix == ".toml"), key=_place)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _place(path: Path) -> tuple[str, int, str]:
+    """Return what orders segments: the month, then the number, of which a month may have more than 999."""
+    month, _, number = path.stem.rpartition("-")
+    return month, int(number) if number.isdecimal() else 0, path.name
 
 
 def newest_segment(folder: Path) -> Path | None:
@@ -144,7 +149,7 @@ def append_records(
     try:
         length = os.lseek(descriptor, 0, os.SEEK_END)
         if length == 0:
-            os.fchmod(descriptor, 0o600)
+            make_private(descriptor)
         at = min(at, length)  # no gap, should somebody have cut it off just now
         end = at + len(data)
         try:
@@ -186,10 +191,10 @@ def cut_room(end: End) -> None:
     Raises:
         OSError: They are still there.
     """
-    descriptor = os.open(end.segment, os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0))
+    descriptor = os.open(end.segment, os.O_RDWR | PRIVATE)
     try:
         found = os.fstat(descriptor)
-        rest = os.pread(descriptor, found.st_size, end.at)
+        rest = read_at(descriptor, found.st_size, end.at)
         if rest and not rest.strip(b"\n") and end.is_in(descriptor):
             os.ftruncate(descriptor, end.at)
             os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
@@ -202,7 +207,7 @@ def _take_back(descriptor: int, size: int, path: str, cause: BaseException, *, s
     try:
         os.ftruncate(descriptor, size)
         if sync:
-            os.fsync(descriptor)
+            sync_file(descriptor)
     except OSError as error:
         raise BackendError(
             f"{path}: a record was appended that could neither be finished ({_reason(cause)}) nor"
@@ -246,13 +251,13 @@ def damaged(folder: Path) -> list[Path]:
 
 
 def _sync_file(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = os.open(path, os.O_RDONLY | OURS)
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
 
 
 def _sync_data(descriptor: int) -> None:
-    """Make a file's content durable; where there is no fdatasync, fsync does more than that."""
-    getattr(os, "fdatasync", os.fsync)(descriptor)
+    """Make a file's content durable."""
+    sync_data(descriptor)

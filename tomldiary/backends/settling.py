@@ -19,6 +19,7 @@ from tomldiary.backends.records import read_records
 from tomldiary.backends.write_out import start_writing
 from tomldiary.errors import Conflict, InvalidTOML
 from tomldiary.history import is_snapshot, next_sequence, result_kinds
+from tomldiary.system import PRIVATE, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["WINDOW", "opens_window", "room_of_window", "settle", "window", "window_of"]
 
-_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDONLY | PRIVATE
 WINDOW = 256
 """Transactions of a user."""
 
@@ -111,7 +112,7 @@ def _begin(path: Path) -> None:
 def _sync(path: Path) -> None:
     descriptor = os.open(path, _FLAGS)
     try:
-        os.fsync(descriptor)
+        sync_file(descriptor)
     finally:
         os.close(descriptor)
 

@@ -1,8 +1,9 @@
 """The core's sync protocol on top of a six-method async backend of somebody else's.
 
 The backend's coroutines all run on one private event loop thread. What six methods cannot give is
-not pretended: several documents are stored one after the other, and another process that writes to
-the same storage is not noticed while a document is being written.
+not pretended: several documents are stored one after the other, another process that writes to the
+same storage is not noticed while a document is being written, and only documents with a fixed name
+are kept, as no method lists names.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.base import Commit, Stored, digest
-from tomldiary.errors import BackendError, CommittedUnpublished
+from tomldiary.errors import BackendError, CommittedUnpublished, NotSupported
 from tomldiary.history import Record, next_sequence, render_record
 from tomldiary.locks import UserLocks
-from tomldiary.twins import run_coroutine
+from tomldiary.twins import is_of_another_loop, run_coroutine
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Iterator
+    from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractContextManager
 
     from tomldiary.backends.base import BackendProtocol, Durability
@@ -26,7 +27,11 @@ if TYPE_CHECKING:
 
 __all__ = ["SixVerbsBackend"]
 
-_DOCUMENTS = ("blocks", "conversations", "facts", "preferences", "receipts")
+_REQUIRED = ("conversations", "preferences")
+_OPTIONAL = ("blocks", "facts", "receipts")
+"""Kept if the backend takes these kinds too."""
+_UNKNOWN_KIND = (LookupError, ValueError, TypeError, NotImplementedError, AssertionError)
+"""What a backend raises for a kind it does not know; anything else is a failure of the storage."""
 
 
 class SixVerbsBackend:
@@ -35,8 +40,8 @@ class SixVerbsBackend:
     is_atomic = False
     is_shared = False
     is_quick = False
-    lists_documents = False
-    """None of the six methods lists names, so documents have to be among those that are asked for."""
+    documents = tuple(sorted((*_REQUIRED, *_OPTIONAL)))
+    """The documents that can be kept: none of the six methods lists names, so others would not be found."""
     durability: Durability = "process"
 
     def __init__(self, wrapped: BackendProtocol) -> None:
@@ -44,6 +49,7 @@ class SixVerbsBackend:
         self._locks = UserLocks(None)
         self._records: dict[str, str] = {}
         self._epochs: dict[str, int] = {}
+        self._unknown: set[str] = set()  # optional kinds that the backend has refused
 
     def is_new(self, user: str) -> bool:  # noqa: ARG002 - whoever it is
         """Return False: it would take a question to the storage."""
@@ -53,7 +59,15 @@ class SixVerbsBackend:
         return f"SixVerbsBackend({self.wrapped!r})"
 
     def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return run_coroutine(work, name="tomldiary-backend")
+        try:
+            return run_coroutine(work, name="tomldiary-backend")
+        except RuntimeError as error:
+            if not is_of_another_loop(error):
+                raise
+            raise BackendError(
+                f"{type(self.wrapped).__name__} uses a connection of another event loop ({error}). Its methods run"
+                " in an event loop of the diary: let it open its connections inside them, and share none with the host."
+            ) from error
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers in this process."""
@@ -66,15 +80,41 @@ class SixVerbsBackend:
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
-        text = self._call(self.wrapped.load(user, kind))
+        if kind not in self.documents:
+            return None
+        text = self._asked(self.wrapped.load, user, kind)
         return None if text is None or text == "" else Stored(text, digest(text))
 
     def kinds(self, user: str) -> list[str]:
-        """Return which of the documents that six-method backends know of exist."""
-        return [kind for kind in _DOCUMENTS if self._call(self.wrapped.exists(user, kind))]
+        """Return which of the documents that six-method backends keep exist."""
+        return [kind for kind in self.documents if self._asked(self.wrapped.exists, user, kind)]
+
+    def _asked(
+        self, method: Callable[[str, str], Coroutine[Any, Any, Any]], user: str, kind: str
+    ) -> Any:
+        """Return the backend's answer about a document; None for an optional kind it does not know."""
+        if kind in _REQUIRED:
+            return self._call(method(user, kind))
+        try:
+            answer = self._call(method(user, kind))
+        except _UNKNOWN_KIND:
+            self._unknown.add(kind)
+            return None
+        self._unknown.discard(kind)
+        return answer
 
     def commit(self, user: str, commit: Commit) -> dict[str, str]:
-        """Save the documents one after the other; the caller holds the lock."""
+        """Save the documents one after the other; the caller holds the lock.
+
+        Raises:
+            NotSupported: The backend does not know a document's kind. Nothing was stored.
+        """
+        unknown = ", ".join(sorted(self._unknown.intersection(commit.contents)))
+        if unknown:
+            raise NotSupported(
+                f"{type(self.wrapped).__name__} does not take documents of the kind {unknown}: its load or"
+                " exists raises an error for it. Let the backend keep it, or use a folder."
+            )
         tokens: dict[str, str] = {}
         for kind, text in commit.texts.items():
             try:

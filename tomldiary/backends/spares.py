@@ -27,7 +27,6 @@ import os
 import secrets
 import stat
 import time
-import weakref
 from collections import OrderedDict
 from contextlib import suppress
 from typing import TYPE_CHECKING, NamedTuple
@@ -36,7 +35,9 @@ from tomldiary.backends.files import is_plain, is_same, sync_folder, token_of, w
 from tomldiary.backends.layout import AT_REST, UNFINISHED, is_spare, spare_name
 from tomldiary.backends.looks import look
 from tomldiary.backends.saving import is_lease_broken, lease, let_go_of_lease
+from tomldiary.finalizers import finalize
 from tomldiary.forks import renew_after_fork
+from tomldiary.system import NO_WAITING, PRIVATE, write_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,9 +47,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Spares", "left_behind", "write_over"]
 
-_FLAGS = os.O_RDWR | sum(
-    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
-)
+_FLAGS = os.O_RDWR | PRIVATE | NO_WAITING
 _MOST = 128  # documents; those that were written longest ago lose theirs
 _OLD = 3600.0  # seconds
 _BLOCK = 4096  # bytes; what most file systems give a file at a time
@@ -99,7 +98,7 @@ class Spares:
         self._can_rest: set[int] = set()
         """Devices where they can have the time of a spare."""
         self._opened: dict[tuple[str, str], _Opened] = {}
-        weakref.finalize(self, _remove_all, self._turns, self._owner)
+        finalize(self, _remove_all, self._turns, self._owner)
         renew_after_fork(self)
 
     def renew(self) -> None:
@@ -314,7 +313,7 @@ def write_over(descriptor: int, data: bytes, size: int) -> None:
         write_all(descriptor, rest[done:])
     if len(data) < max(size, head):
         os.ftruncate(descriptor, len(data))
-    os.pwrite(descriptor, data[:head], 0)
+    write_at(descriptor, data[:head], 0)
 
 
 def left_behind(folder: str, names: Iterable[str], *, are_all_dead: bool = False) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import weakref
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,6 +11,7 @@ from tomldiary.backends.files import folder_time
 from tomldiary.backends.records import last_record
 from tomldiary.backends.segments import End, cut_off, cut_room, end_behind, newest_segment
 from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.finalizers import finalize
 from tomldiary.forks import renew_after_fork
 from tomldiary.history import next_sequence
 
@@ -36,7 +36,7 @@ class HistoryTails:
 
     def __init__(self, locks: UserLocks) -> None:
         self._tails: dict[str, _Tail] = {}
-        weakref.finalize(self, _cut_all, self._tails, locks)
+        finalize(self, _cut_all, self._tails, locks)
         renew_after_fork(self)
 
     def renew(self) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.files import file_token, folder_time
 from tomldiary.backends.names import user_of
 from tomldiary.errors import BackendError, DiaryError
-from tomldiary.identifiers import MAX_FOLDER, encode_folder, is_canonical
+from tomldiary.identifiers import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class UserFolders:
         is_whole = when < time.time_ns() - YOUNG
         for name in self._folder_names():
             try:
-                user = user_of(self.base_path / name)
+                user = decode_folder(name) or user_of(self.base_path / name)
             except DiaryError as error:
                 _logger.warning("a user is left out: %s", error)
                 user = None

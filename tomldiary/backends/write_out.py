@@ -6,9 +6,10 @@ work while they do something else: look whether what they relied on still holds,
 
 from __future__ import annotations
 
-import sys
 from functools import lru_cache
 from typing import Any
+
+from tomldiary.system import offers
 
 __all__ = ["start_writing"]
 
@@ -28,7 +29,7 @@ def start_writing(descriptor: int, begin: int, end: int) -> None:
 @lru_cache(maxsize=1)
 def _sync_file_range() -> Any:
     """Return the system's call, or None."""
-    if sys.platform != "linux":
+    if not offers("writeback"):
         return None
     import ctypes  # noqa: PLC0415 - only writers need it
 

@@ -4,52 +4,88 @@ from __future__ import annotations
 
 import io
 import sys
+from importlib import import_module
+from typing import Annotated, Any
 
+import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need it; __main__ tells if it is missing
 import typer
+from typer.core import TyperGroup
 
-from tomldiary.cli.demo import demo
-from tomldiary.cli.diff import diff
-from tomldiary.cli.doctor import doctor
-from tomldiary.cli.forget import forget
-from tomldiary.cli.history import history
-from tomldiary.cli.ingest import ingest
 from tomldiary.cli.output import one_line
-from tomldiary.cli.portability import export_memory, import_memory
-from tomldiary.cli.rollback import rollback
-from tomldiary.cli.schema import schema_commands
-from tomldiary.cli.search import search
-from tomldiary.cli.show import show
-from tomldiary.cli.torture import torture
-from tomldiary.cli.why import why
-from tomldiary.cli.writer import writer_commands
 from tomldiary.errors import DiaryError
 
 __all__ = ["app", "run"]
 
+# Each is imported when it is called: what the others need takes most of the time to start.
+_COMMANDS = {
+    "demo": "demo:demo",
+    "ingest": "ingest:ingest",
+    "show": "show:show",
+    "search": "search:search",
+    "history": "history:history",
+    "why": "why:why",
+    "diff": "diff:diff",
+    "rollback": "rollback:rollback",
+    "export": "portability:export_memory",
+    "import": "portability:import_memory",
+    "forget": "forget:forget",
+    "doctor": "doctor:doctor",
+    "torture": "torture:torture",
+    "schema": "schema:schema_commands",
+    "writer": "writer:writer_commands",
+}
+_EXIT_UNUSABLE = 2
+
+
+class _Commands(TyperGroup):
+    """The commands by name."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 - the base class passes it
+        """Return the names, in the order of the help."""
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - the same
+        """Import a command; None if there is none of this name."""
+        if cmd_name not in _COMMANDS:
+            return None
+        module, _, name = _COMMANDS[cmd_name].partition(":")
+        found: Any = getattr(import_module(f"tomldiary.cli.{module}"), name)
+        if not isinstance(found, typer.Typer):
+            program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+            program.command(cmd_name)(found)
+            found = program
+        command: Any = typer.main.get_command(found)
+        command.name = cmd_name
+        return command
+
+
 app = typer.Typer(
     name="tomldiary",
+    cls=_Commands,
     help="An agent's memory as TOML files that people read, edit and diff.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},  # of all commands
     pretty_exceptions_enable=False,
 )
-app.command()(demo)
-app.command()(ingest)
-app.command()(show)
-app.command()(search)
-app.command()(history)
-app.command()(why)
-app.command()(diff)
-app.command()(rollback)
-app.command("export")(export_memory)
-app.command("import")(import_memory)
-app.command()(forget)
-app.command()(doctor)
-app.command()(torture)
-app.add_typer(schema_commands, name="schema")
-app.add_typer(writer_commands, name="writer")
 
-_EXIT_UNUSABLE = 2
+
+def _show_version(is_asked: bool) -> None:  # noqa: FBT001 - typer calls it with the value
+    if is_asked:
+        from importlib.metadata import version  # noqa: PLC0415 - slow to import, hardly ever needed
+
+        sys.stdout.write(f"tomldiary {version('tomldiary-kit')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """An agent's memory as TOML files that people read, edit and diff."""
 
 
 def run() -> None:

@@ -11,9 +11,18 @@ if TYPE_CHECKING:
 
     from tomldiary.past import HistoryEntry
 
-__all__ = ["print_changes"]
+__all__ = ["is_routine", "print_changes"]
 
 _ROUTINE = {"_updated", "_updated_by"}  # these change whenever anything does
+
+
+def is_routine(change: HistoryEntry) -> bool:
+    """Tell whether nothing but counters of turns and times changed."""
+    before, after = change.before, change.after
+    if before is None or after is None or change.is_conflict:
+        return False
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    return changed <= {*_ROUTINE, "_turns"}
 
 
 def print_changes(changes: Iterable[HistoryEntry]) -> None:

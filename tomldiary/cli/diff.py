@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,8 +10,9 @@ import typer
 
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import MemoryPath
-from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.output import print_json
 from tomldiary.cli.points import point
+from tomldiary.terminal import printable
 
 __all__ = ["diff"]
 
@@ -28,6 +30,9 @@ def diff(
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
     path: MemoryPath = "./memories",
+    every: Annotated[
+        bool, typer.Option("--all", help="Also counters and times, so that it is a patch.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the entries that differ, as JSON.")
     ] = False,
@@ -39,4 +44,7 @@ def diff(
     if as_json:
         print_json([asdict(difference) for difference in alice.diff(first, last)])
         return
-    print_text(alice.diff_text(first, last) or "Nothing differs.")
+    shown = alice.diff_text(first, last, bookkeeping=every)
+    sys.stdout.write(
+        f"{printable(shown) or 'Nothing differs.'}\n"
+    )  # lines of a diff are not wrapped

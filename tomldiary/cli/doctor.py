@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.checkup import check
+from tomldiary.checkup import Finding, check, findings
 from tomldiary.cli.memory import open_memory
 from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
-from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.cli.output import counted, one_line, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.errors import IdentifierError
@@ -32,16 +32,34 @@ def doctor(
         diary = Diary(path, load_table(table), agent="rules")
     if user is not None and not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {path}")
-    found = check(diary, None if user is None else [user])
+    chosen = None if user is None else [user]
+    count: Counter[str] = Counter()
     if as_json:
+        found = check(diary, chosen)
+        count.update(finding.level for finding in found)
         print_json([asdict(finding) for finding in found])
     else:
-        for finding in found:
-            remedy = f" {one_line(finding.remedy)}" if finding.remedy else ""
-            print_text(
-                f"{finding.level:<8} {one_line(finding.place)}: {one_line(finding.message)}{remedy}"
-            )
-        count = Counter(finding.level for finding in found)
-        print_text(f"{count['problem']} problems, {count['warning']} warnings.")
-    if any(finding.level != "note" for finding in found):
+        notes: list[Finding] = []
+        for finding in findings(diary, chosen):
+            count[finding.level] += 1
+            if finding.level == "note":
+                notes.append(finding)
+            else:
+                _tell(finding)  # at once: many users take a while
+        for note in notes:
+            _tell(note)
+        print_text(
+            f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}."
+        )
+    if count["problem"] or count["warning"]:
         raise typer.Exit(1)
+
+
+def _tell(finding: Finding) -> None:
+    told = " ".join(map(_sentence, filter(None, (finding.message, finding.remedy))))
+    print_text(f"{finding.level:<8} {one_line(finding.place)}: {told}")
+
+
+def _sentence(text: str) -> str:
+    shown = one_line(text)
+    return shown if shown.endswith((".", "!", "?")) else f"{shown}."

@@ -91,7 +91,8 @@ def _adapter(name: str) -> Any:
 def _through_langgraph(store_class: Any, diary: Diary, user: str, question: str) -> str:
     namespace = (user, "diary", "preferences")
     items = store_class(diary).search(namespace, query=question, limit=_LIMIT)
-    found = "; ".join(f"{item.key} {item.value['text']} ({item.score:.2f})" for item in items)
+    matches = [item for item in items if item.score is not None]
+    found = "; ".join(f"{item.key} {item.value['text']} ({item.score:.2f})" for item in matches)
     return f"store.search → {found}"
 
 

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import AsJson, MemoryPath
-from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
 from tomldiary.errors import InvalidValue
-from tomldiary.forgetting import Selection
 
 __all__ = ["forget"]
 
@@ -32,32 +30,52 @@ def forget(
     everything: Annotated[
         bool, typer.Option("--everything", help="The whole user, history and all.")
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove for good; nobody can bring it back. Asks first, unless --yes says that it is meant."""
+    """Remove for good what nothing can bring back; a dry run unless --yes is given."""
+    chosen = {"--session": session, "--before": before, "--source": source}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if len(given) + everything != 1:
+        raise InvalidValue(
+            "say what to forget with exactly one of --session, --before, --source and --everything"
+        )
+    for name, value in given.items():
+        if not value:
+            raise InvalidValue("expected a text that is not empty", where=name)
+    is_done = yes and not dry_run
     moment = None if before is None else _time(before)
-    Selection.one_of(session, moment, source, everything)  # before anybody is asked
-    alice = known_user(path, user).user(user)
-    if not yes:
-        _ask(user, session=session, before=before, source=source)
-    receipt = alice.forget(session_id=session, before=moment, source=source, everything=everything)
-    if as_json:
-        print_json(asdict(receipt))
-        return
-    print_text(
-        f"forgotten: {receipt.entries} entries, {receipt.conversations} conversations;"
-        f" {receipt.records} transactions in history emptied"
+    diary = open_memory(path)
+    is_known = bool(diary.engine.backend.kinds(user))
+    receipt = (
+        (known_user(path, user) if is_known else diary)
+        .user(user)
+        .forget(
+            session_id=session,
+            before=moment,
+            source=source,
+            everything=everything,
+            dry_run=not is_done,
+        )
     )
-
-
-def _ask(user: str, **chosen: str | None) -> None:
-    told = next((f"{name} {value}" for name, value in chosen.items() if value), "everything")
-    question = f"Forget {one_line(told)} of {one_line(user)} for good?"
-    if not sys.stdin.isatty():
-        raise InvalidValue(f"{question} Nothing was forgotten; to do it, add --yes")
-    if not typer.confirm(question, err=True):
-        raise InvalidValue("nothing was forgotten")
+    if as_json:
+        print_json({**asdict(receipt), "is_done": is_done})
+        return
+    if not is_known:  # no error, as from code: an erasure can be asked for twice
+        print_text(f"nothing is stored of {one_line(user)} in {one_line(path)}")
+    if receipt.hint:
+        print_text(one_line(receipt.hint))
+    numbers = (
+        f"{counted(receipt.entries, 'entry', 'entries')},"
+        f" {counted(receipt.conversations, 'conversation')};"
+        f" {counted(receipt.records, 'transaction')} in history"
+    )
+    if is_done:
+        print_text(f"forgotten: {numbers} emptied")
+    else:
+        print_text(f"would forget: {numbers} would be emptied")
+        print_not_done()
 
 
 def _time(written: str) -> datetime:

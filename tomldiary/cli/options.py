@@ -1,4 +1,7 @@
-"""The options that several commands take."""
+"""The options that several commands take.
+
+What removes or overwrites is a dry run unless `--yes` says that it is meant; `--dry-run` wins over `--yes`.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "MemoryPath", "PreferenceTable"]
+__all__ = ["AsJson", "DryRun", "MemoryPath", "PreferenceTable", "Yes"]
 
-MemoryPath = Annotated[str, typer.Option(help="The folder of the memory.")]
+MemoryPath = Annotated[str, typer.Option(help="The folder of the memory.", envvar="TOMLDIARY_PATH")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
     str | None,
     typer.Option(metavar="FILE.py:Class", help="The preference table; the file is run."),
 ]
+Yes = Annotated[bool, typer.Option("--yes", help="Do it; without this it is a dry run.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Only show what would happen.")]

@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from typing import Any
 
-from rich.console import Console
-
 from tomldiary.terminal import printable
 
-__all__ = ["heading", "is_terminal", "one_line", "print_json", "print_text", "print_toml"]
+__all__ = [
+    "counted",
+    "heading",
+    "is_terminal",
+    "one_line",
+    "print_json",
+    "print_not_done",
+    "print_text",
+    "print_toml",
+    "ranges",
+    "width",
+]
+
+_WIDTH = 80
+_NARROWEST = 20
+_HANGING = 8
 
 
 def is_terminal() -> bool:
@@ -18,9 +32,22 @@ def is_terminal() -> bool:
     return sys.stdout.isatty()
 
 
+def width() -> int:
+    """Return how many characters a line has: as many as the terminal, or 80 where there is none."""
+    return shutil.get_terminal_size().columns if is_terminal() else _WIDTH
+
+
 def print_text(text: str = "") -> None:
-    """Print stored text; what a terminal would obey is shown as an escape."""
-    sys.stdout.write(f"{printable(_lines(text))}\n")
+    """Print stored text; what a terminal would obey is shown as an escape, and long lines end between words."""
+    shown = printable(_lines(text))
+    if is_terminal():
+        shown = "\n".join(part for line in shown.split("\n") for part in _wrapped(line, width()))
+    sys.stdout.write(f"{shown}\n")
+
+
+def print_not_done(needed: str = "--yes") -> None:
+    """Say that it was a dry run, and which options do it."""
+    print_text(f"Nothing was changed; to do it, add {needed}.")
 
 
 def one_line(value: object) -> str:
@@ -28,9 +55,27 @@ def one_line(value: object) -> str:
     return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: 1 entry, 2 entries."""
+    return f"{number} {one if number == 1 else several or f'{one}s'}"
+
+
+def ranges(numbers: list[int]) -> str:
+    """Return whole numbers as ranges, lowest first: 1-3, 7."""
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(str(low) if low == high else f"{low}-{high}" for low, high in runs)
+
+
 def heading(text: str) -> None:
     """Print a headline, bold on a terminal."""
     if is_terminal():
+        from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+
         Console(highlight=False).print(printable(text), style="bold", markup=False, emoji=False)
     else:
         print_text(text)
@@ -41,7 +86,8 @@ def print_toml(text: str) -> None:
     if not is_terminal():
         print_text(text.rstrip("\n"))
         return
-    from rich.syntax import Syntax  # noqa: PLC0415 - a highlighter is only needed on a terminal
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.syntax import Syntax  # noqa: PLC0415 - the same
 
     shown = printable(_lines(text)).rstrip("\n")
     Console().print(Syntax(shown, "toml", background_color="default", word_wrap=True))
@@ -50,6 +96,28 @@ def print_toml(text: str) -> None:
 def print_json(value: Any) -> None:
     """Print JSON in plain ASCII, so that nothing in it can steer a terminal."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
+
+
+def _wrapped(line: str, columns: int) -> list[str]:
+    """Return a line in parts that fit, the further ones indented below the first."""
+    from rich.cells import cell_len, chop_cells  # noqa: PLC0415 - only a terminal needs it
+
+    columns = max(columns, _NARROWEST)
+    if cell_len(line) <= columns:
+        return [line]
+    indent = " " * min(len(line) - len(line.lstrip(" ")) + _HANGING, columns // 2)
+    parts: list[str] = []
+    left, start = line, ""
+    while cell_len(start + left) > columns:
+        fitting = chop_cells(left, columns - cell_len(start))[0]
+        end = len(fitting)
+        if left[end : end + 1] != " ":
+            space = fitting.rfind(" ")
+            if fitting[:space].strip():  # else the word is longer than a line
+                end = space if space > 0 else end
+        parts.append(f"{start}{left[:end]}".rstrip(" "))
+        left, start = left[end:].lstrip(" "), indent
+    return [*parts, f"{start}{left}"] if left else parts
 
 
 def _lines(text: str) -> str:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["full_key", "point"]
 
-_DOCUMENTS = ("conversations/", "facts/", "blocks/", "episodes/")
+_DOCUMENTS = ("conversations/", "facts/", "blocks/", "episodes/", "items/")
 
 
 def point(written: str, user: UserDiary) -> int | datetime:

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import AsJson, MemoryPath
-from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import one_line, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.points import point
 from tomldiary.errors import Conflict, InvalidValue
 
@@ -28,16 +28,14 @@ def rollback(
         str | None, typer.Option(metavar="N|TIME", help="Undo all after this transaction or time.")
     ] = None,
     session: Annotated[str | None, typer.Option(help="Only what this session did.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would happen.")] = False,
+    dry_run: DryRun = False,
     force: Annotated[
         bool, typer.Option("--force", help="Also overwrite what others changed since.")
     ] = False,
-    yes: Annotated[
-        bool, typer.Option("--yes", help="Do it; without this it is a dry run.")
-    ] = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Undo transactions, newest first. Nothing is erased: the undo can be undone."""
+    """Undo transactions, newest first; a dry run unless --yes is given. The undo can be undone."""
     if steps is not None and to is not None:
         raise InvalidValue("say how many with --steps or how far with --to, not both")
     is_done = yes and not dry_run
@@ -62,10 +60,9 @@ def rollback(
     if as_json:
         print_json({**asdict(result), "is_done": is_done})
         return
-    numbers = ", ".join(map(str, result.undone))
-    print_text(f"{'undone' if is_done else 'would undo'}: {numbers}")
+    many = f" ({len(result.undone)} transactions)" if len(result.undone) > 1 else ""
+    print_text(f"{'undone' if is_done else 'would undo'}: {ranges(result.undone)}{many}")
     for key in result.keys:
         print_text(f"  {one_line(key)}{'  (changed since)' if key in result.conflicts else ''}")
     if not is_done:
-        needed = "--yes --force" if result.conflicts and not force else "--yes"
-        print_text(f"Nothing was changed; to do it, add {needed}.")
+        print_not_done("--yes --force" if result.conflicts and not force else "--yes")

@@ -8,6 +8,7 @@ import typer
 
 from tomldiary.cli.output import print_text
 from tomldiary.cli.tables import load_table
+from tomldiary.default_table import DefaultPrefTable
 from tomldiary.schema import show_conversations_schema, show_preferences_schema
 
 if TYPE_CHECKING:
@@ -22,12 +23,18 @@ _Format = Annotated[str, typer.Option("--format", "-f", help="pretty, json or py
 
 @schema_commands.command()
 def preferences(
-    table: Annotated[str, typer.Argument(metavar="FILE.py:Class", help="The file is run.")],
+    table: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE.py:Class]", help="The file is run; without it, the built-in table."
+        ),
+    ] = None,
     *,
     form: _Format = "pretty",
 ) -> None:
     """Show a preference table: its categories, what they hold and what they are for."""
-    print_text(show_preferences_schema(load_table(table), cast("SchemaFormat", form)))
+    found = DefaultPrefTable if table is None else load_table(table)
+    print_text(show_preferences_schema(found, cast("SchemaFormat", form)))
 
 
 @schema_commands.command()

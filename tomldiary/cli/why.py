@@ -32,5 +32,7 @@ def why(
     print_text(f"session        {one_line(origin.session or 'unknown')}")
     print_text(f"turn           {one_line(origin.turn or 'unknown')}")
     print_text(f"confirmations  {origin.confirmations}")
-    print_text(f"verified       {'yes' if origin.is_verified else 'no: a rule took it over'}")
+    print_text(
+        f"verified       {'yes' if origin.is_verified else 'no (stored by the rules extractor, not checked)'}"
+    )
     print_changes(origin.changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,8 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from tomldiary.backends.local import LocalBackend
-from tomldiary.cli.options import AsJson, MemoryPath
-from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import counted, one_line, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.writing.dead_letters import DeadLetter, DeadLetters
 from tomldiary.writing.putting_back import put_back
@@ -24,6 +25,10 @@ writer_commands = typer.Typer(
 
 _Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
 _All = Annotated[bool, typer.Option("--all", help="All of them.")]
+_User = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Whose; needed where several users have turns of one id."),
+]
 
 
 @writer_commands.command("list")
@@ -40,7 +45,7 @@ def list_letters(*, path: MemoryPath = "./memories", as_json: AsJson = False) ->
         )
         print_text(f"    said: {one_line(letter.turn.user_msg)}")
         print_text(f"    error: {one_line(letter.error)}")
-    print_text(f"{len(found)} turns in the dead letters.")
+    print_text(f"{counted(len(found), 'turn')} in the dead letters.")
 
 
 @writer_commands.command()
@@ -48,12 +53,15 @@ def retry(
     ids: _Ids = None,
     *,
     path: MemoryPath = "./memories",
+    user: _User = None,
     every: _All = False,
     as_json: AsJson = False,
 ) -> None:
     """Put turns back into a journal; a running writer applies them within ten seconds, else the next one."""
     backend = _backend(path)
-    taken = _letters(path).take(_chosen(ids, every=every), lambda them: put_back(backend, them))
+    taken = _letters(path).take(
+        _chosen(ids, every=every), lambda them: put_back(backend, them), user=user
+    )
     _tell("put back", taken, as_json=as_json)
 
 
@@ -62,12 +70,28 @@ def drop(
     ids: _Ids = None,
     *,
     path: MemoryPath = "./memories",
+    user: _User = None,
     every: _All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove turns for good."""
-    taken = _letters(path).take(_chosen(ids, every=every), lambda _them: None)
-    _tell("dropped", taken, as_json=as_json)
+    """Remove turns for good; a dry run unless --yes is given."""
+    found: list[DeadLetter] = []
+    is_done = yes and not dry_run
+
+    def look(them: list[DeadLetter]) -> None:
+        found.extend(them)
+        if not is_done:
+            raise _Kept
+
+    with suppress(_Kept):
+        _letters(path).take(_chosen(ids, every=every), look, user=user)
+    _tell("dropped" if is_done else "not dropped; add --yes", found, as_json=as_json)
+
+
+class _Kept(Exception):
+    """Leaves the turns where they are."""
 
 
 def _backend(path: str) -> LocalBackend:
@@ -90,7 +114,7 @@ def _tell(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
     if as_json:
         print_json([_shown(letter) for letter in letters])
     else:
-        print_text(f"{len(letters)} turns were {what}.")
+        print_text(f"{counted(len(letters), 'turn was', 'turns were')} {what}.")
     if not letters:
         raise typer.Exit(1)
 

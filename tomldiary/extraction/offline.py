@@ -20,7 +20,8 @@ class RulesExtractor:
 
     It is no substitute for a model: it understands nothing. It does not rewrite, merge or correct,
     resolves no "it" or "there", writes no summaries, knows English only, and files a sentence by the
-    words in it. Each entry says where it came from: `_verified = false`, `_source = "session#turn"`.
+    words in it. A short answer is kept together with the assistant's question. What the user asks to forget
+    is not stored, and not removed either: it cannot tell which entry is meant. Each entry says where it came from: `_verified = false`, `_source = "session#turn"`.
     """
 
     def __repr__(self) -> str:
@@ -34,7 +35,10 @@ class RulesExtractor:
         origin = {"_verified": False, "_source": f"{deps.session_id}#{session.get('_turns', 0)}"}
         categories = {name: deps.descriptions.get(name, "") for name in deps.allowed_cats}
         stored = 0
-        for statement in find_statements(deps.user_msg, categories):
+        question = deps.earlier[-1][1] if deps.earlier else ""
+        for statement in find_statements(deps.user_msg, categories, question):
+            if deps.tool_writes.was_removed(statement.text):
+                continue
             try:
                 deps.upsert(statement.category, None, statement.text, (), fields=origin)
             except (LimitReached, InvalidValue) as error:

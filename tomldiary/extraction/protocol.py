@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import SchemaError
@@ -13,7 +14,12 @@ if TYPE_CHECKING:
 
     from tomldiary.draft import MemoryDeps
 
-__all__ = ["Extractor", "as_extractor", "run_extractor"]
+__all__ = ["Extractor", "as_extractor", "is_retried_as_a_whole", "run_extractor"]
+
+is_retried_as_a_whole: ContextVar[bool] = ContextVar(
+    "tomldiary_is_retried_as_a_whole", default=False
+)
+"""Whether the turn is tried again if it fails in passing; then no single request is repeated."""
 
 
 @runtime_checkable

@@ -10,6 +10,7 @@ from tomldiary.draft import preference_line
 from tomldiary.following import Following
 from tomldiary.preferences import entry_text
 from tomldiary.similarity import normalise
+from tomldiary.words import searchable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -121,4 +122,5 @@ def _except(shown: Mapping[int, int], total: int) -> Iterator[int]:
 
 
 def _words(text: str) -> frozenset[str]:
-    return frozenset(word for word in normalise(text).split() if len(word) > _SHORT_WORD)
+    words = searchable(normalise(text)).split()
+    return frozenset(word for word in words if len(word) > _SHORT_WORD)

@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from tomldiary.extraction.phrases import FIRST_PERSON, SO, compile_phrases
 
-__all__ = ["hands_over", "is_request", "is_small_talk"]
+__all__ = ["asks_to_forget", "hands_over", "is_request", "is_small_talk", "points_back"]
 
+_TOLD = "(?:that|what|about|it|this|these|those|everything|all|any|anything|i|my|we|our|me|the|how|where|when)"
+_KEEP = "(?:remember|store|save|keep|note|record|memori[sz]e|retain)"
+_FORGETS = compile_phrases(
+    f"""(?:forget|unlearn|erase|delete|scrap|disregard|never mind) (?:about )?{_TOLD}
+    (?:remove|drop|wipe|clear) {_TOLD} ~(?:memory|diary|notes|profile|records?)
+    (?:do not|never) (?:you )?{_KEEP} (?!to )
+    stop (?:remembering|storing|saving|keeping|noting|recording)""",
+    start=(
+        f"{SO}(?:(?:please|kindly|now|sorry|no|wait|can|could|would|will|should|may|you|go|ahead"
+        "|let us|to|and|i (?:want|need|ask|would like)) ){0,6}"
+    ),
+)
+_FORGETS_TOO = compile_phrases(
+    f"""(?:please|can you|could you|would you|will you|you can|you may|you should|and) forget {_TOLD}
+    (?<! i )forget (?:about )?(?:that|it|this) $
+    not (?:want|like) (?:you|this|that|it) (?:to be )?to {_KEEP}
+    (?:you should|should|must|can) not (?:be )?(?:{_KEEP}|remembered|stored|saved|kept|noted|recorded)
+    rather you (?:did |would |do )?not {_KEEP}"""
+)
+_POINTS_BACK = compile_phrases(
+    r"""forget (?:about )?(?:all (?:of )?)?(?:that|it|this)(?: please| again| now)? $
+    (?:forget|disregard|never mind|erase|delete|do not remember) ~i (?:have )?(?:said|told|wrote|mentioned)"""
+)
 _TAG = 6  # spaces in the plain form of a question that merely tags along ("isn't it great?")
 _CHAT = compile_phrases("you|yours?|yourself")
 _REMINDER = compile_phrases(
@@ -67,6 +90,16 @@ def is_request(plain: str) -> bool:
         return False
     searched = _ASKS.search(plain)
     return bool(searched or any(p.match(plain) for p in (_OPENS_QUESTION, _ORDERS, _NUDGES)))
+
+
+def asks_to_forget(plain: str) -> bool:
+    """Whether a sentence asks for something to be forgotten, or not to be remembered at all."""
+    return bool(_FORGETS.match(plain) or _FORGETS_TOO.search(plain))
+
+
+def points_back(plain: str) -> bool:
+    """Whether a sentence that asks to forget means what was said before it."""
+    return bool(_POINTS_BACK.search(plain))
 
 
 def is_small_talk(plain: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
@@ -12,7 +13,7 @@ from tomldiary.extraction.protocol import Extractor, as_extractor
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-__all__ = ["DEFAULT_MODEL", "load_factory", "resolve_extractor"]
+__all__ = ["DEFAULT_MODEL", "load_factory", "resolve_extractor", "setup_problem"]
 
 GROUP = "tomldiary.extractors"
 """Entry-point group through which the adapters offer factories; the core imports none of them."""
@@ -36,6 +37,29 @@ def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:
     raise MissingExtra(name, extra)
 
 
+def setup_problem(agent: object) -> str:
+    """Return why `agent` could not extract now, or ""; a cheap look that loads no framework.
+
+    It sees a missing package for a model that is given by its name, and a missing key for one of OpenAI's, which
+    is the default.
+    """
+    name = agent or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+    if not isinstance(name, str) or name == "rules":
+        return ""
+    is_openai = name.startswith(("openai:", "openai-"))
+    needed = ("pydantic_ai", "openai") if is_openai else ("pydantic_ai",)
+    for module in needed:
+        if find_spec(module) is None:
+            extra = "openai" if is_openai else "pydantic-ai"
+            return str(MissingExtra(f"the model {name!r} ({module} is not installed)", extra))
+    if is_openai and not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
+        return (
+            f"the model {name!r} needs a key: set OPENAI_API_KEY, name another model as `agent` or in"
+            ' EXTRACTOR_MODEL, or give agent="rules" to work without one.'
+        )
+    return ""
+
+
 def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extractor:
     """Return the extractor that `agent` stands for.
 
@@ -57,6 +81,6 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
     origins = {base.__module__.partition(".")[0] for base in type(agent).__mro__}
     if "langchain_core" in origins:
         return load_factory("chat_model_extractor", extra="langchain")(agent)
-    if "pydantic_ai" in origins and not callable(getattr(agent, "run", None)):
+    if "pydantic_ai" in origins:
         return load_factory("extractor_agent")(pref_table_cls, agent)
     return as_extractor(agent)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from tomldiary.extraction.phrases import (
@@ -32,7 +33,13 @@ from tomldiary.extraction.phrases import (
     SO,
     compile_phrases,
 )
-from tomldiary.extraction.requests import hands_over, is_request, is_small_talk
+from tomldiary.extraction.requests import (
+    asks_to_forget,
+    hands_over,
+    is_request,
+    is_small_talk,
+    points_back,
+)
 from tomldiary.extraction.sentences import MAX_CHARACTERS, MAX_SENTENCE, plain_form, split_sentences
 from tomldiary.extraction.topics import choose_category
 
@@ -42,6 +49,14 @@ if TYPE_CHECKING:
 __all__ = ["MAX_CHARACTERS", "MAX_SENTENCE", "MAX_STATEMENTS", "Statement", "find_statements"]
 
 MAX_STATEMENTS = 20  # of a turn
+_LONGEST_ANSWER = 12  # words
+_DECLINES = compile_phrases(
+    r"""(?:no|nope|nah|none|not|never|nothing|neither|no idea|i do not know|i would rather not|pass|skip)
+    i (?:do|am|have|did|would|can) not
+    (?:thanks|thank you|hi|hello|hey|bye|good (?:morning|evening|night)|ok|okay|great|sure thing) $""",
+    start=SO,
+)
+_OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
 _HYPOTHETICAL = compile_phrases(
     "if|suppose|supposing|imagine|pretend|assume|assuming|what if|say|unless|whether", start=SO
 )
@@ -66,7 +81,9 @@ class Statement:
     category: str
 
 
-def find_statements(user_msg: str, categories: Mapping[str, str]) -> list[Statement]:
+def find_statements(
+    user_msg: str, categories: Mapping[str, str], question: str = ""
+) -> list[Statement]:
     """Return the user's own lasting first-person sentences, verbatim, in the order they were said.
 
     Of "I am vegan, what can I cook?" the part before the question is a sentence of its own.
@@ -75,6 +92,8 @@ def find_statements(user_msg: str, categories: Mapping[str, str]) -> list[Statem
         user_msg: What the user typed. Only the first `MAX_CHARACTERS` characters are considered.
         categories: Category names and their descriptions, which may be empty. Without any there
             is nowhere to put a statement, so nothing is returned.
+        question: What the assistant said before. If it ends with a question about the user, and the message
+            begins with a short answer, the two are one statement: "Do you have allergies? Yes, peanuts."
 
     Returns:
         At most `MAX_STATEMENTS` statements, no sentence twice. Questions, requests, quotations,
@@ -83,13 +102,33 @@ def find_statements(user_msg: str, categories: Mapping[str, str]) -> list[Statem
     found: dict[str, Statement] = {}
     if not categories:
         return []
-    for sentence, kind in _lasting_sentences(user_msg):
+    for sentence, kind in chain(_answers(user_msg, question), _lasting_sentences(user_msg)):
         if len(found) == MAX_STATEMENTS:
             break
         key = " ".join(sentence.casefold().split())
         if key not in found:
             found[key] = Statement(sentence, choose_category(kind, sentence, categories))
     return list(found.values())
+
+
+def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
+    """Yield the last question of the assistant with the user's short answer to it, and its kind."""
+    questions = [text for text, mask in split_sentences(said) if "?" in mask[-4:]]
+    answer, mask = next(split_sentences(message), ("", ""))
+    plain = plain_form(mask)
+    if not questions or not answer or "?" in mask or len(plain.split()) > _LONGEST_ANSWER:
+        return
+    if _DECLINES.match(plain) or is_request(plain) or asks_to_forget(plain):
+        return
+    if LASTING.search(plain):
+        return  # a statement of its own
+    # As if the user had said it: "do you have allergies" is matched as "i have allergies".
+    asked = _OF_THE_USER.sub(" i ", plain_form(questions[-1])).replace(" your ", " my ")
+    asked = asked.replace(" are i ", " i am ").replace(" were i ", " i was ")
+    asked = asked.replace(" have i ", " i have ").replace(" i any ", " i ")
+    match = ALLERGY.search(asked) or LASTING.search(asked)
+    if match is not None and match.lastgroup is not None:
+        yield f"{questions[-1]} {answer}", match.lastgroup
 
 
 def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
@@ -114,6 +153,10 @@ def _own_sentences(message: str) -> tuple[list[tuple[str, str, bool]], bool]:
     asked = False
     for text, mask in split_sentences(message):
         plain = plain_form(mask)
+        if asks_to_forget(plain):
+            if points_back(plain):
+                sentences.clear()
+            continue
         request = "?" in mask[-4:] or is_request(plain)
         if hands_over(plain, mask, request=request):
             return sentences, True

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import file_token, read_all, sync_folder, write_all
 from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout
+from tomldiary.forks import close_hidden, hide_from_children
+from tomldiary.system import PRIVATE, sync_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -94,7 +96,7 @@ class Ledger:
     def close(self) -> None:
         """Sync the file and let the next ingest have it."""
         if self._descriptor is not None and self._sync:
-            os.fsync(self._descriptor)
+            sync_file(self._descriptor)
         self._release()
 
     def mark(self, *parts: str) -> str:
@@ -115,7 +117,7 @@ class Ledger:
         )
         if self._descriptor is not None and self._sync:
             # A commit that is on the disk must never be without its beginning.
-            os.fsync(self._descriptor)
+            sync_file(self._descriptor)
         self._groups = group.number
         self.pending = group
 
@@ -158,7 +160,7 @@ class Ledger:
 
     def _release(self) -> None:
         if self._descriptor is not None:
-            os.close(self._descriptor)
+            close_hidden(self._descriptor)
             self._descriptor = None
 
     def _read(self, path: Path, descriptor: int) -> None:
@@ -172,7 +174,7 @@ class Ledger:
             os.ftruncate(descriptor, 0)
             self._append(f'{_HEAD}salt = "{self._salt}"\n')
             if self._sync:
-                os.fsync(descriptor)
+                sync_file(descriptor)
                 sync_folder(path.parent)
             return
         lines = kept.decode("utf-8", "replace").splitlines()
@@ -240,7 +242,7 @@ def without_sessions(data: bytes, sessions: Iterable[str]) -> bytes:
 
 def _open_locked(path: Path, timeout: float) -> int:
     deadline = time.monotonic() + timeout
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | PRIVATE
     while True:
         try:
             descriptor = os.open(path, flags, 0o600)
@@ -248,20 +250,23 @@ def _open_locked(path: Path, timeout: float) -> int:
             raise BackendError(
                 f"{path}: cannot be opened ({error.strerror}). Put a regular file there, or remove it."
             ) from error
+        hide_from_children(descriptor)
         try:
             _lock(descriptor, deadline)
             token = file_token(path)
             if token is not None and token[2] == os.fstat(descriptor).st_ino:
                 return descriptor
         except TimeoutError:
-            os.close(descriptor)
+            close_hidden(descriptor)
             raise LockTimeout(
                 f"{path}: another ingest of this user was at work for {timeout:g} s. Wait for it to end."
             ) from None
         except BaseException:
-            os.close(descriptor)
+            close_hidden(descriptor)
             raise
-        os.close(descriptor)  # removed while it was waited for: what was locked is nobody's ledger
+        close_hidden(
+            descriptor
+        )  # removed while it was waited for: what was locked is no ledger any more
 
 
 def _lock(descriptor: int, deadline: float) -> None:

@@ -64,11 +64,12 @@ def read_dialogues(
     A name that occurs in several samples is read from each; samples without it are left out.
 
     Raises:
-        InvalidValue: Nobody in the file has that name.
+        InvalidValue: No person in the file has that name, or the turns would be of several people.
     """
     names = Names()
     turns: list[ChatTurn] = []
     present: dict[str, None] = {}
+    users: set[str] = set()
     found = False
     for record in map(as_object, records):
         if not recognises(record):
@@ -91,9 +92,17 @@ def read_dialogues(
             continue
         found = True
         partner = people[1] if user == people[0] else people[0]
-        turns.extend(_sample_turns(talk, sample, user, partner, omissions))
+        said = _sample_turns(talk, sample, user, partner, omissions)
+        users.update([user] if said else ())
+        turns.extend(said)
+    listed = omissions.clean(", ".join(present))
+    if len(users) > 1:
+        raise InvalidValue(
+            "conversations of several people, who would become one user. Name one of them with speaker="
+            f" (--speaker): {listed}.",
+            where=str(path),
+        )
     if not found:
-        listed = omissions.clean(", ".join(present))
         raise InvalidValue(
             f"nobody is called {speaker!r}. Set speaker to one of: {listed}.", where=str(path)
         )

@@ -34,7 +34,8 @@ def read_turns(
     Args:
         path: The file. Its name decides nothing but the session id of conversations without one.
         format: One of `KNOWN_FORMATS`, or "auto" to go by the content.
-        speaker: For LoCoMo, whose memory this is: a name, "speaker_a" (the default) or "speaker_b".
+        speaker: For LoCoMo, whose memory this is: a name, "speaker_a" (the default) or "speaker_b". Needed where
+            the file has conversations of several people.
         max_bytes: Larger files are refused.
 
     Raises:

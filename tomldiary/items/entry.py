@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from datetime import time as time_of_day
 from functools import lru_cache
+from math import isnan
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
@@ -227,7 +228,7 @@ def _checked(value: Any, where: str, depth: int) -> Any:
         if not value.isascii():
             _check_unicode(value, where)
         return value
-    if kind is bool or kind is float or value is None:
+    if kind is bool or value is None:
         return value
     if kind is dict or isinstance(value, Mapping):
         _check_depth(depth, where)
@@ -254,7 +255,11 @@ def _is_plain(item: Any) -> bool:
     kind: type[Any] = type(item)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
         return bool(item.isascii())
-    return kind is bool or kind is float or (kind is int and item.bit_length() <= _BITS)
+    return (
+        kind is bool
+        or (kind is float and not isnan(item))
+        or (kind is int and item.bit_length() <= _BITS)
+    )
 
 
 def _scalar(value: Any, where: str) -> Any:
@@ -267,6 +272,8 @@ def _scalar(value: Any, where: str) -> Any:
             raise InvalidValue("an integer of more than 3,900 digits.", where=where)
         return int(value)
     if isinstance(value, float):
+        if isnan(value):
+            raise InvalidValue(f"{value!r} is no number. Use null or a text.", where=where)
         return float(value)
     if isinstance(value, date | time_of_day):
         return value if type(value) is date else _written_time(value, where)

@@ -25,9 +25,10 @@ from tomldiary.backends.files import (
     write_all,
     write_new,
 )
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.forks import renew_after_fork
 from tomldiary.logging import get_logger
+from tomldiary.system import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -128,7 +129,12 @@ class Deadlines:
         """Read what other processes noted."""
         if self._path is None:
             return
-        token = file_token(self._path)
+        try:
+            token = file_token(self._path)
+        except BackendError as error:
+            if isinstance(error.__cause__, NotADirectoryError):
+                return  # no place to note anything: what is in memory counts
+            raise
         if token == self._token:
             return
         self._token = token
@@ -151,7 +157,7 @@ class Deadlines:
         """Add lines to the file; what cannot be noted stays in memory, and reads go on."""
         try:
             self._create(path)
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+            flags = os.O_WRONLY | os.O_APPEND | PRIVATE
             descriptor = os.open(path, flags)
             try:
                 write_all(descriptor, lines)

@@ -11,13 +11,13 @@ A filter is looked up, never made into code, a pattern or a query.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
 
-__all__ = ["Predicate", "compile_filter"]
+__all__ = ["Predicate", "compile_filter", "fields_of", "is_condition"]
 
 Predicate = Callable[[Mapping[str, Any]], bool]
 _Test = Callable[[Any], bool]
@@ -35,6 +35,24 @@ def compile_filter(condition: Any) -> Predicate:
             order or cannot be stored.
     """
     return _compiled(condition, "filter", 0)
+
+
+def is_condition(key: str, wanted: Any) -> bool:
+    """Tell whether a part of a filter is more than a value that a field has to equal."""
+    return key.startswith("$") or isinstance(wanted, Mapping)
+
+
+def fields_of(condition: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the fields that a filter is about, inner ones with dots as they are written."""
+    for key, wanted in condition.items():
+        if not key.startswith("$"):
+            yield key
+        elif isinstance(wanted, Mapping):
+            yield from fields_of(cast("Mapping[str, Any]", wanted))
+        elif isinstance(wanted, list | tuple):
+            for each in cast("Sequence[Any]", wanted):
+                if isinstance(each, Mapping):
+                    yield from fields_of(cast("Mapping[str, Any]", each))
 
 
 def _compiled(condition: Any, where: str, depth: int) -> Predicate:

@@ -1,4 +1,8 @@
-"""How items are found: newest first, or best first by words or by vectors; filters come before the limit."""
+"""How items are found: newest first, or best first by words or by vectors; filters come before the limit.
+
+A query ranks and leaves nothing out: items that do not match come behind the matches, newest first, with
+the score None. Programs that update memories look for candidates this way.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +106,7 @@ class Finder:
             if found is None:
                 return None
             several.append(found)
-        return _best_first(several)
+        return _and_the_rest(_best_first(several), snapshots)
 
     def _by_vectors(self, query: Sequence[float], snapshots: Sequence[Snapshot]) -> Iterable[Found]:
         several: list[Iterator[Found]] = []
@@ -194,6 +198,15 @@ def _best_first(several: list[Iterator[Found]]) -> Iterable[Found]:
     if len(several) == 1:
         return several[0]
     return merge(*several, key=lambda found: -(found[0] or 0.0))
+
+
+def _and_the_rest(found: Iterable[Found], snapshots: Sequence[Snapshot]) -> Iterator[Found]:
+    """Yield matches, then the other items."""
+    given: set[Entry] = set()
+    for each in found:
+        given.add(each[2])
+        yield each
+    yield from (each for each in _newest_first(snapshots, None) if each[2] not in given)
 
 
 def _newest_first(snapshots: Sequence[Snapshot], fits: Predicate | None) -> Iterable[Found]:

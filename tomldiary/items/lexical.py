@@ -8,17 +8,17 @@ a query's own language.
 from __future__ import annotations
 
 import re
-import sqlite3
 import threading
 from heapq import nlargest
 from itertools import pairwise
-from math import inf, log
+from math import inf
 from sys import maxsize
 from typing import TYPE_CHECKING
 
 from tomldiary.forks import renew_after_fork
-from tomldiary.items.paths import all_texts, texts_at
-from tomldiary.recall import query_words
+from tomldiary.items.paths import all_names, all_texts, texts_at
+from tomldiary.recall import WordTable, normal_score, query_words, word_weight
+from tomldiary.words import query_tokens, searchable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -31,38 +31,39 @@ __all__ = ["LexicalIndex", "searched_text"]
 
 _SCORES = "SELECT rowid, -bm25(items) FROM items WHERE items MATCH ?"
 _SCORED_FIRST = 48  # rows that look best; the others are scored when somebody asks for more
-_LEAST_WEIGHT = 1e-6  # of a word that more than half of the items have, as in SQLite's bm25
 _LONG = 600  # characters
 _MOST_LONG = 256
 _MOST_PAIRS = 32
 _POSSESSIVE = re.compile(r"[\u2019']s\b")
-_WORD = re.compile(r"\w+")
+_INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def searched_text(entry: Entry) -> str:
-    """Return what of an item is searched: all its texts, the fields it was put with, or nothing."""
+    """Return what of an item is searched: its texts and field names, the fields it was put with, or nothing."""
     index = entry.index
     if index is False:
         return ""
     if isinstance(index, list):
         return " ".join(text for path in index for text in texts_at(entry.value, path))
-    return " ".join(all_texts(entry.value))
+    names = (_INNER_CAPITAL.sub(" ", name) for name in all_names(entry.value))
+    return " ".join((*all_texts(entry.value), *dict.fromkeys(names)))
 
 
 class LexicalIndex:
     """The full-text index of one user's items. Thread-safe."""
 
     def __init__(self) -> None:
-        self.renew()
+        self._begin()
         renew_after_fork(self)
 
     def renew(self) -> None:
         """Start anew: an SQLite connection does not survive a fork."""
+        self._table.leave()
+        self._begin()
+
+    def _begin(self) -> None:
         self._guard = threading.Lock()
-        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self._database.execute(
-            "CREATE VIRTUAL TABLE items USING fts5(body, tokenize='porter unicode61')"
-        )
+        self._table = WordTable("items")
         self._seen: dict[Namespace, Snapshot] = {}
         self._rows: dict[Entry, int] = {}
         self._by_row: dict[int, tuple[Namespace, Entry]] = {}
@@ -76,8 +77,9 @@ class LexicalIndex:
     ) -> Iterator[tuple[float, Snapshot, Entry]] | None:
         """Yield what matches a question, best first, with its score; None if it has no words.
 
-        The score is BM25, over the words and pairs of words of the question, times the share of its words
-        that the item has. Of many matches those that look best are scored first: behind the first dozens
+        Items are ranked by BM25, over the words and pairs of words of the question, times the share of its
+        words that the item has. The score is that as a number between 0 and 1: two thirds for a text of
+        average length that has each word once. Of many matches those that look best are scored first: behind the first dozens
         the order is by and large that of the score. It stays the same while nothing is put.
         """
         plain = _POSSESSIVE.sub("", query)
@@ -125,7 +127,7 @@ class LexicalIndex:
         their words as if each stood there once. A long text may have one often, and is asked about in any
         case. The caller holds the lock.
         """
-        counts, weights = self._counted(words)
+        counts, weights, total = self._counted(words)
         if len(wanted) < len(self._seen):
             counts = {row: n for row, n in counts.items() if self._by_row[row][0] in wanted}
         long = self._long & counts.keys()
@@ -140,24 +142,30 @@ class LexicalIndex:
                 return counts[row] * weights[row] / (1.3 * mean + 0.9 * lengths[row])
 
             rows, which = [*long, *nlargest(most, counts.keys() - long, key=looks)], "IN"
-        found: list[tuple[int, float]] = self._database.execute(
+        found: list[tuple[int, float]] = self._table.execute(
             f"{_SCORES} AND +rowid {which} ({','.join('?' * len(rows))})",
             (match, *rows),
         ).fetchall()
-        scored = [(row, score * counts[row] / len(words)) for row, score in found if row in counts]
+        scored = [
+            (row, normal_score(score * counts[row] / len(words) / total))
+            for row, score in found
+            if row in counts
+        ]
         scored.sort(key=lambda each: (-each[1], each[0]))
         return scored, is_all
 
-    def _counted(self, words: list[str]) -> tuple[dict[int, int], dict[int, float]]:
-        """Return by row how many of the words it has, and what they weigh."""
+    def _counted(self, words: list[str]) -> tuple[dict[int, int], dict[int, float], float]:
+        """Return by row how many of the words it has, and what they weigh; and what all that exist weigh."""
+        total = 0.0
         counts: dict[int, int] = {}
         weights: dict[int, float] = {}
         for word in words:
-            hits: list[tuple[int]] = self._database.execute(
+            hits: list[tuple[int]] = self._table.execute(
                 "SELECT rowid FROM items WHERE items MATCH ?", (f'"{word}"',)
             ).fetchall()
             having = len(hits)
-            weight = max(log((len(self._by_row) - having + 0.5) / (having + 0.5)), _LEAST_WEIGHT)
+            weight = word_weight(having, len(self._by_row))
+            total += weight if hits else 0.0
             for (row,) in hits:
                 if row in counts:
                     counts[row] += 1
@@ -165,7 +173,7 @@ class LexicalIndex:
                 else:
                     counts[row] = 1
                     weights[row] = weight
-        return counts, weights
+        return counts, weights, total
 
     def _refresh(self, snapshot: Snapshot) -> None:
         before = self._seen.get(snapshot.namespace)
@@ -173,18 +181,18 @@ class LexicalIndex:
             return
         old = set(before.entries.values() if before is not None else ())
         now = set(snapshot.entries.values())
-        self._database.execute("BEGIN")
+        self._table.execute("BEGIN")
         for entry in old - now:
             row = self._rows.pop(entry, None)
             if row is not None:
                 del self._by_row[row]
                 self._length -= self._lengths.pop(row)
                 self._long.discard(row)
-                self._database.execute("DELETE FROM items WHERE rowid = ?", (row,))
+                self._table.execute("DELETE FROM items WHERE rowid = ?", (row,))
         for entry in snapshot.ordered:
             if entry in old:
                 continue
-            text = searched_text(entry)
+            text = searchable(searched_text(entry))
             if text:
                 self._rows[entry] = self._next
                 self._by_row[self._next] = (snapshot.namespace, entry)
@@ -192,18 +200,18 @@ class LexicalIndex:
                 self._length += len(text)
                 if len(text) > _LONG:
                     self._long.add(self._next)
-                self._database.execute(
+                self._table.execute(
                     "INSERT INTO items(rowid, body) VALUES (?, ?)", (self._next, text)
                 )
                 self._next += 1
-        self._database.execute("COMMIT")
+        self._table.execute("COMMIT")
         self._seen[snapshot.namespace] = snapshot
 
 
 def _pairs(query: str, words: list[str]) -> list[str]:
     """Return neighbouring words of a question that are both worth looking for."""
     known = set(words)
-    found = _WORD.findall(query.lower())
+    found = query_tokens(query)
     return [f"{one} {other}" for one, other in pairwise(found) if one in known and other in known][
         :_MOST_PAIRS
     ]

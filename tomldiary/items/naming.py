@@ -27,6 +27,7 @@ __all__ = [
     "Namespace",
     "is_hashed",
     "kind_of",
+    "labels_up_to",
     "namespace_of",
     "part_name",
     "part_of",
@@ -110,6 +111,15 @@ def namespace_of(user: str, kind: str) -> Namespace | None:
         return found if kind_of(user, found) == kind else None
     except (UnicodeDecodeError, InvalidValue):
         return None
+
+
+def labels_up_to(user: str, owner: str, kind: str) -> Namespace | None:
+    """Return the labels of another owner's namespace up to the first that is `user`; None without one.
+
+    A namespace whose name is hashed is not looked into.
+    """
+    found = namespace_of(owner, part_of(kind)[0]) if kind.startswith(ROOT) else None
+    return None if found is None or user not in found else found[: found.index(user) + 1]
 
 
 def is_hashed(kind: str) -> bool:

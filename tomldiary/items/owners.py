@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import cast
 
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.items.naming import SHARED, Namespace
+from tomldiary.items.typed import is_typed
 
 __all__ = ["Owners", "UserLabel"]
 
@@ -31,12 +32,41 @@ class Owners:
             )
         self._label = user_label
 
-    def owner(self, namespace: Namespace, key: str) -> str:
-        """Return the user that an item belongs to.
+    def owner(self, namespace: Namespace, key: str, signed_in: str | None = None) -> str:
+        """Return the user that an item or a typed entry belongs to.
+
+        Args:
+            namespace: The item's.
+            key: The item's.
+            signed_in: The user that a server authenticated; None allows every owner.
 
         Raises:
             InvalidValue: The function that names the owner returned no name.
+            IdentifierError: The owner is another user than the one signed in.
         """
+        found = namespace[0] if is_typed(namespace) else self._owner(namespace, key)
+        if signed_in is not None and found not in (signed_in, SHARED):
+            raise _not_theirs()
+        return found
+
+    def check_prefix(self, prefix: Namespace, signed_in: str | None) -> None:
+        """Refuse a prefix below which all namespaces belong to another user than the one signed in.
+
+        Raises:
+            IdentifierError: It is such a prefix.
+        """
+        if signed_in is None:
+            return
+        if is_typed(prefix):
+            found = prefix[0]
+        elif isinstance(self._label, int) and len(prefix) > self._label:
+            found = prefix[self._label]
+        else:
+            return
+        if found != signed_in:
+            raise _not_theirs()
+
+    def _owner(self, namespace: Namespace, key: str) -> str:
         if isinstance(self._label, int):
             return namespace[self._label] if len(namespace) > self._label else SHARED
         found = None if self._label is None else self._label(namespace, key)
@@ -57,6 +87,11 @@ class Owners:
         label = labels[self._label] if len(labels) > self._label else None
         return label if type(label) is str and label else None
 
+    @property
+    def are_in_order(self) -> bool:
+        """Whether namespaces come in the order of their owners, as each begins with its owner."""
+        return self._label == 0
+
     def is_open(self, prefix: Namespace) -> bool:
         """Tell whether any user may own a namespace that begins like this."""
         if self._label is None:
@@ -70,3 +105,10 @@ class Owners:
         if isinstance(self._label, int) and len(prefix) > self._label:
             return [prefix[self._label]]
         return everybody
+
+
+def _not_theirs() -> IdentifierError:
+    return IdentifierError(
+        "the namespace belongs to another user than the one that the server signed in. Use a namespace of"
+        " that user; user_label says which label is the user, and which namespaces are shared."
+    )

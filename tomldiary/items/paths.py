@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["all_texts", "texts_at"]
+__all__ = ["all_names", "all_texts", "texts_at"]
 
 _TOKEN = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|[^.\[{]+|\[.*|\{.*")
 
@@ -38,6 +38,17 @@ def all_texts(value: Any) -> Iterator[str]:
     elif isinstance(value, list):
         for item in cast("list[Any]", value):
             yield from all_texts(item)
+
+
+def all_names(value: Any) -> Iterator[str]:
+    """Yield the name of every field in a value, in the order of the value."""
+    if isinstance(value, Mapping):
+        for name, item in cast("Mapping[str, Any]", value).items():
+            yield name
+            yield from all_names(item)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from all_names(item)
 
 
 @lru_cache(maxsize=512)

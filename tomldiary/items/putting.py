@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,8 @@ class Prepared:
     """Users, each with a text."""
     queries: list[str] = field(default_factory=list[str])
     epochs: dict[str, int] = field(default_factory=dict[str, int])
+    signed_in: str | None = None
+    """The user whose namespaces it may touch beside the shared ones; None: those of all."""
 
 
 class ItemPuts:
@@ -64,7 +67,7 @@ class ItemPuts:
         self._clock.renew()
 
     def _owner(self, namespace: Namespace, key: str) -> str:
-        return namespace[0] if is_typed(namespace) else self._owners.owner(namespace, key)
+        return self._owners.owner(namespace, key)
 
     def catalog(self, user: str) -> Catalog:
         """Return what is known of a user's namespaces."""
@@ -82,9 +85,14 @@ class ItemPuts:
             # Each user is a transaction of their own: find what fails before the first one.
             joined = OPEN.get()
             for user, changes in mine.items():
-                if joined is not None:
-                    joined.is_joined_by(self.diary.engine, user)  # raises if it is another user's
-                self._apply(Transaction(self.diary.engine, user), changes, session)
+                engine = self.diary.engine
+                # Raises if it is another user's; of this one it holds the lock.
+                is_locked = joined is not None and joined.is_joined_by(engine, user)
+                lock = (
+                    nullcontext() if is_locked else engine.backend.lock(user, engine.lock_timeout)
+                )
+                with lock:
+                    self._apply(Transaction(engine, user), changes, session)
         for user, changes in mine.items():
             self._write_of(user, changes, session)
 

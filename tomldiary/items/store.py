@@ -8,10 +8,10 @@ transaction. Calls made apart never share a fate. Thread-safe, for any number of
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.engine import Source
-from tomldiary.errors import DiaryError, Forgotten, InvalidValue, NotSupported
+from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
 from tomldiary.items.entry import Entry, copied
 from tomldiary.items.expiry import Deadlines, Expiry, Sweeper
 from tomldiary.items.finding import Finder, as_item
@@ -22,13 +22,13 @@ from tomldiary.items.putting import ItemPuts, Prepared
 from tomldiary.items.sweeping import sweep
 from tomldiary.items.typed import is_typed
 from tomldiary.items.view import View
+from tomldiary.logging import get_logger
 from tomldiary.typed_entries import TypedEntries, checked_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.items.catalog import Catalog
     from tomldiary.items.naming import Namespace
     from tomldiary.items.ops import Operation
     from tomldiary.items.owners import UserLabel
@@ -37,6 +37,11 @@ if TYPE_CHECKING:
     from tomldiary.transaction import Transaction
 
 __all__ = ["ItemStore", "Prepared", "Result"]
+
+_logger = get_logger(__name__)
+R = TypeVar("R")
+Owned = dict[str, None]
+"""Users, once each."""
 
 Result = Item | list[Item] | list[tuple[str, ...]] | None
 
@@ -71,19 +76,24 @@ class ItemStore(ItemPuts):
 
     # Batches
 
-    def run(self, ops: Sequence[Operation], *, session: str = "") -> list[Result]:
+    def run(
+        self, ops: Sequence[Operation], *, session: str = "", signed_in: str | None = None
+    ) -> list[Result]:
         """Run operations and return their results in the same order.
 
         Args:
             ops: The operations.
             session: The session that puts, for history and for forgetting; "" if there is none.
+            signed_in: The user that a server authenticated: another user's namespace is refused, and
+                searches and listings show that user's and the shared ones. None: those of all.
 
         Raises:
             InvalidValue: An operation is not valid, or a value breaks the schema. Nothing was written.
+            IdentifierError: A namespace belongs to another user than the one signed in. Nothing was read.
             LimitReached: A category is full. Nothing was written.
             BackendError: The storage failed. Of several users in one batch, some may have been written.
         """
-        work = self.prepare(ops)
+        work = self.prepare(ops, signed_in)
         embedding = self._finder.embedding
         texts: Sequence[Sequence[float]] = ()
         queries: Sequence[Sequence[float]] = ()
@@ -92,21 +102,30 @@ class ItemStore(ItemPuts):
             texts, queries = found[: len(work.texts)], found[len(work.texts) :]
         return self.finish(work, texts, queries, session=session)
 
-    def glance(self, namespace: Namespace, key: str) -> Item | None:
-        """Return an item if one look at one file is enough; None says nothing about whether it exists."""
+    def glance(self, namespace: Namespace, key: str, signed_in: str | None = None) -> Item | None:
+        """Return an item if one look at one file is enough; None says nothing about whether it exists.
+
+        Raises:
+            IdentifierError: It belongs to another user than the one signed in.
+        """
         if type(key) is not str or is_typed(namespace):
             return None
-        catalog = self._catalogs.get(self._owners.owner(namespace, key))
+        catalog = self._catalogs.get(self._owners.owner(namespace, key, signed_in))
         known = catalog.find(namespace, key) if catalog is not None else None
         return None if known is None or known[1].expires is not None else as_item(*known)
 
-    def prepare(self, ops: Sequence[Operation]) -> Prepared:
+    def prepare(self, ops: Sequence[Operation], signed_in: str | None = None) -> Prepared:
         """Check operations, and find out what has to be embedded for them.
+
+        Args:
+            ops: The operations.
+            signed_in: As in `run`.
 
         Raises:
             InvalidValue: An operation is not valid, or a value breaks the schema.
+            IdentifierError: A namespace belongs to another user than the one signed in.
         """
-        work = Prepared([self._checked(op) for op in ops])
+        work = Prepared([self._checked(op, signed_in) for op in ops], signed_in=signed_in)
         embedding = self._finder.embedding
         if embedding is None:
             return work
@@ -117,7 +136,7 @@ class ItemStore(ItemPuts):
                 found = embedding.texts(op.value, op.index)
                 put.setdefault(self._owner(op.namespace, op.key), []).extend(found)
             elif isinstance(op, Search) and op.query and op.query.strip():
-                searched += self.below(op.prefix)
+                searched += self.below(op.prefix, signed_in)
                 work.queries.append(op.query)
         work.queries = list(dict.fromkeys(work.queries))
         work.epochs = self._finder.epochs({*put, *(each.user for each in searched)})
@@ -165,17 +184,32 @@ class ItemStore(ItemPuts):
         results: list[Result] = [None] * len(puts)
         if len(puts) < len(work.ops):
             vectors = dict(zip(work.queries, queries, strict=True))
-            view = self._view(is_shared=len(work.ops) > 1)
+            view = self._view(is_shared=len(work.ops) > 1, signed_in=work.signed_in)
             results = [self._read(view, op, vectors) for op in work.ops]
             view.refresh()
         self._write(puts, session)
         return results
 
-    def _view(self, *, is_shared: bool = False) -> View:
-        omits = self.expiry.omit_expired
-        return View(self.deadlines, self._clock.now, omits_expired=omits, is_shared=is_shared)
+    def _view(self, *, is_shared: bool = False, signed_in: str | None = None) -> View:
+        return View(
+            self.deadlines,
+            self._clock.now,
+            omits_expired=self.expiry.omit_expired,
+            is_shared=is_shared,
+            signed_in=signed_in,
+        )
 
-    def _checked(self, op: Operation) -> Operation:
+    def _checked(self, op: Operation, signed_in: str | None = None) -> Operation:
+        found = self._valid(op)
+        if isinstance(found, Search):
+            self._owners.check_prefix(found.prefix, signed_in)
+        elif isinstance(found, List):
+            self._owners.check_prefix(_prefix_of(found), signed_in)
+        elif signed_in is not None:
+            self._owners.owner(found.namespace, found.key, signed_in)
+        return found
+
+    def _valid(self, op: Operation) -> Operation:
         if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
             found = checked(op)
             if isinstance(found, Search):
@@ -204,7 +238,7 @@ class ItemStore(ItemPuts):
                 view.read(snapshot, entry)
             return as_item(snapshot, entry)
         if isinstance(op, Search):
-            snapshots = [view.pinned(each) for each in self.below(op.prefix)]
+            snapshots = [view.pinned(each) for each in self.below(op.prefix, view.signed_in)]
             return self._finder.search(view, op, snapshots, vectors)
         if isinstance(op, List):
             return self._list(view, op)
@@ -213,7 +247,7 @@ class ItemStore(ItemPuts):
     def _get(self, view: View, op: Get) -> tuple[Snapshot, Entry | None]:
         if is_typed(op.namespace):
             return self._typed.find(op.namespace, op.key)
-        user = self._owners.owner(op.namespace, op.key)
+        user = self._owner(op.namespace, op.key)
         known = view.seen(user, op.namespace)
         if known is None:
             catalog = self.catalog(user)
@@ -225,39 +259,49 @@ class ItemStore(ItemPuts):
         return known, known.get(op.key)
 
     def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
-        prefix: tuple[str, ...] = ()
-        for condition in op.conditions:
-            if condition.where == "prefix":
-                stars = [n for n, label in enumerate(condition.labels) if label == "*"]
-                prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
-        names = self._names(view, prefix)
-        for condition in op.conditions:
-            names = [labels for labels in names if condition.fits(labels)]
-        found = dict.fromkeys([labels[: op.max_depth] for labels in names])
-        return sorted(found)[op.offset : op.offset + op.limit]
+        prefix, found = _prefix_of(op), dict[tuple[str, ...], None]()
+        owners, typed = self._places(prefix, view.signed_in)
+        needed = op.offset + op.limit
 
-    def _names(self, view: View, prefix: Namespace) -> list[Namespace]:
-        """Return the namespaces that begin like this and show something."""
-        if not view.is_shared and not view.omits_expired:
-            catalogs, typed = self._places(prefix)
-            names = [labels for catalog in catalogs for labels in catalog.names(prefix)]
-            return names + [each.namespace for each in typed]
-        snapshots = [view.pinned(each) for each in self.below(prefix)]
-        return [
+        for user, names in _of_each(
+            owners | typed, lambda user: self._names(view, user, prefix, owners, typed)
+        ):
+            fitting = [each for each in names if all(one.fits(each) for one in op.conditions)]
+            found.update(dict.fromkeys([labels[: op.max_depth] for labels in fitting]))
+            # The names of all users behind this one come behind these.
+            if (
+                self._owners.are_in_order
+                and len(found) >= needed
+                and sum(labels[:1] <= (user,) for labels in found) >= needed
+            ):
+                break
+        return sorted(found)[op.offset : needed]
+
+    def _names(
+        self, view: View, user: str, prefix: Namespace, owners: Owned, typed: Owned
+    ) -> list[Namespace]:
+        """Return the namespaces of a user that begin like this and show something."""
+        found: list[Namespace] = []
+        snapshots = self._typed.snapshots(user, prefix) if user in typed else []
+        if user in owners and not view.is_shared and not view.omits_expired:
+            found += self.catalog(user).names(prefix)
+        elif user in owners:
+            snapshots += self.catalog(user).snapshots(prefix)
+        return found + [
             each.namespace
-            for each in snapshots
+            for each in map(view.pinned, snapshots)
             if not view.omits_expired
             or any(view.is_shown(each, entry) for entry in each.entries.values())
         ]
 
     # Single items
 
-    def put(self, put: Put, session: str = "") -> None:
+    def put(self, put: Put, session: str = "", signed_in: str | None = None) -> None:
         """Run one put like `run`, with less ado where nothing is to be embedded."""
         if self._finder.embedding is not None:
-            self.run([put], session=session)
+            self.run([put], session=session, signed_in=signed_in)
             return
-        found = self._checked(put)
+        found = self._checked(put, signed_in)
         assert isinstance(found, Put)  # noqa: S101 - for the type checker
         self._write_of(self._owner(found.namespace, found.key), [found], session)
 
@@ -270,6 +314,7 @@ class ItemStore(ItemPuts):
         index: bool | list[str] | None = None,
         ttl: float | None = None,
         session: str = "",
+        signed_in: str | None = None,
     ) -> Item | None:
         """Replace a value by what a function makes of it, with no other writer in between.
 
@@ -282,11 +327,13 @@ class ItemStore(ItemPuts):
             index: As in `Put`.
             ttl: As in `Put`.
             session: As in `run`.
+            signed_in: As in `run`.
 
         Raises:
             InvalidValue: What it returned cannot be stored. Nothing was written.
+            IdentifierError: The namespace belongs to another user than the one signed in.
         """
-        probe = self._checked(Get(namespace, key))
+        probe = self._checked(Get(namespace, key), signed_in)
         assert isinstance(probe, Get)  # noqa: S101 - for the type checker
         owner = self._owner(probe.namespace, probe.key)
 
@@ -328,7 +375,7 @@ class ItemStore(ItemPuts):
         """
         engine, now = self.diary.engine, self._clock.now
         count, errors = 0, list[DiaryError]()
-        for user in self.diary.users():
+        for user in engine.backend.users():
             try:
                 count += sweep(engine, self.catalog(user), self.deadlines(user), now)
             except DiaryError as error:
@@ -349,21 +396,66 @@ class ItemStore(ItemPuts):
             return found
 
     def _everybody(self) -> list[str]:
-        look = getattr(self.diary.engine.backend, "known_users", None)
-        return self.diary.users() if look is None else look()
+        backend = self.diary.engine.backend
+        look = getattr(backend, "known_users", None)
+        return backend.users() if look is None else look()
 
-    def below(self, prefix: Namespace) -> list[Snapshot]:
-        """Return the namespaces that begin like this and hold something, as they are now."""
-        catalogs, typed = self._places(prefix)
-        return [found for catalog in catalogs for found in catalog.snapshots(prefix)] + typed
+    def below(self, prefix: Namespace, signed_in: str | None = None) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now.
 
-    def _places(self, prefix: Namespace) -> tuple[list[Catalog], list[Snapshot]]:
-        """Return where namespaces may begin like this: users' items, and typed entries as they are now."""
+        Args:
+            prefix: The labels they begin with.
+            signed_in: As in `run`.
+        """
+        owners, typed = self._places(prefix, signed_in)
+        found = [
+            each
+            for _, mine in _of_each(owners, lambda user: self.catalog(user).snapshots(prefix))
+            for each in mine
+        ]
+        for _, mine in _of_each(typed, lambda user: self._typed.snapshots(user, prefix)):
+            found += mine
+        return found
+
+    def _places(self, prefix: Namespace, signed_in: str | None) -> tuple[Owned, Owned]:
+        """Return whose items, and whose typed entries, may begin like this, in the order of the users."""
         if is_typed(prefix):
-            return [], self._typed.snapshots(prefix[0], prefix)
-        everybody = self._everybody() if not prefix or self._owners.is_open(prefix) else []
-        catalogs = [self.catalog(user) for user in self._owners.below(prefix, everybody)]
-        if len(prefix) > 1:
-            return catalogs, []
-        users = [user for user in prefix or everybody if user != SHARED]
-        return catalogs, [found for user in users for found in self._typed.snapshots(user, prefix)]
+            return {}, dict.fromkeys(prefix[:1])
+        everybody: list[str] = []
+        if not prefix or self._owners.is_open(prefix):
+            everybody = self._everybody() if signed_in is None else sorted({signed_in, SHARED})
+        owners = dict.fromkeys(self._owners.below(prefix, everybody))
+        users = [
+            user
+            for user in prefix or everybody
+            if user != SHARED and (signed_in is None or user == signed_in)
+        ]
+        return owners, dict.fromkeys(users if len(prefix) <= 1 else ())
+
+
+def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[str, list[R]]]:
+    """Yield owners and what is found for each; in a listing of many, an unreadable one is left out.
+
+    Raises:
+        DocumentError: There is one owner beside the shared one, and a document of theirs cannot be read.
+    """
+    is_listing = len(owners.keys() - {SHARED}) > 1
+    for owner in sorted(owners):
+        try:
+            found = look(owner)
+        except DocumentError as error:
+            if not is_listing:
+                raise
+            _logger.warning("a user is left out of a listing: %s", error)
+        else:
+            yield owner, found
+
+
+def _prefix_of(op: List) -> Namespace:
+    """Return the labels that every listed namespace begins with."""
+    prefix: Namespace = ()
+    for condition in op.conditions:
+        if condition.where == "prefix":
+            stars = [n for n, label in enumerate(condition.labels) if label == "*"]
+            prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
+    return prefix

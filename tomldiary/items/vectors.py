@@ -22,6 +22,7 @@ from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.forks import renew_after_fork
 from tomldiary.items.paths import texts_at
 from tomldiary.logging import get_logger
+from tomldiary.system import PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -325,7 +326,7 @@ class VectorIndex:
                     return  # another process was first, with another salt: read it at the next look
                 finally:
                     os.unlink(temp)  # noqa: PTH108 - a text beside a path
-            flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+            flags = os.O_WRONLY | os.O_APPEND | PRIVATE
             descriptor = os.open(path, flags)
             try:
                 write_all(descriptor, data)

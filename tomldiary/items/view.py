@@ -24,6 +24,7 @@ class View:
         clock: Tells the time, in microseconds since 1970; asked once, if at all.
         omits_expired: Whether what has expired is left out.
         is_shared: Whether several operations are to see a namespace alike.
+        signed_in: The only user whose namespaces are shown beside the shared ones; None shows all.
     """
 
     def __init__(
@@ -33,7 +34,9 @@ class View:
         *,
         omits_expired: bool,
         is_shared: bool,
+        signed_in: str | None = None,
     ) -> None:
+        self.signed_in = signed_in
         self._deadlines = deadlines
         self._clock = clock
         self.omits_expired = omits_expired

@@ -81,6 +81,11 @@ def _explained(error: Exception, text: str, path: str) -> InvalidTOML:
     return InvalidTOML(f"{words}. Correct the line.", path=path, line=line, column=column)
 
 
+def _encoding(data: bytes) -> str:
+    """Return the name of the encoding that a byte order mark tells; "" if there is none."""
+    return "UTF-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else ""
+
+
 def decode_utf8(data: bytes, *, path: str = "") -> str:
     """Decode a file's bytes.
 
@@ -92,7 +97,7 @@ def decode_utf8(data: bytes, *, path: str = "") -> str:
     except UnicodeDecodeError as error:
         before = data[: error.start]
         raise InvalidTOML(
-            f"the byte 0x{data[error.start]:02x} is not UTF-8. Save the file as UTF-8.",
+            f"{_encoding(data) or f'the byte 0x{data[error.start]:02x}'} is not UTF-8. Save the file as UTF-8.",
             path=path,
             line=before.count(b"\n") + 1,
             column=error.start - (before.rfind(b"\n") + 1) + 1,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import Conflict, Forgotten, InvalidValue, LockTimeout
+from tomldiary.extraction.protocol import is_retried_as_a_whole
 from tomldiary.turns import TurnOperation, current_operation
 from tomldiary.twins import in_thread
 
@@ -37,10 +38,16 @@ async def apply(diary: Any, job: Job, *, timeout: float | None) -> Applied | Non
     """
     from tomldiary.diary import Diary  # noqa: PLC0415 - the diary module is not needed to import this one
 
+    is_retried_as_a_whole.set(True)
     turn = job.turn
+    if job.asked is not None:
+        job.epoch, job.asked = await asyncio.wrap_future(job.asked), None
+    last = job.group[-1] if job.group else job
+    earlier = None if turn.earlier is None else tuple(turn.earlier)
     operation = TurnOperation(
-        job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group)
-    )
+        job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group),
+        earlier, job.began, last.time,
+    )  # fmt: skip
     if getattr(diary.update_memory, "__func__", None) is not Diary.update_memory:
         current_operation.set(operation if isinstance(diary, Diary) else None)
         async with asyncio.timeout(timeout):
@@ -48,6 +55,7 @@ async def apply(diary: Any, job: Job, *, timeout: float | None) -> Applied | Non
                 turn.user_id, turn.session_id, turn.user_msg, turn.assistant_msg,
                 context_now=turn.context_now,
             )  # fmt: skip
+        await in_thread(_finish, job)
         return None
     return await _apply(diary, job, operation, timeout)
 
@@ -61,18 +69,20 @@ async def _apply(
         if not operation.is_new:
             done = await in_thread(diary.find_turn, turn.user_id, operation)
             if done is not None:
+                await in_thread(_finish, job)
                 return done
-        if diary.engine.backend.epoch(turn.user_id) != job.epoch:
+        if await diary.current_epoch(turn.user_id) != job.epoch:
             # What is forgotten is not even shown to the model again.
             raise Forgotten("something of this user was forgotten since this turn was taken in.")
         user_msg, assistant_msg = _messages([job, *job.group])
         async with asyncio.timeout(seconds):
             operations = await diary.extract_turn(
-                turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now
-            )
+                turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
+                operation=operation,
+            )  # fmt: skip
     if not job.group and diary.turn_is_at_hand(turn.user_id):
-        # This loop is the writer's own. Handing so little to another thread and being woken by it takes
-        # longer than doing it, and the two would be in each other's way meanwhile.
+        # Nothing is on a disk. Handing so little to another thread and being woken by it takes longer
+        # than doing it, and the two would be in each other's way meanwhile.
         with suppress(
             LockTimeout, Conflict
         ):  # somebody is at it: whoever waits must not do it here
@@ -101,10 +111,19 @@ def _commit(
                 if is_durable:
                     raise
         job.operations = list(operations)
-    return diary.commit_turn(
+    done = diary.commit_turn(
         job.turn.user_id, job.turn.session_id, operations,
         now=job.turn.context_now, operation=operation, patience=patience,
     )  # fmt: skip
+    _finish(job)
+    return done
+
+
+def _finish(job: Job) -> None:
+    """Note in the journal that a turn was applied, with those that were read with it."""
+    jobs = [job, *job.group]
+    if job.journal is not None:
+        job.journal.finish(jobs, now=len(jobs) > 1)
 
 
 def _messages(jobs: Sequence[Job]) -> tuple[str, str]:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder, read_all, sync_folder, write_all, write_new
-from tomldiary.errors import BackendError, Forgotten
+from tomldiary.errors import BackendError, Forgotten, InvalidValue
+from tomldiary.system import make_private, sync_file
 from tomldiary.writing.entries import render_dead, split_entries, turn_of
 from tomldiary.writing.locked import lock_file
 
@@ -80,7 +81,7 @@ class DeadLetters:
             make_folder(self._root, sync=True)
             is_new = not self._path.exists()
             with lock_file(self._path, create=True) as descriptor:
-                os.fchmod(descriptor, 0o600)
+                make_private(descriptor)
                 if epoch_of(job.turn.user_id) != job.epoch:
                     raise Forgotten(
                         "something of this user was forgotten before a turn was parked."
@@ -93,7 +94,7 @@ class DeadLetters:
                     text = f"\n{text}"  # behind what is torn, or was saved like that
                 try:
                     write_all(descriptor, text.encode())
-                    os.fsync(descriptor)
+                    sync_file(descriptor)
                 except OSError:
                     os.ftruncate(descriptor, len(data))
                     raise
@@ -113,17 +114,29 @@ class DeadLetters:
             return []
 
     def take(
-        self, ids: Collection[str] | None, then: Callable[[list[DeadLetter]], None]
+        self,
+        ids: Collection[str] | None,
+        then: Callable[[list[DeadLetter]], None],
+        *,
+        user: str | None = None,
     ) -> list[DeadLetter]:
-        """Remove dead letters (None: all) once `then` has seen them, and return them.
+        """Remove dead letters once `then` has seen them, and return them. If `then` raises, all stay.
 
-        If `then` raises, all stay.
+        Args:
+            ids: Their operation ids; None is all.
+            then: Called with them.
+            user: Whose; None is everybody's, unless several users have turns of one of the ids.
+
+        Raises:
+            InvalidValue: `user` is needed to tell whose turn an id is. All stay.
         """
         try:
             with lock_file(self._path) as descriptor:
                 entries = split_entries(read_all(descriptor))
                 chosen = [
-                    entry.data is not None and (ids is None or entry.data["operation"] in ids)
+                    entry.data is not None
+                    and (ids is None or entry.data["operation"] in ids)
+                    and user in (None, entry.data["user"])
                     for entry in entries
                 ]
                 taken = _letters(
@@ -131,6 +144,8 @@ class DeadLetters:
                 )  # fmt: skip
                 if not taken:
                     return []
+                if ids is not None:
+                    _check_owners(taken)
                 then(taken)
                 rest = "".join(
                     entry.text for entry, is_mine in zip(entries, chosen, strict=True) if not is_mine
@@ -143,6 +158,18 @@ class DeadLetters:
         except FileNotFoundError:
             return []
         return taken
+
+
+def _check_owners(letters: list[DeadLetter]) -> None:
+    """Refuse an id that turns of several users have: callers choose the ids."""
+    owners: dict[str, str] = {}
+    for letter in letters:
+        user = letter.turn.user_id
+        if owners.setdefault(letter.id, user) != user:
+            raise InvalidValue(
+                f"several users have a turn with the id {letter.id!r}, {owners[letter.id]!r} and {user!r} among"
+                " them. Say whose it is: --user NAME."
+            )
 
 
 def _letters(data: bytes) -> list[DeadLetter]:

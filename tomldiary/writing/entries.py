@@ -31,7 +31,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 from zlib import crc32
 
 from tomldiary.errors import InvalidValue
@@ -56,11 +56,12 @@ __all__ = [
     "render_turn_record",
     "split_entries",
     "turn_of",
+    "without_earlier",
 ]
 
-Kind = Literal["turn", "operations", "done"]
 _HEADER = re.compile(rb"^\[\[(turn|operations|done|dead)\]\]\n", re.MULTILINE)
 _WHOLE = re.compile(rb"\[\[[a-z]+\]\]\n(?:[a-z_]+ = [^\n\0]+\n)*")
+_EARLIER = "earlier = "
 _CHECK = re.compile(r'check = "([0-9a-f]{8})"\n')
 
 
@@ -90,7 +91,8 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
         InvalidValue: A text that no file can store.
     """
     texts = (turn.user_id, turn.session_id, operation, turn.user_msg, turn.assistant_msg)
-    if turn.status == "completed" and not turn.context_now and _are_plain(texts):
+    is_usual = turn.status == "completed" and not turn.context_now and not turn.earlier
+    if is_usual and _are_plain(texts):
         # Nothing to escape: nearly every turn, on the hot path of `submit`.
         user, session, name, said, answer = texts
         return (
@@ -107,6 +109,9 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
         lines.append(f"status = {render_value(turn.status, where='status')}")
     if turn.context_now is not None:
         lines.append(f'context_now = "{turn.context_now.isoformat()}"')
+    if turn.earlier:
+        exchanges = [list(each) for each in turn.earlier]
+        lines.append(f"{_EARLIER}{render_value(exchanges, where='earlier')}")
     lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
     lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
     return "\n".join(lines)
@@ -160,7 +165,7 @@ def _numbers(numbers: Sequence[int]) -> str:
     return f"[{', '.join(map(str, numbers))}]"
 
 
-def _record(kind: Kind, body: str) -> str:
+def _record(kind: str, body: str) -> str:
     # Every value is on one line, so no text of a user's can look like a record's first line.
     return f'[[{kind}]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
 
@@ -211,7 +216,20 @@ def turn_of(data: dict[str, Any]) -> Turn:
         datetime.fromisoformat(now) if now else None,
         data.get("status", "completed"),
         data["operation"],
+        tuple((str(said), str(answer)) for said, answer in data["earlier"])
+        if "earlier" in data
+        else None,
     )
+
+
+def without_earlier(entry: Entry) -> str:
+    """Return the text of a turn's or a dead letter's record without what was said before the turn."""
+    body = "".join(
+        f"{line}\n"
+        for line in entry.text.removesuffix("\n").split("\n")[2:]  # without header and checksum
+        if not line.startswith(_EARLIER)
+    )
+    return _record(entry.kind, body)
 
 
 def operations_of(data: dict[str, Any]) -> list[Operation]:

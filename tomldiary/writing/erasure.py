@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.files import read_all, sync_folder, write_all, write_new
-from tomldiary.writing.entries import end_of, split_entries, turn_of
+from tomldiary.writing.entries import end_of, split_entries, turn_of, without_earlier
 from tomldiary.writing.locked import lock_file
 
 if TYPE_CHECKING:
@@ -93,6 +94,10 @@ def _kept(
             if turn.user_id == user and data["epoch"] < epoch:
                 if _is_selected(turn, data, selection):
                     count += 1
+                    continue
+                if turn.earlier:
+                    # What was said before this turn may be what is forgotten.
+                    kept.append(replace(entry, text=without_earlier(entry)))
                     continue
             else:
                 others.add(data.get("number", 0))

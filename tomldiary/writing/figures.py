@@ -27,6 +27,8 @@ class Figures:
     """Attempts after the first."""
     dead_letters: int = 0
     """Failed turns that were parked."""
+    last_failure: str | None = None
+    """Why the last turn failed, as far as it may be logged; None since a turn was applied."""
     recovered: int = 0
     """Turns taken over from dead writers, in `submitted` too."""
     repeated: int = 0
@@ -40,6 +42,7 @@ class Figures:
     def complete(self, seconds: float, count: int = 1) -> None:
         """Count applied turns; `seconds` from taking them in to having them applied."""
         self.completed += count
+        self.last_failure = None
         self.last_success = time.time()
         self._durations.append(seconds)
 
@@ -84,6 +87,10 @@ def health_of(
         fatal.append("the writer is closed")
     if stats.get("breaker_is_open"):
         worries.append("the model does not answer; turns wait")
+    if stats.get("setup_problem"):
+        fatal.append(stats["setup_problem"])
+    if stats.get("last_failure"):
+        worries.append(f"the last turn failed: {stats['last_failure']}")
     if stats["queue_utilization"] >= 0.9:  # noqa: PLR2004 - nearly full
         worries.append(f"the queue is {stats['queue_utilization']:.0%} full")
     if stats["error_rate"] > most_errors:

@@ -7,10 +7,8 @@ never applied.
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.logging import get_logger
@@ -27,14 +25,6 @@ if TYPE_CHECKING:
     from tomldiary.writing.job import Job
 
 __all__ = ["Intake", "close_journals"]
-
-_QUICK = (
-    0.002  # seconds; a disk whose last syncs took no longer may be waited for on an idle event loop
-)
-_REMEMBERED = 16  # syncs
-_BUSY = 64  # turns; for so many, a loop that had other tasks is taken to have some still
-_GRACE = 1.0  # seconds that whoever stores a turn himself has to end, when the writer is closed
-_ALONE = 4  # turns; for so many, a task that was alone is taken to be alone still
 
 _logger = get_logger(__name__)
 
@@ -75,9 +65,7 @@ class Intake:
         self._is_storing = False
         self._has_adopted = False
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
-        self._took: deque[float] = deque(maxlen=_REMEMBERED)
-        self._busy = 0
-        self._alone: tuple[int, int] = 0, 0  # the loop, and turns to go
+        self._leaving = 0  # journals that are about to be closed
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
@@ -92,7 +80,7 @@ class Intake:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being stored or taken over."""
-        return not self._is_storing
+        return not self._is_storing and not self._leaving
 
     # Taking turns in
 
@@ -112,50 +100,6 @@ class Intake:
         if not self._is_storing:
             self._is_storing = True
             self._flusher.submit(self._flush)
-
-    def begin_here(self, job: Job, loop: asyncio.AbstractEventLoop) -> bool:
-        """Tell whether a turn may be stored in this thread, on this event loop; `store_here` has to follow.
-
-        It may if that holds nobody up: the calling task is the only one of its loop, and the disk has been
-        quick. Waking another thread and being woken by it would take as long again as the sync.
-        The caller holds the state.
-        """
-        if self._is_storing or self._pending or self._journal is None or not self._took:
-            return False
-        if self._sync and (max(self._took) > _QUICK or not self._is_alone(loop)):
-            return False
-        self._is_storing, self._batch = True, [job]
-        return True
-
-    def _is_alone(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Tell whether the calling task is the only one of its loop, as far as was seen just now.
-
-        A look goes through all tasks of the process, and a server has thousands: not for every turn.
-        """
-        if self._busy:
-            self._busy -= 1
-            return False
-        seen, left = self._alone
-        if left and seen == id(loop):
-            self._alone = seen, left - 1
-            return True
-        is_alone = len(asyncio.all_tasks(loop)) == 1
-        self._busy = 0 if is_alone else _BUSY
-        self._alone = id(loop), _ALONE if is_alone else 0
-        return is_alone
-
-    def store_here(self, job: Job) -> None:
-        """Store one turn in this thread; in the journal's, if somebody forgets something in it just now."""
-        goes_on = True
-        try:
-            goes_on = self._store([job], wait=False)
-        finally:
-            if goes_on:
-                with self._state:
-                    if self._batch:
-                        self._pending.insert(0, job)
-                        self._batch = []
-                self._flusher.submit(self._flush)
 
     def take_back(self, job: Job) -> bool:
         """Forget a turn that is not being stored yet; the caller holds the state."""
@@ -188,8 +132,8 @@ class Intake:
             if batch:
                 goes_on = self._store(batch)
 
-    def _store(self, jobs: list[Job], *, wait: bool = True) -> bool:
-        """Store turns, and tell whether there is more to be done; without `wait` these may be.
+    def _store(self, jobs: list[Job]) -> bool:
+        """Store turns, and tell whether there is more to be done.
 
         Those that cannot be stored are refused, and a later sync never counts for them.
         """
@@ -197,9 +141,7 @@ class Intake:
             if self._journal is None:
                 self._journal = Journal.create(self.root, sync=self._sync)
                 self.journals.append(self._journal)
-            begin = time.perf_counter()
-            if not self._journal.append_turns(jobs, self._backend.epoch, wait=wait):
-                return True
+            self._journal.append_turns(jobs, self._backend.epoch)
             try:
                 self._journal.sync()
             except BaseException:
@@ -215,7 +157,6 @@ class Intake:
                     self.let_go(journal)
                 self._refuse(jobs, error)
                 return self._ends_batch()
-        self._took.append(time.perf_counter() - begin)
         for job in jobs:
             job.rendered = ""
         with self._state:
@@ -263,15 +204,30 @@ class Intake:
     # Ending
 
     def let_go(self, journal: Journal) -> None:
-        """Close the journal of a dead writer once all its turns are done."""
-        if journal is not self._journal and journal in self.journals and not journal.pending:
+        """Close the journal of a dead writer, soon, once all its turns are done; the caller holds the state."""
+        if journal is self._journal or journal not in self.journals or journal.pending:
+            return
+        with suppress(RuntimeError):  # the writer is being closed, and closes all journals
+            self._flusher.submit(self._close, journal)
             self.journals.remove(journal)
+            self._leaving += 1
+
+    def _close(self, journal: Journal) -> None:
+        try:
             journal.close()
+        finally:
+            with self._state:
+                self._leaving -= 1
+                self._state.notify_all()
+
+    def withdraw(self, job: Job) -> None:
+        """Note, soon, that a stored turn is not wanted any more."""
+        if job.journal is not None:
+            with suppress(RuntimeError):  # the writer is being closed
+                self._flusher.submit(job.journal.finish, [job], now=True)
 
     def stop(self) -> None:
         """Store what is pending, and nothing more after that."""
-        with self._state:  # also what is just being stored in a thread of somebody else's
-            self._state.wait_for(lambda: not self._is_storing, _GRACE)
         self._flusher.shutdown(wait=True)
 
     def close(self) -> int:

@@ -10,6 +10,7 @@ from tomldiary.transaction import fingerprint
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Future
+    from concurrent.futures import Future as ReadEpoch
 
     from tomldiary.operations import Operation
     from tomldiary.receipts import Turn
@@ -22,7 +23,7 @@ class Job:
     """A turn, its receipt, and how far it has come."""
 
     __slots__ = (
-        "attempts", "cost", "epoch", "error", "group", "is_new", "journal", "number", "operation",
+        "asked", "attempts", "began", "cost", "epoch", "error", "group", "is_new", "journal", "number", "operation",
         "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
     )  # fmt: skip
 
@@ -40,8 +41,12 @@ class Job:
         self.rendered = ""
         """Its record, up to what only the journal knows."""
         self.epoch: int | None = None
+        self.asked: ReadEpoch[int] | None = None
+        """The epoch, where it is on a disk and no journal knows it."""
         self.time = ""
         """When it was taken in, for people."""
+        self.began = ""
+        """When the session's last turn was taken in; "" is not known."""
         self.operations: list[Operation] | None = None
         """What the extractor wants, once it was asked."""
         self.group: list[Job] = []

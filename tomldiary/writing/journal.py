@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 from tomldiary.backends.files import read_file, sync_folder
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
+from tomldiary.system import sync_data
 from tomldiary.writing.entries import (
     render_done,
     render_operations,
@@ -326,7 +327,7 @@ class Journal:
         with self._mutex:
             descriptor = self._file.hold()
         try:
-            getattr(os, "fdatasync", os.fsync)(descriptor)
+            sync_data(descriptor)
         except OSError as error:
             with self._mutex:
                 try:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING
 
 from filelock import lock_descriptor, unlock_descriptor
 
+from tomldiary.forks import close_hidden, hide_from_children
+from tomldiary.system import PRIVATE
+
 if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["lock_file", "remove_locked", "try_lock", "unlock"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 
 
 def try_lock(descriptor: int, *, wait: bool = False) -> bool:
@@ -45,6 +48,7 @@ def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
     while True:
         descriptor = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
         try:
+            hide_from_children(descriptor)
             try_lock(descriptor, wait=True)
             try:
                 is_there = os.fstat(descriptor).st_ino == path.stat().st_ino
@@ -54,7 +58,8 @@ def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
                 yield descriptor
                 return
         finally:
-            os.close(descriptor)  # which lets go of the lock
+            unlock(descriptor)  # closing it would not be enough, should a child have it
+            close_hidden(descriptor)
 
 
 def remove_locked(path: Path) -> None:

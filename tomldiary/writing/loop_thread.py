@@ -7,6 +7,8 @@ import contextlib
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from tomldiary.twins import close_private_loop, note_private_loop
+
 __all__ = ["LoopThread"]
 
 
@@ -22,12 +24,14 @@ class LoopThread:
 
     def __init__(self, threads: int) -> None:
         self.loop = asyncio.new_event_loop()
+        pool = _started_pool(threads)
         self.thread = threading.Thread(
-            target=_run, args=(self.loop, threads), name="tomldiary-writer", daemon=True
+            target=_run, args=(self.loop, pool), name="tomldiary-writer", daemon=True
         )
         try:
             self.thread.start()
         except RuntimeError:
+            pool.shutdown(wait=False)
             self.loop.close()
             raise
 
@@ -42,13 +46,30 @@ class LoopThread:
             self.thread.join(timeout)
 
 
-def _run(loop: asyncio.AbstractEventLoop, threads: int) -> None:
+def _run(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> None:
     asyncio.set_event_loop(loop)
+    note_private_loop()
     # Plain functions and commits run in these threads; asyncio's own number depends on the machine.
-    loop.set_default_executor(ThreadPoolExecutor(threads, "tomldiary-writer"))
+    loop.set_default_executor(pool)
     try:
         loop.run_forever()
     finally:
+        loop.run_until_complete(close_private_loop())
         loop.run_until_complete(loop.shutdown_asyncgens())
-        loop.run_until_complete(loop.shutdown_default_executor())
+        try:
+            loop.run_until_complete(loop.shutdown_default_executor())
+        except RuntimeError:  # it starts a thread, and the interpreter is ending
+            pool.shutdown()
         loop.close()
+
+
+def _started_pool(threads: int) -> ThreadPoolExecutor:
+    """Return a pool whose threads run already: from Python 3.12 on, none starts while the interpreter ends."""
+    pool = ThreadPoolExecutor(threads, "tomldiary-writer")
+    gate = threading.Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(gate.wait)
+    except RuntimeError:  # the system gives no more; those that run are the pool
+        gate.abort()
+    return pool

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import make_folder, sync_folder
+from tomldiary.system import PRIVATE, make_private
 from tomldiary.writing.locked import try_lock
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["claim_dead", "claim_new", "give_up"]
 
 _OWNER = "owner.lock"
-_FLAGS = os.O_RDWR | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDWR | PRIVATE
 
 
 def claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
@@ -35,7 +36,7 @@ def claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
     owner = -1
     try:
         owner = os.open(hidden / _OWNER, _FLAGS | os.O_CREAT, 0o600)
-        os.fchmod(owner, 0o600)
+        make_private(owner)
         try_lock(owner)
         # Nobody looks at a hidden folder, so nobody takes it for a dead writer's before it is locked.
         hidden.rename(root / name)

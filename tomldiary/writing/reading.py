@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.backends.files import read_all, write_all
 from tomldiary.logging import get_logger
+from tomldiary.system import PRIVATE
 from tomldiary.writing.entries import operations_of, split_entries, turn_of
 from tomldiary.writing.job import Job
 from tomldiary.writing.locked import lock_file
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Found", "read_journal", "segment_files"]
 
-_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | PRIVATE
 _logger = get_logger(__name__)
 
 

@@ -6,10 +6,12 @@ import asyncio
 import itertools
 import secrets
 from collections import deque
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import Conflict, WriterBusy
+from tomldiary.extraction.dialogue import checked_exchanges
 from tomldiary.writing.job import Job
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from threading import Condition
 
     from tomldiary.backends.base import Backend
+    from tomldiary.extraction.dialogue import Sessions
     from tomldiary.receipts import Receipt, Turn
     from tomldiary.writing.figures import Figures
     from tomldiary.writing.intake import Intake
@@ -37,6 +40,7 @@ class Reception:
         figures: Counts turns.
         workers: Apply turns.
         watch: Called with the state held before a turn is counted: starts what has to run.
+        sessions: Knows when the last turn of a session came; None if the diary is of a third party.
     """
 
     def __init__(
@@ -47,6 +51,7 @@ class Reception:
         figures: Figures,
         workers: Workers,
         watch: Callable[[], None],
+        sessions: Sessions | None = None,
     ) -> None:
         self.intake: Intake | None = None
         self.is_closed = False
@@ -58,6 +63,8 @@ class Reception:
         self._figures = figures
         self._workers = workers
         self._watch = watch
+        self._sessions = sessions
+        self._asking: ThreadPoolExecutor | None = None
         self._by_operation: dict[tuple[str, str], Job] = {}
         self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)
 
@@ -70,9 +77,8 @@ class Reception:
     async def submit(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit`."""
         job = self._new_job(turn)
-        intake, loop = self.intake, asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         room: Future[None] | None = None
-        is_here = False
         with self._state:
             same = self._same(job)
             if same is None:
@@ -80,12 +86,10 @@ class Reception:
                 if self.queued >= self._qsize:
                     room = Future()
                     self.line.append((job, room))
-                elif intake is not None:
-                    is_here = intake.begin_here(job, loop)
-                if intake is not None and not is_here:
+                if self.intake is not None:
                     job.waiter = (loop, loop.create_future())
                 if room is None:
-                    self._accept(job, is_here=is_here)
+                    self._accept(job)
         if same is not None:
             try:
                 await same.receipt.astored()
@@ -98,10 +102,7 @@ class Reception:
                 # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
                 # its submitter could be overtaken.
                 await asyncio.wrap_future(room)
-            if is_here and intake is not None:
-                intake.store_here(job)
-                await job.receipt.astored()
-            elif job.waiter is not None:
+            if job.waiter is not None:
                 await job.waiter[1]
         except asyncio.CancelledError:
             self._take_back(job, room)
@@ -124,12 +125,23 @@ class Reception:
         return job.receipt
 
     def _new_job(self, turn: Turn) -> Job:
+        began = now = ""
+        if self._sessions is not None:
+            began, now = self._sessions.take(turn.user_id, turn.session_id)
+            if turn.earlier:
+                turn = replace(turn, earlier=checked_exchanges(turn.earlier, self._sessions.most))
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
+        job.began, job.time = began, now
         if self.intake is not None:
             self.intake.prepare(job)
-        elif self._backend is not None:
+        elif self._backend is not None and self._backend.is_quick:
             job.epoch = self._backend.epoch(turn.user_id)
+        elif self._backend is not None:
+            # On a disk, and the caller may be an event loop: asked now, as what is forgotten later may be in it.
+            if self._asking is None:
+                self._asking = ThreadPoolExecutor(1, "tomldiary-epoch")
+            job.asked = self._asking.submit(self._backend.epoch, turn.user_id)
         return job
 
     def _same(self, job: Job) -> Job | None:
@@ -151,7 +163,7 @@ class Reception:
         if self.is_closed:
             raise RuntimeError(CLOSED)
 
-    def _accept(self, job: Job, *, is_here: bool = False) -> None:
+    def _accept(self, job: Job) -> None:
         """Count a turn and pass it on; the caller holds the state."""
         self._watch()  # first: without a thread, nothing may be counted as queued
         self._figures.submitted += 1
@@ -160,7 +172,7 @@ class Reception:
         if self.intake is None:
             job.receipt.settle_stored(False)  # noqa: FBT003 - the answer itself
             self._workers.add([job])
-        elif not is_here:
+        else:
             self.intake.put(job)
 
     def take_in(self, jobs: list[Job]) -> None:
@@ -216,8 +228,8 @@ class Reception:
 
     def _withdraw(self, job: Job) -> None:
         """Have it as if a turn had never come; called with the state held."""
-        if job.journal is not None:
-            job.journal.finish([job], now=True)
+        if self.intake is not None:
+            self.intake.withdraw(job)
         self._figures.submitted -= 1
         self.forget_operation(job)
 

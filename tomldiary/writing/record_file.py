@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.backends.files import folder_time, read_all, write_all
 from tomldiary.backends.write_out import start_writing
+from tomldiary.system import PRIVATE, make_private, read_at, write_at
 from tomldiary.writing.entries import end_of
 from tomldiary.writing.locked import try_lock, unlock
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["RecordFile"]
 
 _ROOM = b"\n" * (64 * 1024)  # laid out at once
-_FLAGS = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0)
+_FLAGS = os.O_RDWR | os.O_CREAT | PRIVATE
 
 
 class RecordFile:
@@ -72,7 +73,7 @@ class RecordFile:
     def create(self, place: str) -> None:
         """Open a new file that nobody else may read, whatever the umask."""
         self.open(place)
-        os.fchmod(self._descriptor, 0o600)
+        make_private(self._descriptor)
 
     def append(
         self,
@@ -136,8 +137,8 @@ class RecordFile:
     def _end_at(self, length: int) -> None:
         """Go on where somebody has cut the file off: without a gap, and on a line of its own."""
         self.end = length
-        if length and os.pread(self._descriptor, 1, length - 1) != b"\n":
-            os.pwrite(self._descriptor, b"\n", length)
+        if length and read_at(self._descriptor, 1, length - 1) != b"\n":
+            write_at(self._descriptor, b"\n", length)
             self.end += 1
 
     def _is_in_place(self) -> bool:

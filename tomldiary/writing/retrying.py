@@ -13,15 +13,33 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
+from tomldiary.twins import is_of_another_loop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Breaker", "RetryPolicy", "is_of_the_model", "is_transient", "retry_after"]
+__all__ = [
+    "Breaker",
+    "RetryPolicy",
+    "causes",
+    "is_of_the_model",
+    "is_transient",
+    "retry_after",
+    "status_of",
+]
 
 _DOUBLINGS = 64  # of a pause; more have no meaning, and a thousand no number
 _STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-_NAMES = ("timeout", "ratelimit", "connect", "overloaded", "unavailable", "throttl", "servererror")
+_NAMES = (
+    "timeout",
+    "ratelimit",
+    "connect",
+    "overloaded",
+    "unavailable",
+    "throttl",
+    "servererror",
+    "apierror",
+)
 
 
 def is_transient(error: BaseException) -> bool:
@@ -30,12 +48,14 @@ def is_transient(error: BaseException) -> bool:
     Frameworks are told by what their errors look like, so that none has to be imported: a status code
     decides where there is one, then the type's name, on the error or on what it was raised from.
     """
-    for each in _causes(error):
+    for each in causes(error):
         if isinstance(each, TimeoutError | ConnectionError | BackendError):
             return True
+        if is_of_another_loop(each):
+            return True  # the next attempt opens connections of its own
         if isinstance(each, Conflict) and not each.keys:
             return True  # somebody kept saving the file
-        status = _status(each)
+        status = status_of(each)
         if status is not None:
             return status in _STATUSES
         if _asked_pause(each) is not None:
@@ -49,13 +69,13 @@ def is_transient(error: BaseException) -> bool:
 def is_of_the_model(error: BaseException) -> bool:
     """Tell whether a transient error says something about the model, not about our own storage."""
     return not any(
-        isinstance(each, LockTimeout | BackendError | Conflict) for each in _causes(error)
+        isinstance(each, LockTimeout | BackendError | Conflict) for each in causes(error)
     )
 
 
 def retry_after(error: BaseException) -> float | None:
     """Return the seconds that a server asked to wait, if it did."""
-    return next(filter(None, map(_asked_pause, _causes(error))), None)
+    return next(filter(None, map(_asked_pause, causes(error))), None)
 
 
 def _asked_pause(error: BaseException) -> float | None:
@@ -69,7 +89,8 @@ def _asked_pause(error: BaseException) -> float | None:
         return None
 
 
-def _status(error: BaseException) -> int | None:
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status that an error tells of, or None."""
     for holder in (error, getattr(error, "response", None)):
         for name in ("status_code", "status", "http_status", "code"):
             value = getattr(holder, name, None)
@@ -78,7 +99,7 @@ def _status(error: BaseException) -> int | None:
     return None
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
     """Yield the error and what it was raised from; groups are looked into."""
     seen: set[int] = set()
     todo = [error]

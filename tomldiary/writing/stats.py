@@ -43,6 +43,7 @@ def stats_of(
         "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
         "retries": figures.retries,
         "dead_letters": figures.dead_letters,
+        "last_failure": figures.last_failure,
         "recovered": figures.recovered,
         "repeated": figures.repeated,
         "compactions": figures.compactions,

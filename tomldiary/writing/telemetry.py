@@ -10,6 +10,7 @@ import hashlib
 import secrets
 import time
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -26,7 +27,12 @@ _GAUGES = (
     ("tomldiary.dead_letters", "{turn}", "dead_letters"),
     ("tomldiary.last_success_unixtime", "s", "last_success"),
 )
-_SALT = secrets.token_bytes(16)
+
+
+@cache
+def _salt() -> bytes:
+    # Not at import time: a sandbox that imports this for a workflow allows no randomness.
+    return secrets.token_bytes(16)
 
 
 class Telemetry:
@@ -127,5 +133,5 @@ def _type_of(error: BaseException) -> str:
 
 def _hashed(user: str) -> str:
     return hashlib.blake2b(
-        user.encode("utf-8", "surrogatepass"), key=_SALT, digest_size=8
+        user.encode("utf-8", "surrogatepass"), key=_salt(), digest_size=8
     ).hexdigest()

@@ -5,10 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 from concurrent.futures import CancelledError as FutureCancelled
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, DiaryError, ExtractionError, Forgotten, LockTimeout
-from tomldiary.logging import get_logger
+from tomldiary.errors import (
+    BackendError,
+    DiaryError,
+    ExtractionError,
+    ExtractorUnusable,
+    Forgotten,
+    LockTimeout,
+    MissingExtra,
+    SchemaError,
+)
+from tomldiary.logging import get_logger, show
 from tomldiary.twins import in_thread
 from tomldiary.writing.applying import apply
 from tomldiary.writing.lines import Lines
@@ -33,6 +43,9 @@ __all__ = ["Workers"]
 
 _LEFT = "the writer was closed before this turn was finished"
 _KEPT = f"{_LEFT}; it is kept in the journal, and the next writer of this diary applies it"
+
+_PARKED = "It is kept in the dead letters; `tomldiary writer list` shows why, `tomldiary writer retry --all` tries again."
+_LOST = "It is lost, as this diary keeps no journal."
 
 _logger = get_logger(__name__)
 
@@ -152,8 +165,6 @@ class Workers:
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
         jobs = [job, *job.group]
-        if job.journal is not None:
-            job.journal.finish(jobs, now=len(jobs) > 1)
         self.applied(job)  # first: who waits for the writer to be idle waits for a clean-up too
         with self._state:
             if self.working.pop(job, None) is None:
@@ -236,6 +247,7 @@ class Workers:
             wanted = [job for job in jobs if job.journal is not None and job.journal.holds(job)]
         for job in wanted:
             job.epoch, job.operations = epoch, None
+            job.turn = replace(job.turn, earlier=())  # it may quote what was forgotten
         return wanted
 
     def _again(self, job: Job, pause: float) -> None:
@@ -286,9 +298,13 @@ class Workers:
         _logger.error(
             "a turn could not be applied: %s%s", kind, "; it is in the dead letters" if parked else ""
         )  # fmt: skip
+        reason = _reason(error, kind)
         with self._state:
             if self.working.pop(job, None) is None:
                 return
+            if reason != self._figures.last_failure:
+                show(f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}")
+            self._figures.last_failure = reason
             self._figures.failed += len(jobs)
             self._figures.dead_letters += parked
             self._settle(jobs, None, error)
@@ -347,6 +363,13 @@ class Workers:
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
             self._state.notify_all()
         return count
+
+
+def _reason(error: BaseException, kind: str) -> str:
+    """Return why a turn failed, without a word of the conversation: other errors may quote it."""
+    if isinstance(error, MissingExtra | SchemaError | ExtractorUnusable):
+        return str(error)
+    return f"{kind}."
 
 
 async def _ended(tasks: list[asyncio.Task[None]], grace: float) -> None:

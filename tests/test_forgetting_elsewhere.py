@@ -1,0 +1,77 @@
+"""Forgetting a user of whom nothing is stored tells where else the user's name is."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.__main__ import main
+from tomldiary_langgraph import DiaryStore
+
+SELECTIONS = [{"everything": True}, {"session_id": "s1"}, {"source": "s1#1"}]
+
+
+@pytest.fixture(params=["files", "memory"])
+def diary(request, tmp_path):
+    return Diary(tmp_path if request.param == "files" else "memory:", agent="rules")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_user_stored_as_second_label_is_told_of(diary, selection, dry_run):
+    store = DiaryStore(diary)
+    store.put(("memories", "ann"), "seat", {"text": "likes the window"})
+    store.put(("memories", "ann", "therapy"), "seat", {"text": "likes the window"})
+    store.put(("acme", "team", "ann"), "seat", {"text": "likes the window"})
+    store.put(("memories", "bob"), "seat", {"text": "likes the aisle"})
+    receipt = diary.user("ann").forget(**selection, dry_run=dry_run)
+    assert receipt.found_elsewhere == (("acme", "team", "ann"), ("memories", "ann"))
+    assert "('acme', 'team', 'ann') and 1 more" in receipt.hint
+    assert "was not forgotten" in str(receipt)
+    assert "user_label=2" in str(receipt)
+    assert "therapy" not in repr(receipt)
+    assert store.get(("memories", "ann"), "seat") is not None
+
+
+@pytest.mark.parametrize("selection", SELECTIONS)
+def test_a_user_without_any_data_is_found_nowhere(diary, selection):
+    DiaryStore(diary).put(("memories", "bob"), "ann", {"text": "ann"})
+    receipt = diary.user("ann").forget(**selection)
+    assert (receipt.found_elsewhere, receipt.hint) == ((), "")
+    assert str(receipt) == "entries: 0, conversations: 0, transactions: 0"
+
+
+def test_a_user_label_of_one_leaves_nothing_elsewhere(diary):
+    store = DiaryStore(diary, user_label=1)
+    store.put(("memories", "ann"), "seat", {"text": "likes the window"})
+    receipt = diary.user("ann").forget(everything=True)
+    assert (receipt.entries, receipt.found_elsewhere) == (1, ())
+    assert store.get(("memories", "ann"), "seat") is None
+
+
+def test_shared_namespaces_with_the_name_are_told_of(diary):
+    DiaryStore(diary, user_label=None).put(("memories", "ann"), "seat", {"text": "the window"})
+    receipt = diary.user("ann").forget(everything=True)
+    assert receipt.found_elsewhere == (("memories", "ann"),)
+
+
+def test_a_user_with_data_is_not_looked_for_elsewhere(diary):
+    DiaryStore(diary).put(("memories", "ann"), "seat", {"text": "likes the window"})
+    diary.user("ann").upsert_preference("likes", "dark roast")
+    assert diary.user("ann").forget(everything=True).found_elsewhere == ()
+    assert diary.user("ann").forget(everything=True).found_elsewhere == (("memories", "ann"),)
+
+
+@pytest.mark.parametrize("options", [[], ["--yes"]])
+def test_the_command_line_tells_of_the_other_owner(tmp_path, capsys, monkeypatch, options):
+    DiaryStore(tmp_path).put(("memories", "ann"), "seat", {"text": "likes the window"})
+    call = ["tomldiary", "forget", "--path", str(tmp_path), "--user", "ann", "--everything"]
+    monkeypatch.setattr(sys, "argv", [*call, *options])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert not ended.value.code
+    assert "other owners have the name as a label: ('memories', 'ann')" in shown
+    assert "user_label=1" in shown

@@ -1,0 +1,219 @@
+"""Recalled memory reaches the model's node, and no checkpoint keeps a copy of it."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import pytest
+from langchain_core.messages import AnyMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel
+
+from tomldiary import Diary
+from tomldiary_langgraph import Memory, recall_node
+
+ALICE = {"configurable": {"user_id": "alice", "thread_id": "t1"}}
+CANARY = "zanzibar"
+
+
+class Dictionary(MessagesState):
+    memory: Memory
+
+
+@dataclass
+class Data:
+    messages: Annotated[list[AnyMessage], add_messages] = field(default_factory=list)
+    memory: Memory = ""
+
+
+class Model(BaseModel):
+    messages: Annotated[list[AnyMessage], add_messages] = []
+    memory: Memory = ""
+
+
+class Tracked(MessagesState):
+    memory: str
+
+
+@pytest.fixture
+def diary():
+    found = Diary("memory:", agent="rules")
+    found.user("alice").upsert_preference("likes", CANARY)
+    return found
+
+
+def memory_of(state):
+    return state.get("memory", "") if isinstance(state, dict) else state.memory
+
+
+def answering(seen):
+    def answer(state):
+        seen.append(memory_of(state))
+        return {"messages": [("ai", "Noted.")]}
+
+    return answer
+
+
+def builder_of(diary, state, answer, *between, recalled=None):
+    nodes = [("recall", recalled or recall_node(diary)), *between, ("answer", answer)]
+    return StateGraph(state).add_sequence(nodes).add_edge(START, "recall")
+
+
+QUESTION = {"messages": [HumanMessage("Where to?")]}
+states = pytest.mark.parametrize("state", [Dictionary, Data, Model])
+both = pytest.mark.parametrize("mode", ["sync", "async"])
+
+
+def in_memory(saver):
+    return pickle.dumps([dict(saver.writes), dict(saver.blobs), _plain(saver.storage)])
+
+
+def _plain(storage):
+    return {
+        thread: {name: dict(rows) for name, rows in each.items()}
+        for thread, each in storage.items()
+    }
+
+
+def on_disk(folder):
+    return b"".join(path.read_bytes() for path in folder.iterdir())
+
+
+def run(builder, kind, mode, folder, inputs=(QUESTION,)):
+    """Run a graph once for each input; return everything that its checkpointer keeps."""
+    if mode == "sync":
+        with _saver(kind, folder) as saver:
+            graph = builder.compile(checkpointer=saver)
+            for given in inputs:
+                graph.invoke(given, ALICE)
+            return in_memory(saver) if kind == "memory" else on_disk(folder)
+
+    async def main():
+        async with _asaver(kind, folder) as saver:
+            graph = builder.compile(checkpointer=saver)
+            for given in inputs:
+                await graph.ainvoke(given, ALICE)
+            return in_memory(saver) if kind == "memory" else on_disk(folder)
+
+    return asyncio.run(main())
+
+
+@contextmanager
+def _saver(kind, folder):
+    if kind == "memory":
+        yield InMemorySaver()
+    else:
+        with SqliteSaver.from_conn_string(str(folder / "checkpoints")) as saver:
+            yield saver
+
+
+@asynccontextmanager
+async def _asaver(kind, folder):
+    if kind == "memory":
+        yield InMemorySaver()
+    else:
+        async with AsyncSqliteSaver.from_conn_string(str(folder / "checkpoints")) as saver:
+            yield saver
+
+
+@both
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@states
+def test_no_checkpoint_keeps_the_memory(diary, state, kind, mode, tmp_path, caplog):
+    seen = []
+    kept = run(builder_of(diary, state, answering(seen)), kind, mode, tmp_path)
+    assert CANARY in seen[0]
+    assert b"Where to?" in kept
+    assert CANARY.encode() not in kept
+    assert caplog.messages == []
+
+
+@both
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+def test_no_checkpoint_of_a_subgraph_keeps_the_memory(diary, kind, mode, tmp_path):
+    seen = []
+    inner = builder_of(diary, Dictionary, answering(seen)).compile()
+    outer = StateGraph(Dictionary).add_node("inner", inner).add_edge(START, "inner")
+    outer.add_node("after", answering(seen)).add_edge("inner", "after")
+    kept = run(outer, kind, mode, tmp_path)
+    assert [CANARY in each for each in seen] == [True, True]
+    assert b"Where to?" in kept
+    assert CANARY.encode() not in kept
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@states
+def test_a_recall_after_an_interrupt_gives_the_memory(diary, state, kind, tmp_path):
+    seen = []
+
+    def confirm(_state):
+        interrupt("Go on?")
+        return {}
+
+    again = [("confirm", confirm), ("recall_again", recall_node(diary))]
+    builder = builder_of(diary, state, answering(seen), *again)
+    kept = run(builder, kind, "sync", tmp_path, [QUESTION, Command(resume="yes")])
+    assert CANARY in seen[0]
+    assert CANARY.encode() not in kept
+
+
+@states
+def test_the_memory_is_empty_after_an_interrupt_without_a_recall(diary, state, tmp_path):
+    seen = []
+
+    def confirm(_state):
+        interrupt("Go on?")
+        return {}
+
+    builder = builder_of(diary, state, answering(seen), ("confirm", confirm))
+    run(builder, "memory", "sync", tmp_path, [QUESTION, Command(resume="yes")])
+    assert seen == [""]
+
+
+def test_a_node_may_declare_the_memory_that_the_state_lacks(diary, tmp_path, caplog):
+    seen = []
+
+    def answer(state: Dictionary):
+        return answering(seen)(state)
+
+    kept = run(builder_of(diary, MessagesState, answer), "memory", "sync", tmp_path)
+    assert CANARY in seen[0]
+    assert CANARY.encode() not in kept
+    assert caplog.messages == []
+
+
+@both
+def test_a_field_that_checkpoints_keep_is_warned_of_once(diary, mode, tmp_path, caplog):
+    seen = []
+    builder = builder_of(diary, Tracked, answering(seen))
+    kept = run(builder, "memory", mode, tmp_path, [QUESTION, QUESTION])
+    assert CANARY.encode() in kept
+    [warning] = caplog.messages
+    assert "checkpoints keep the state's field 'memory'" in warning
+    assert "`memory: Memory`" in warning
+    assert [CANARY in each for each in seen] == [True, True]
+
+
+def test_a_field_without_checkpoints_needs_no_warning(diary, caplog):
+    builder_of(diary, Tracked, answering([])).compile().invoke(QUESTION, ALICE)
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("key", ["memory", "known"])
+def test_a_state_that_drops_the_memory_is_warned_of_once(diary, key, caplog):
+    recalled = recall_node(diary, state_key=key)
+    graph = builder_of(diary, MessagesState, answering([]), recalled=recalled).compile()
+    graph.invoke(QUESTION, ALICE)
+    graph.invoke(QUESTION, ALICE)
+    [warning] = caplog.messages
+    assert f"no field {key!r}" in warning
+    assert f"`{key}: Memory`" in warning

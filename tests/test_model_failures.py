@@ -1,0 +1,176 @@
+"""Extraction models that cannot be reached, refuse, break off or say nothing, over real HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+pytest.importorskip("openai")
+
+from pydantic_ai import Agent, models
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from openai_server import OpenAIServer, broken, calls, closed_url, resets, says, slow, status
+from tomldiary import Diary, MemoryDeps, MemoryWriter, RetryPolicy, Turn
+from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary_pydantic_ai import extractor_agent
+
+SECRET = "sk-very-secret-0123456789"  # noqa: S105 - not a real one
+LIKES_TANGO = calls(("upsert_preference", {"category": "likes", "text": "loves tango"}))
+
+
+@pytest.fixture(autouse=True)
+def _requests_to_loopback(monkeypatch):
+    monkeypatch.setattr(models, "ALLOW_MODEL_REQUESTS", True)
+
+
+def model_at(url):
+    return OpenAIChatModel("any", provider=OpenAIProvider(base_url=url, api_key=SECRET))
+
+
+def add_turn(diary):
+    return diary.user("alice").add_turn("I love tango.", "Noted.", "s1")
+
+
+def failure(diary):
+    with pytest.raises(ExtractionError) as caught:
+        add_turn(diary)
+    return str(caught.value)
+
+
+def likes(diary):
+    return [item.text for item in diary.user("alice").preferences("likes").values()]
+
+
+@pytest.mark.parametrize("kind", ["model", "agent", "bare agent"])
+def test_an_empty_last_message_loses_nothing(tmp_path, kind):
+    with OpenAIServer([LIKES_TANGO, says("")]) as server:
+        model = model_at(server.url)
+        agent = {
+            "model": model,
+            "agent": extractor_agent(Diary("memory:").pref_table_cls, model),
+            "bare agent": Agent(model),
+        }[kind]
+        diary = Diary(tmp_path, agent=agent)
+        add_turn(diary)
+    assert likes(diary) == ["loves tango"]
+    assert len(server.requests) == 2
+
+
+def test_an_agent_without_the_diarys_tools_is_given_them(tmp_path):
+    with OpenAIServer([LIKES_TANGO, says("done")]) as server:
+        diary = Diary(tmp_path, agent=Agent(model_at(server.url)))
+        add_turn(diary)
+    assert likes(diary) == ["loves tango"]
+    offered = {tool["function"]["name"] for tool in server.requests[0]["tools"]}
+    assert len(offered) == 6
+    assert "You keep the diary" in str(server.requests[0]["messages"])
+
+
+def test_an_agent_with_tools_for_the_draft_is_left_as_it_is():
+    agent = Agent("test", deps_type=MemoryDeps)
+
+    @agent.tool
+    def note(ctx, text: str) -> str:
+        return text
+
+    assert Diary("memory:", agent=agent).extractor is agent
+
+
+@pytest.mark.parametrize(
+    ("steps", "says_so", "requests"),
+    [
+        ([status(401, message=f"Incorrect API key provided: {SECRET}")], "refused the key", 1),
+        ([status(404, message="model 'any' not found")], "model 'any' not found", 1),
+        ([status(500)], "failed: status 500", 4),
+        ([status(429, retry_after=0)], "too many requests", 4),
+        ([broken()], "broken JSON", 4),
+        ([resets()], "connection to 127.0.0.1", 4),
+    ],
+)
+def test_an_error_names_its_cause_after_a_bounded_number_of_requests(steps, says_so, requests):
+    with OpenAIServer(steps) as server:
+        told = failure(Diary("memory:", agent=model_at(server.url)))
+    assert says_so in told
+    assert "Nothing was changed" in told
+    assert SECRET not in told
+    assert "sub-exceptions" not in told
+    assert len(server.requests) == requests
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_closed_port_is_named_with_its_host(count):
+    url = closed_url()
+    chosen = [model_at(url) for _ in range(count)]
+    diary = Diary("memory:", agent=chosen[0])
+    if count == 2:
+        diary.agent = extractor_agent(diary.pref_table_cls, chosen, fallback_retries=0)
+    told = failure(diary)
+    assert "connection refused" in told
+    assert url.removeprefix("http://").removesuffix("/v1") in told
+    assert "base URL" in told
+    assert "\n" not in told
+
+
+@pytest.mark.parametrize("step", [status(500), resets(), broken()])
+def test_a_writer_bounds_all_requests_of_a_turn(tmp_path, step):
+    retry = RetryPolicy(attempts=5, first_pause=0.01)
+    with OpenAIServer([step]) as server:
+        diary = Diary(tmp_path, agent=model_at(server.url))
+        with MemoryWriter(diary, retry=retry) as writer:
+            receipt = writer.submit_nowait(Turn("alice", "s1", "I love tango.", "Noted."))
+            with pytest.raises(ExtractionError):
+                receipt.wait(60)
+    assert len(server.requests) == 5
+
+
+@pytest.mark.parametrize(("breaks", "requests"), [(1, 3), (2, 5)])
+def test_a_writer_repeats_a_later_request_of_a_run_once(tmp_path, breaks, requests):
+    note = calls(("upsert_preference", {"category": "likes", "id": "new", "text": "Loves tango"}))
+    steps = [note, *[resets()] * breaks, *([note] if breaks > 1 else []), says("done")]
+    with OpenAIServer(steps) as server:
+        diary = Diary(tmp_path, agent=model_at(server.url))
+        with MemoryWriter(diary, retry=RetryPolicy(first_pause=0.01)) as writer:
+            writer.submit_nowait(Turn("alice", "s1", "I love tango.", "Noted.")).wait(60)
+    assert len(server.requests) == requests
+    assert len(diary.user("alice").preferences("likes")) == 1
+
+
+def test_the_pause_that_a_server_asks_for_is_kept():
+    with OpenAIServer([status(429, retry_after=1.5), says("done")]) as server:
+        begin = time.monotonic()
+        add_turn(Diary("memory:", agent=model_at(server.url)))
+    assert time.monotonic() - begin >= 1.5
+    assert len(server.requests) == 2
+
+
+def update_memory(diary):
+    asyncio.run(diary.update_memory("alice", "s1", "I love tango.", "Noted."))
+
+
+@pytest.mark.parametrize("door", [add_turn, update_memory])
+def test_a_model_that_does_not_answer_is_given_up(door):
+    with OpenAIServer([slow(threading.Event())]) as server:
+        diary = Diary("memory:", agent=model_at(server.url), extraction_timeout=0.5)
+        with pytest.raises(ExtractionError, match=r"longer than 0\.5 s") as caught:
+            door(diary)
+    assert "extraction_timeout" in str(caught.value)
+
+
+def test_a_time_limit_of_nothing_is_refused():
+    with pytest.raises(InvalidValue, match="extraction_timeout"):
+        Diary("memory:", extraction_timeout=0)
+
+
+def test_a_model_that_never_ends_is_told_of_without_advice_that_does_not_help():
+    with OpenAIServer([calls("list_categories")]) as server:
+        told = failure(Diary("memory:", agent=model_at(server.url)))
+    assert "20 requests" in told
+    assert "Name another model" in told
+    assert "limit" not in told
+    assert len(server.requests) == 20

@@ -1,0 +1,75 @@
+"""One saying counts once, also where an agent with memory tools stands in front of a writer."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter
+
+
+def likes(diary):
+    entries = diary.user("alice").preferences("likes").values()
+    return [(item.text, item.count) for item in entries]
+
+
+def pydantic_ai_run(diary, writer, prompt, tool, arguments):
+    pytest.importorskip("pydantic_ai")
+    from pydantic_ai import Agent  # noqa: PLC0415 - optional
+    from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart  # noqa: PLC0415
+    from pydantic_ai.models.function import FunctionModel  # noqa: PLC0415
+
+    from tomldiary_pydantic_ai import DiaryCapability  # noqa: PLC0415
+
+    def respond(messages, _info):
+        if any(part.part_kind == "tool-return" for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart("Done.")])
+        return ModelResponse(parts=[ToolCallPart(tool, arguments)])
+
+    memory = DiaryCapability(diary, "alice", writer=writer)
+    asyncio.run(Agent(FunctionModel(respond), capabilities=[memory]).run(prompt))
+
+
+def langchain_run(diary, writer, prompt, tool, arguments):
+    pytest.importorskip("langchain")
+    from langchain.agents import create_agent  # noqa: PLC0415 - optional
+    from langchain_core.messages import AIMessage  # noqa: PLC0415
+
+    from scripted_chat import Scripted  # noqa: PLC0415
+    from tomldiary_langchain import DiaryMiddleware, diary_tools  # noqa: PLC0415
+
+    call = {"name": tool, "args": arguments, "id": "call-1"}
+    model = Scripted(answers=[AIMessage("", tool_calls=[call]), AIMessage("Done.")])
+    agent = create_agent(
+        model,
+        tools=diary_tools(diary, user_id="alice", session_id="s1"),
+        middleware=[DiaryMiddleware(diary, writer=writer, user_id="alice", session_id="s1")],
+    )
+    agent.invoke({"messages": [{"role": "user", "content": prompt}]})
+
+
+RUNS = pytest.mark.parametrize("run", [pydantic_ai_run, langchain_run])
+
+
+@RUNS
+def test_what_a_tool_forgets_is_not_stored_by_the_writer(tmp_path, run):
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("alice").upsert_preference("likes", "I love tango.")
+    with MemoryWriter(diary) as writer:
+        words = "I love tango was wrong, take it out."
+        run(diary, writer, words, "forget", {"key": "likes/pref001"})
+        assert writer.flush(30)
+    assert likes(diary) == []
+    assert [talk.turns for talk in diary.user("alice").conversations().values()] == [1]
+
+
+@RUNS
+@pytest.mark.parametrize("text", ["I love tango.", "loves tango"])
+def test_what_a_tool_notes_counts_once_with_a_writer(tmp_path, run, text):
+    diary = Diary(tmp_path, agent="rules")
+    with MemoryWriter(diary) as writer:
+        run(diary, writer, "I love tango.", "remember", {"text": text, "category": "likes"})
+        assert writer.flush(30)
+    assert likes(diary) == [(text, 1)]
+    assert [talk.turns for talk in diary.user("alice").conversations().values()] == [1]

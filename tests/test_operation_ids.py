@@ -1,0 +1,92 @@
+"""An operation id makes a second call of a verb harmless, in this process and in the next."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Conflict, Constraint, Diary
+from tomldiary.errors import NestedTransaction
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+class Tag(BaseModel):
+    text: str
+
+
+def opened(place):
+    diary = Diary(place, agent="rules", durability=None if place == "memory:" else "process")
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    diary.register_schema("tag", Tag)
+    return diary.user("alice")
+
+
+@pytest.fixture(params=["files", "memory"])
+def place(request, tmp_path):
+    return "memory:" if request.param == "memory" else tmp_path
+
+
+VERBS = {
+    "upsert_preference": ("likes", "tea"),
+    "append_block": ("notes", "one line"),
+    "add_episode": ("hi", "hello"),
+    "commit tag": (Tag(text="a"),),
+    "commit home": (Home(who="user", city="Rome"),),
+}
+OTHERS = {
+    "upsert_preference": ("likes", "milk"),
+    "append_block": ("notes", "another"),
+    "add_episode": ("hi", "bye"),
+    "commit tag": (Tag(text="b"),),
+    "commit home": (Home(who="user", city="Oslo"),),
+}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_a_repeated_operation_has_one_effect_and_the_same_answer(place, name):
+    alice = opened(place)
+    verb = name.partition(" ")[0]
+    first = getattr(alice, verb)(*VERBS[name], operation_id="op", session_id="s")
+    documents = alice.export()["documents"]
+    alice.upsert_preference("goals", "in between")
+    again = alice if place == "memory:" else opened(place)
+    assert getattr(again, verb)(*VERBS[name], operation_id="op") == first
+    twin = getattr(again, f"a{verb}")
+    assert asyncio.run(twin(*VERBS[name], operation_id="op")) == first
+    assert again.last_transaction() == 2
+    for kind, text in again.export()["documents"].items():
+        assert kind == "preferences" or text == documents[kind]
+    with pytest.raises(Conflict, match="with other content"):
+        getattr(again, verb)(*OTHERS[name], operation_id="op")
+    getattr(again, verb)(*OTHERS[name], operation_id="another")
+    assert again.last_transaction() == 3
+
+
+@pytest.mark.parametrize("name", ["upsert_preference", "append_block"])
+def test_a_repetition_is_answered_though_the_entry_is_gone(place, name):
+    alice = opened(place)
+    first = getattr(alice, name)(*VERBS[name], operation_id="op")
+    if name == "append_block":
+        alice.forget_block("notes")
+    else:
+        alice.forget_preference("likes", "pref001")
+    assert getattr(alice, name)(*VERBS[name], operation_id="op") == first
+    assert alice.blocks() == alice.preferences("likes") == {}
+
+
+@pytest.mark.parametrize("name", VERBS)
+def test_an_operation_id_inside_a_transaction_is_refused(place, name):
+    alice = opened(place)
+    verb = getattr(alice, name.partition(" ")[0])
+    with (
+        alice.transaction(operation_id="all"),
+        pytest.raises(NestedTransaction, match="operation id to transaction"),
+    ):
+        verb(*VERBS[name], operation_id="op")
+    assert alice.last_transaction() == 0

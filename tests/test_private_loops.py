@@ -1,0 +1,95 @@
+"""What the host shares with the diary is not awaited in an event loop of the diary."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from langchain_core.embeddings import Embeddings
+
+from tomldiary import Diary
+from tomldiary.errors import BackendError
+from tomldiary_langgraph import DiaryStore
+
+
+class Shared(Embeddings):
+    """Embeddings whose async client belongs to the loop that used it first."""
+
+    def __init__(self):
+        self.loops = set()
+
+    def embed_documents(self, texts):
+        return [[1.0, 0.0] for _ in texts]
+
+    def embed_query(self, text):
+        return [1.0, 0.0]
+
+    async def aembed_documents(self, texts):
+        self.loops.add(asyncio.get_running_loop())
+        return self.embed_documents(texts)
+
+    async def aembed_query(self, text):
+        self.loops.add(asyncio.get_running_loop())
+        return [1.0, 0.0]
+
+
+def index_of(embed):
+    return {"dims": 2, "embed": embed, "fields": ["$"]}
+
+
+def test_embeddings_are_awaited_in_the_host_s_loop_alone(tmp_path):
+    embed = Shared()
+    store = DiaryStore(tmp_path, index=index_of(embed))
+
+    async def extract(message, *, deps):
+        await store.aput(("ann", "notes"), "inner", {"text": deps.user_msg})
+
+    diary = Diary(tmp_path, agent=extract)
+
+    async def host():
+        await store.aput(("ann", "notes"), "outer", {"text": "tea"})
+        await asyncio.to_thread(diary.user("ann").add_turn, "I like tea.", "ok", "s")
+        return {item.key for item in await store.asearch(("ann", "notes"), query="tea")}
+
+    assert asyncio.run(host()) == {"inner", "outer"}
+    assert len(embed.loops) == 1
+
+
+def test_an_async_function_embeds_in_a_private_loop_too(tmp_path):
+    async def embed(texts):
+        return [[1.0, 0.0] for _ in texts]
+
+    store = DiaryStore(tmp_path, index=index_of(embed))
+
+    async def extract(message, *, deps):
+        await store.aput(("ann", "notes"), "inner", {"text": deps.user_msg})
+
+    Diary(tmp_path, agent=extract).user("ann").add_turn("I like tea.", "ok", "s")
+    assert store.get(("ann", "notes"), "inner").value == {"text": "I like tea."}
+
+
+class Connected:
+    """A third-party backend whose connection belongs to the host's loop."""
+
+    def __init__(self):
+        self.answer = asyncio.get_running_loop().create_future()
+
+    async def load(self, user_id, kind):
+        return await self.answer
+
+    async def save(self, user_id, kind, content): ...
+    async def exists(self, user_id, kind): ...
+    async def delete(self, user_id, kind): ...
+    async def delete_user(self, user_id): ...
+
+    async def list_users(self):
+        return []
+
+
+def test_a_backend_with_the_host_s_connections_is_told_the_remedy():
+    async def host():
+        diary = Diary(Connected(), agent="rules")
+        with pytest.raises(BackendError, match="let it open its connections inside them"):
+            await asyncio.to_thread(diary.user("ann").preferences)
+
+    asyncio.run(host())

@@ -1,0 +1,134 @@
+"""A key, package or model that is missing is said at once, and failed turns are told of."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import ExtractorUnusable, InvalidValue
+
+SUBMIT = """
+import os, sys
+for name in {hidden!r}:
+    sys.modules[name] = None
+from importlib.machinery import PathFinder
+find = PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name in {hidden!r} else find(name, *rest)
+from tomldiary import Diary, MemoryWriter, Turn
+writer = MemoryWriter(Diary(sys.argv[1]{agent}))
+print(writer.health().status)
+print("made", file=sys.stderr)
+receipts = [writer.submit_nowait(Turn("ann", "s", text, "ok")) for text in ("I like tea.", "I like rye.")]
+print(writer.flush(60))
+print("flushed", file=sys.stderr)
+receipts = [writer.submit_nowait(Turn("ann", "s", "I like oat.", "ok"))]
+writer.close_sync()
+print("closed", file=sys.stderr)
+"""
+
+
+def run(tmp_path, *, agent="", hidden=(), **environment):
+    code = SUBMIT.format(agent=agent, hidden=list(hidden))
+    path = f"{':'.join(sys.path)}"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)],
+        capture_output=True, text=True, timeout=120, check=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": path, **environment},
+    )  # fmt: skip
+    made, _, rest = done.stderr.partition("made\n")
+    flushed, _, rest = rest.partition("flushed\n")
+    closed, _, _ = rest.partition("closed\n")
+    return done.stdout.split(), made, flushed, closed
+
+
+def test_a_missing_key_is_said_when_the_writer_is_made(tmp_path):
+    printed, made, flushed, closed = run(tmp_path)
+    assert printed == ["unhealthy", "True"]
+    assert made.count("\n") == 1
+    assert "OPENAI_API_KEY" in made
+    assert "'openai-chat:gpt-5-mini'" in made
+    assert flushed.count("a turn could not be applied") == 1
+    assert "OPENAI_API_KEY" in flushed
+    assert "tomldiary writer list" in flushed
+    assert "turns that failed: 2; in the dead letters of this writer: 2" in flushed
+    assert "turns that failed: 1; in the dead letters of this writer: 3" in closed
+    assert "tea" not in flushed
+
+
+@pytest.mark.parametrize(
+    ("hidden", "environment", "install"),
+    [
+        (["pydantic_ai"], {}, "tomldiary-kit[openai]"),
+        (["openai"], {"OPENAI_API_KEY": "x"}, "tomldiary-kit[openai]"),
+        (["pydantic_ai"], {"EXTRACTOR_MODEL": "anthropic:x"}, "tomldiary-kit[pydantic-ai]"),
+    ],
+)
+def test_a_missing_package_is_said_when_the_writer_is_made(tmp_path, hidden, environment, install):
+    printed, made, _, _ = run(tmp_path, hidden=hidden, **environment)
+    assert printed[0] == "unhealthy"
+    assert install in made
+    assert hidden[0] in made
+
+
+def test_an_unknown_model_is_said_on_the_first_turn(tmp_path):
+    printed, made, flushed, _ = run(tmp_path, agent=", agent='nonsense:model'")
+    assert (printed, made) == (["healthy", "True"], "")
+    assert "'nonsense:model' cannot be used" in flushed
+
+
+def test_nothing_is_printed_where_all_is_well(tmp_path):
+    assert run(tmp_path, agent=", agent='rules'") == (["healthy", "True"], "", "", "")
+
+
+def test_the_middleware_says_it_when_it_is_made(tmp_path):
+    code = f"""
+from tomldiary_langchain import DiaryMiddleware
+DiaryMiddleware({str(tmp_path)!r}, user_id="alice").writer.close_sync()
+"""
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=env
+    )
+    assert "OPENAI_API_KEY" in done.stderr
+
+
+def test_a_host_with_logging_gets_records_instead(tmp_path, caplog, capsys, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with caplog.at_level(logging.WARNING, "tomldiary"):
+        MemoryWriter(Diary(tmp_path, agent="openai:gpt-5")).close_sync()
+    assert "OPENAI_API_KEY" in caplog.text
+    assert capsys.readouterr().err == ""
+
+
+def test_health_names_the_last_failure_until_a_turn_is_applied(tmp_path):
+    def extract(message, *, deps):
+        if deps.user_msg == "bad":
+            raise ExtractorUnusable("the model is gone.")
+        if deps.user_msg == "worse":
+            raise ValueError(deps.user_msg)
+
+    with MemoryWriter(Diary(tmp_path, agent=extract)) as writer:
+        for text, said in (("bad", "the model is gone."), ("worse", "ValueError."), ("good", None)):
+            writer.submit_nowait(Turn("ann", "s", text, "ok"))
+            assert writer.flush(20)
+            reasons = writer.health().reasons
+            assert writer.stats()["last_failure"] == said
+            assert (f"the last turn failed: {said}" in reasons) is (said is not None)
+            assert "worse" not in str(reasons)
+
+
+def test_a_key_that_is_set_later_makes_the_writer_well(tmp_path, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with MemoryWriter(Diary(tmp_path, agent="openai:gpt-5")) as writer:
+        assert writer.health().status == "unhealthy"
+        monkeypatch.setenv("OPENAI_API_KEY", "x")
+        assert writer.health().status == "healthy"
+
+
+def test_a_writer_of_a_folder_s_name_is_refused(tmp_path):
+    with pytest.raises(InvalidValue, match="expected a Diary, found str"):
+        MemoryWriter(str(tmp_path))

@@ -1,0 +1,155 @@
+"""What was said before a turn: handed over by the host, or kept in memory for the sessions that go on.
+
+An extractor needs it to understand "Yes, peanuts." The texts are bounded, are in no file but the writer's
+journal, and go when something of the user is forgotten.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.forks import renew_after_fork
+from tomldiary.models import timestamp
+from tomldiary.recent import Recent
+
+__all__ = [
+    "CONTEXT_TURNS",
+    "MAX_EARLIER",
+    "MAX_EXCHANGE",
+    "Exchange",
+    "Sessions",
+    "checked_exchanges",
+    "storable",
+]
+
+Exchange: TypeAlias = tuple[str, str]
+"""What the user said and what the assistant answered; either may be empty."""
+CONTEXT_TURNS = 4
+"""Earlier exchanges that an extractor is shown with a turn."""
+MAX_EXCHANGE = 1_000
+"""Characters kept of each message of an earlier exchange; the middle of a longer one is left out."""
+MAX_EARLIER = 20
+"""Exchanges that a turn can carry."""
+_SESSIONS = 4_096
+_CUT = " […] "
+_LONE = dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}")
+
+
+def storable(text: str) -> str:
+    """Return a text with each lone surrogate, which no file can store, replaced by U+FFFD."""
+    if text.isascii():
+        return text
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.translate(_LONE)
+    return text
+
+
+def checked_exchanges(earlier: Sequence[Sequence[str]], most: int) -> tuple[Exchange, ...]:
+    """Return the last exchanges, each message within its limit.
+
+    Args:
+        earlier: Pairs of what the user said and what the assistant answered, oldest first.
+        most: Exchanges to keep.
+
+    Raises:
+        InvalidValue: It is no sequence of pairs of texts.
+    """
+    pairs: list[Exchange] = []
+    given: Any = earlier
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise _no_exchanges(cast("object", given))
+    for each in cast("Sequence[Any]", given):
+        if isinstance(each, str) or not isinstance(each, Sequence):
+            raise _no_exchanges(cast("object", each))
+        pair = list(cast("Sequence[Any]", each))
+        if len(pair) != 2 or not all(isinstance(text, str) for text in pair):  # noqa: PLR2004 - a pair
+            raise _no_exchanges(cast("object", each))
+        pairs.append((_shortened(pair[0]), _shortened(pair[1])))
+    spoken = [pair for pair in pairs if any(pair)]
+    return tuple(spoken[-most:]) if most > 0 else ()
+
+
+def _no_exchanges(found: object) -> InvalidValue:
+    return InvalidValue(
+        f"expected pairs of texts, (user_msg, assistant_msg), oldest first; found {type(found).__name__}.",
+        where="earlier",
+    )
+
+
+def _shortened(text: str) -> str:
+    text = storable(text).strip()
+    if len(text) <= MAX_EXCHANGE:
+        return text
+    half = (MAX_EXCHANGE - len(_CUT)) // 2
+    return f"{text[:half]}{_CUT}{text[-half:]}"  # a question often stands at the end
+
+
+@dataclass(slots=True)
+class _Session:
+    epoch: int = 0
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
+    taken: str = ""
+
+
+class Sessions:
+    """What one process knows of the sessions that go on. Thread-safe.
+
+    Args:
+        most: Exchanges kept of each session.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Start anew; in a forked child no thread would release the lock."""
+        self._guard = threading.Lock()
+        self._known: Recent[tuple[str, str], _Session] = Recent(_SESSIONS)
+
+    def take(self, user: str, session: str) -> tuple[str, str]:
+        """Note that a turn was handed in; return when the session's last one was ("": not known), and now."""
+        now = timestamp()
+        with self._guard:
+            known = self._of(user, session)
+            before, known.taken = known.taken, now
+        return before, now
+
+    def before(self, epoch: int, user: str, session: str, said: Exchange) -> tuple[Exchange, ...]:
+        """Return the exchanges before this one, which may be read a second time; `epoch` is the user's."""
+        pair = (_shortened(said[0]), _shortened(said[1]))
+        with self._guard:
+            exchanges = self._of(user, session, epoch).exchanges
+            return tuple(exchanges[:-1] if exchanges[-1:] == [pair] else exchanges)
+
+    def keep(self, user: str, session: str, said: Exchange, epoch: int) -> None:
+        """Keep an exchange for those that follow; it was said in this epoch of the user."""
+        pair = (_shortened(said[0]), _shortened(said[1]))
+        if self.most <= 0 or not any(pair):
+            return
+        with self._guard:
+            exchanges = self._of(user, session, epoch).exchanges
+            if exchanges[-1:] != [pair]:
+                exchanges.append(pair)
+                del exchanges[: -self.most]
+
+    def drop(self, user: str) -> None:
+        """Let go of what is kept of a user."""
+        with self._guard:
+            for key in [key for key in self._known if key[0] == user]:
+                del self._known[key]
+
+    def _of(self, user: str, session: str, epoch: int | None = None) -> _Session:
+        key = (user, session)
+        known = self._known.keep(key, self._known.get(key) or _Session())
+        if epoch is not None and known.epoch != epoch:
+            # Something was forgotten since, which the exchanges may quote.
+            known.epoch, known.exchanges = epoch, []
+        return known

@@ -1,0 +1,105 @@
+"""Why an extraction failed, in one sentence for people: the first cause, its place, and what to do.
+
+Frameworks are told by what their errors look like, so that none has to be imported. Nothing secret is
+repeated: of an address only host and port, of a provider's message nothing that looks like a key.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from tomldiary.writing.retrying import causes, status_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["explained"]
+
+_LONGEST = 300
+_SECRET = re.compile(
+    r"(?i)(?:bearer\s+\S+|\b(?:sk|pk|rk|key|api[-_]?key|token|gsk|xai|AIza)[-_=:]\s*[\w*.\-]{4,}|://[^/\s@]+@)"
+)
+_ADDRESS = re.compile(r"\b[\w.+-]*://\S+")
+_STATUSES = {
+    400: ("refused the request", "Check the model's name and its settings."),
+    401: ("refused the key", "Check the provider's API key."),
+    402: ("wants to be paid first", "Check the account's balance."),
+    403: ("does not allow it", "Check the API key and what it may do."),
+    404: ("knows no such model or address", "Check the model's name and the base URL."),
+    408: ("took too long", "Try again later."),
+    413: ("takes no request as long as this", "Give shorter turns, or another model."),
+    422: ("refused the request", "Check the model's name and its settings."),
+    429: ("has had too many requests", "Try again later, or check the account's quota."),
+}
+_AGAIN = "Try again later."
+
+
+def explained(error: BaseException) -> tuple[str, str]:
+    """Return what went wrong, and a sentence that says what to do."""
+    found = [each for each in causes(error) if not isinstance(each, BaseExceptionGroup)]
+    where = _host(found)
+    model = where or "the model"
+    status = next((number for number in map(status_of, found) if number is not None), None)
+    if status is not None:
+        said, remedy = _STATUSES.get(status, ("failed", _AGAIN))
+        return f"{model} {said}: status {status}{_message(found)}", remedy
+    kinds = {kind.__name__ for each in found for kind in type(each).__mro__}
+    if "ConnectionRefusedError" in kinds:
+        return f"{model} cannot be reached: connection refused", (
+            "Start the server, or correct the base URL."
+        )
+    if "gaierror" in kinds:
+        return f"{model} cannot be found: the host name is not known", (
+            "Correct the base URL, or check the network."
+        )
+    if any("timeout" in kind.lower() for kind in kinds):
+        return f"{model} did not answer in time", "Try again later, or allow more time."
+    if kinds & {"ConnectionError", "ConnectError", "NetworkError", "ProtocolError"}:
+        return f"the connection to {model} broke", _AGAIN
+    if "JSONDecodeError" in kinds:
+        return f"{model} answered with broken JSON", _AGAIN
+    if kinds & {"UsageLimitExceeded", "UnexpectedModelBehavior"}:
+        return f"the model did not come to an end: {_text(found[0])}", "Name another model."
+    first = found[0] if found else error
+    return f"{type(first).__name__}: {_text(first)}", "The turn can be given again."
+
+
+def _host(found: Iterable[BaseException]) -> str:
+    """Return host and port of the request that failed, or ""."""
+    for each in found:
+        try:
+            url: Any = getattr(getattr(each, "request", None), "url", None)
+        except RuntimeError:  # httpx: the error has no request
+            continue
+        if url is not None:
+            parts = urlsplit(str(url))
+            return parts.netloc.rpartition("@")[2]
+    return ""
+
+
+def _message(found: Iterable[BaseException]) -> str:
+    """Return what a provider says about a refusal, quoted, or ""."""
+    for each in found:
+        body: Any = getattr(each, "body", None)
+        if not isinstance(body, dict):
+            continue
+        held = cast("dict[str, Any]", body)
+        inner: Any = held.get("error", held)
+        text: Any = (
+            cast("dict[str, Any]", inner).get("message") if isinstance(inner, dict) else inner
+        )
+        if isinstance(text, str) and text.strip():
+            return f', "{_clean(text)}"'
+    return ""
+
+
+def _text(error: BaseException) -> str:
+    # Advice of a framework, after its first sentence, is about settings that the host cannot reach.
+    return _clean(str(error).partition(". ")[0]) or "no reason is given"
+
+
+def _clean(text: str) -> str:
+    text = _SECRET.sub("[secret]", _ADDRESS.sub("[address]", " ".join(text.split())))
+    return f"{text[:_LONGEST]}…" if len(text) > _LONGEST else text.rstrip(". ")

@@ -1,0 +1,174 @@
+"""What the host's tools stored and removed during a turn, so that its extraction does neither again.
+
+An agent with memory tools may note a statement down, or remove an entry on request, while it answers. The
+same words then reach the extractor. History says which transactions those were: they carry the turn's
+session and the actor "agent", and lie between the hand-in of the session's last turn and that of this one.
+What the host's own code changes carries another actor or none, and hides nothing from the extractor.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.entry_changes import entry_changes
+from tomldiary.history import SNAPSHOT, parse_record
+from tomldiary.preferences import entry_text
+from tomldiary.similarity import NEGATIONS, normalise, same_text
+from tomldiary.toml.values import render_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from tomldiary.backends.base import Backend
+    from tomldiary.entry_changes import HistoryEntry
+
+__all__ = ["NO_WRITES", "ToolWrites", "find_tool_writes"]
+
+_MOST_RECORDS = 64
+"""Records looked at: further back are those of other turns that waited in the queue."""
+_HEAD = re.compile(r'\[\[tx\]\]\ncheck = .*\nseq = .*\ntime = "(.*)"\ntype = "(.*)"\n')
+_OTHERS = frozenset({"compaction", "rollback", "import", "hand", "put_back", SNAPSHOT})
+"""Types of transactions that no tool makes."""
+_TOOLS = "agent"
+"""The actor of what an agent's memory tools change."""
+_EMPTY = """i me my mine we us our user users the a an and or but of to in on at for with from is am are was were
+    be been being have has had do does did that this these those it its he his she her they their them very
+    really so too also just please love loves loved like likes liked enjoy enjoys prefer prefers want wants
+    favorite favourite fond who whose which what as"""
+_EMPTY_WORDS = frozenset(_EMPTY.split())
+_UNSPACED = re.compile(r"[\u0e00-\u0eff\u3040-\u30ff\u3400-\u9fff]+")
+_STEM = 4
+"""Letters that two forms of one word have in common at least."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolWrites:
+    """The preferences that tools changed during one turn."""
+
+    noted: Mapping[tuple[str, str], str] = field(default_factory=dict[tuple[str, str], str])
+    """The texts that were stored or confirmed, by category and id."""
+    removed: tuple[str, ...] = ()
+    """The texts that were removed."""
+
+    def was_removed(self, text: str) -> bool:
+        """Return whether a text states again what was removed in this turn."""
+        return any(_states(text, removed) for removed in self.removed)
+
+    def holding(self, text: str) -> tuple[str, str] | None:
+        """Return the entry that was noted in this turn, if such entries say all that a text says."""
+        words = _words(text)
+        best: tuple[int, tuple[str, str]] | None = None
+        told: set[str] = set()
+        for place, noted in self.noted.items():
+            if same_text(text, noted):
+                return place
+            theirs = _words(noted)
+            shared = _shared(words, theirs)
+            if not shared or (theirs & NEGATIONS) - words:
+                continue  # it says the opposite, or something else
+            told |= shared
+            if best is None or len(shared) > best[0]:
+                best = len(shared), place
+        return best[1] if best is not None and told == words else None
+
+
+NO_WRITES = ToolWrites()
+
+
+def find_tool_writes(
+    backend: Backend, user: str, session: str, began: str, ended: str
+) -> ToolWrites:
+    """Return what tools changed in a session during a turn.
+
+    Args:
+        backend: Where the history is; one without history knows nothing.
+        user: Whose.
+        session: The turn's session.
+        began: When the session's last turn was handed in, as history writes times; "" is since the
+            session's last turn in history.
+        ended: When this turn was handed in; "" is now.
+    """
+    noted: dict[tuple[str, str], str] = {}
+    removed: list[str] = []
+    seen: set[str] = set()
+    for change in _changes(backend, user, session, began, ended):
+        if change.key in seen:
+            continue  # newest first: what became of it in the end counts
+        seen.add(change.key)
+        category, _, key = change.key.partition("/")
+        if change.after is not None:
+            noted[category, key] = entry_text(change.after)
+        elif change.before is not None:
+            removed.append(entry_text(change.before))
+    return ToolWrites(noted, tuple(removed)) if seen else NO_WRITES
+
+
+def _changes(
+    backend: Backend, user: str, session: str, began: str, ended: str
+) -> Iterator[HistoryEntry]:
+    said = f"session = {render_text(session)}\n" if session else ""
+    for number, text in enumerate(backend.records(user)):
+        head = _HEAD.match(text)
+        if number == _MOST_RECORDS or head is None:
+            return
+        time, kind = head.groups()
+        if began and time < began:
+            return
+        if not said or not text.startswith(said, head.end()) or (ended and time > ended):
+            continue
+        if kind == "turn":
+            if not began:
+                return
+        elif kind not in _OTHERS:
+            yield from _preferences(text)
+
+
+def _preferences(text: str) -> Iterator[HistoryEntry]:
+    record = parse_record(text)
+    if record.actor != _TOOLS:
+        return
+    record.changes = [change for change in record.changes if change.doc == "preferences"]
+    yield from entry_changes(record)
+
+
+def _states(text: str, removed: str) -> bool:
+    """Return whether a text holds what a removed one said, or most of it and nothing else."""
+    words, gone = _words(text), _words(removed)
+    if not gone or not words:
+        return same_text(text, removed)
+    if (words & NEGATIONS) - gone:
+        return False  # that it no longer holds may be worth storing
+    return len(_shared(gone, words)) == len(gone) or (
+        len(_shared(words, gone)) == len(words) and 2 * len(words) >= len(gone)
+    )
+
+
+def _words(text: str) -> set[str]:
+    """Return the words of a text that say what it is about; of unspaced scripts pairs of characters."""
+    found: set[str] = set()
+    for word in normalise(text).split():
+        runs: list[Any] = _UNSPACED.findall(word)
+        for run in runs:
+            found.update(run[at : at + 2] for at in range(max(1, len(run) - 1)))
+        rest = _UNSPACED.sub("", word)
+        if rest and rest not in _EMPTY_WORDS:
+            found.add(rest)
+    return found
+
+
+def _shared(words: set[str], others: set[str]) -> set[str]:
+    """Return those of `words` that `others` have too, in any form."""
+    return {word for word in words if any(_is_form(word, other) for other in others)}
+
+
+def _is_form(word: str, other: str) -> bool:
+    if word == other:
+        return True
+    shorter, longer = sorted((word, other), key=len)
+    common = next((n for n, letter in enumerate(shorter) if letter != longer[n]), len(shorter))
+    # "peanut" and "peanuts", "live" and "living", "allergic" and "allergy"; not "car" and "carrot".
+    if common == len(shorter) and longer[common:] in {"s", "es", "d", "ed", "ing", "'s"}:
+        return True
+    return common >= _STEM and 3 * common >= 2 * len(longer)
