@@ -25,14 +25,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary import Diary
-from tomldiary.backends.exchange import swap
-from tomldiary.items.ops import Put
-from tomldiary.items.store import ItemStore
+from tomldiary.storage.local.exchange import swap
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.user import UserDiary
+    from tomldiary.user.user import UserDiary
 
 DOCUMENT = 10 * 1024  # bytes
 BATCH = 500

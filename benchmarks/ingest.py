@@ -22,8 +22,8 @@ from tomldiary import Diary
 from tomldiary.ingest import ingest
 
 if TYPE_CHECKING:
-    from tomldiary.backends.base import Durability
     from tomldiary.ingest import IngestReport
+    from tomldiary.storage.protocol import Durability
 
 COLUMNS = ["conversation", "turns", "seconds", "turns/s", "entries", "size KB"]
 

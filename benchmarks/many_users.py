@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary import Diary
-from tomldiary.checkup import check
-from tomldiary.items.ops import List
-from tomldiary.items.store import ItemStore
+from tomldiary.doctor.doctor import check
+from tomldiary.store.operations import List
+from tomldiary.store.store import ItemStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable

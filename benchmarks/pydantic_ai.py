@@ -90,8 +90,8 @@ class Side:
         self.options = {"capabilities": [memory]}
 
     def _notes_of_ours(self) -> None:
-        from tomldiary.agent_memory import SHARED_OWNER
         from tomldiary_pydantic_ai import AgentMemoryToolset
+        from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 
         toolset = AgentMemoryToolset(memory_dir=self.folder)
         owner = toolset.diary.user(SHARED_OWNER)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import PutOp
 
-from tomldiary.recall import query_words
+from tomldiary.retrieval.recall import query_words
 from tomldiary_langgraph import DiaryStore
 
 if TYPE_CHECKING:

@@ -58,7 +58,7 @@ def _network_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _writers_have_time_to_close(monkeypatch: pytest.MonkeyPatch) -> None:
     """A writer that is closed may finish its turns however slow the machine is; tests of the limit name one."""
-    writer = sys.modules.get("tomldiary.writer")
+    writer = sys.modules.get("tomldiary.writer.writer")
     if writer is not None:
         monkeypatch.setattr(writer, "SHUTDOWN_TIMEOUT", 300)
 

@@ -15,47 +15,47 @@ import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.system import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 
 if TYPE_CHECKING:
-    from tomldiary.blocks import TextBlock
-    from tomldiary.compaction import CompactionConfig
-    from tomldiary.constraints import Constraint
-    from tomldiary.default_table import DefaultPrefTable
-    from tomldiary.diary import Diary, TOMLDiary
-    from tomldiary.draft import MemoryDeps
-    from tomldiary.episodes import Episode
-    from tomldiary.errors import Conflict, DiaryError, Forgotten
-    from tomldiary.extractor_factory import (
-        build_extractor,
-        compactor_agent,
-        extractor_agent,
-        extractor_prompt_check,
-    )
-    from tomldiary.facts import Fact
-    from tomldiary.forgetting import ForgetReceipt
-    from tomldiary.loaders import (
+    from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.compat.default_table import DefaultPrefTable
+    from tomldiary.compat.loaders import (
         ConversationLoader,
         PreferenceLoader,
         load_conversations,
         load_preferences,
     )
-    from tomldiary.models import ConversationItem, MetaInfo, PreferenceItem
-    from tomldiary.pretty_print import (
+    from tomldiary.compat.pretty_print import (
         ConversationsPrinter,
         PreferencesPrinter,
         pretty_print_conversations,
         pretty_print_preferences,
     )
-    from tomldiary.recall import Hit
-    from tomldiary.schema import (
+    from tomldiary.diary import Diary, TOMLDiary
+    from tomldiary.entries.blocks import TextBlock
+    from tomldiary.entries.constraints import Constraint
+    from tomldiary.entries.episodes import Episode
+    from tomldiary.entries.facts import Fact
+    from tomldiary.entries.models import ConversationItem, MetaInfo, PreferenceItem
+    from tomldiary.entries.schema import (
         get_conversations_schema,
         get_preferences_schema,
         show_conversations_schema,
         show_preferences_schema,
     )
-    from tomldiary.user import UserDiary
-    from tomldiary.writer import (
+    from tomldiary.errors import Conflict, DiaryError, Forgotten
+    from tomldiary.extraction.draft import MemoryDeps
+    from tomldiary.extraction.factory import (
+        build_extractor,
+        compactor_agent,
+        extractor_agent,
+        extractor_prompt_check,
+    )
+    from tomldiary.forgetting.selection import ForgetReceipt
+    from tomldiary.retrieval.recall import Hit
+    from tomldiary.user.user import UserDiary
+    from tomldiary.writer.writer import (
         MemoryWriter,
         Receipt,
         RetryPolicy,
@@ -109,45 +109,45 @@ __all__ = [
 ]
 
 _HOMES = {
-    "CompactionConfig": "compaction",
+    "CompactionConfig": "compaction.draft",
     "Conflict": "errors",
-    "Constraint": "constraints",
-    "ConversationItem": "models",
-    "ConversationLoader": "loaders",
-    "ConversationsPrinter": "pretty_print",
-    "DefaultPrefTable": "default_table",
+    "Constraint": "entries.constraints",
+    "ConversationItem": "entries.models",
+    "ConversationLoader": "compat.loaders",
+    "ConversationsPrinter": "compat.pretty_print",
+    "DefaultPrefTable": "compat.default_table",
     "Diary": "diary",
     "DiaryError": "errors",
-    "Episode": "episodes",
-    "Fact": "facts",
-    "ForgetReceipt": "forgetting",
+    "Episode": "entries.episodes",
+    "Fact": "entries.facts",
+    "ForgetReceipt": "forgetting.selection",
     "Forgotten": "errors",
-    "Hit": "recall",
-    "MemoryDeps": "draft",
-    "MemoryWriter": "writer",
-    "MetaInfo": "models",
-    "PreferenceItem": "models",
-    "PreferenceLoader": "loaders",
-    "PreferencesPrinter": "pretty_print",
-    "Receipt": "writer",
-    "RetryPolicy": "writer",
+    "Hit": "retrieval.recall",
+    "MemoryDeps": "extraction.draft",
+    "MemoryWriter": "writer.writer",
+    "MetaInfo": "entries.models",
+    "PreferenceItem": "entries.models",
+    "PreferenceLoader": "compat.loaders",
+    "PreferencesPrinter": "compat.pretty_print",
+    "Receipt": "writer.writer",
+    "RetryPolicy": "writer.writer",
     "TOMLDiary": "diary",
-    "TextBlock": "blocks",
-    "Turn": "writer",
-    "UserDiary": "user",
-    "build_extractor": "extractor_factory",
-    "compactor_agent": "extractor_factory",
-    "extractor_agent": "extractor_factory",
-    "extractor_prompt_check": "extractor_factory",
-    "get_conversations_schema": "schema",
-    "get_preferences_schema": "schema",
-    "load_conversations": "loaders",
-    "load_preferences": "loaders",
-    "pretty_print_conversations": "pretty_print",
-    "pretty_print_preferences": "pretty_print",
-    "show_conversations_schema": "schema",
-    "show_preferences_schema": "schema",
-    "shutdown_all_background_tasks": "writer",
+    "TextBlock": "entries.blocks",
+    "Turn": "writer.writer",
+    "UserDiary": "user.user",
+    "build_extractor": "extraction.factory",
+    "compactor_agent": "extraction.factory",
+    "extractor_agent": "extraction.factory",
+    "extractor_prompt_check": "extraction.factory",
+    "get_conversations_schema": "entries.schema",
+    "get_preferences_schema": "entries.schema",
+    "load_conversations": "compat.loaders",
+    "load_preferences": "compat.loaders",
+    "pretty_print_conversations": "compat.pretty_print",
+    "pretty_print_preferences": "compat.pretty_print",
+    "show_conversations_schema": "entries.schema",
+    "show_preferences_schema": "entries.schema",
+    "shutdown_all_background_tasks": "writer.writer",
 }
 
 _other = other_owner()

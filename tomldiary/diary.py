@@ -9,30 +9,36 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.ancestor_coroutines import KINDS
-from tomldiary.backends.opening import open_backend
-from tomldiary.compaction_runs import CompactionRuns
-from tomldiary.constraints import Constraint, FactSchema
-from tomldiary.conversations import MAX_SUMMARY
-from tomldiary.default_table import DefaultPrefTable
-from tomldiary.engine import Engine, Source
+from tomldiary.compaction.runner import CompactionRuns
+from tomldiary.compat.coroutines import KINDS
+from tomldiary.compat.default_table import DefaultPrefTable
+from tomldiary.engine.engine import Engine, Source
+from tomldiary.engine.transaction import fingerprint
+from tomldiary.entries.constraints import Constraint, FactSchema
+from tomldiary.entries.conversations import MAX_SUMMARY
+from tomldiary.entries.facts import undo_edits
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.preferences import PreferenceRules
+from tomldiary.entries.schema import categories, weights
 from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
+from tomldiary.extraction.apply import (
+    Applied,
+    TurnOperation,
+    TurnRules,
+    apply_turn,
+    current_operation,
+)
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.protocol import run_extractor
 from tomldiary.extraction.resolve import resolve_extractor
 from tomldiary.extraction.tool_writes import find_tool_writes
-from tomldiary.facts import undo_edits
-from tomldiary.items.naming import SHARED
-from tomldiary.models import timestamp
-from tomldiary.preferences import PreferenceRules
-from tomldiary.recall import Indexes
-from tomldiary.schema import categories, weights
-from tomldiary.similarity import DEFAULT_THRESHOLD, Similarity
-from tomldiary.transaction import fingerprint
-from tomldiary.turns import Applied, TurnOperation, TurnRules, apply_turn, current_operation
-from tomldiary.twins import in_thread
-from tomldiary.user import UserDiary
+from tomldiary.retrieval.recall import Indexes
+from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.storage.open import open_backend
+from tomldiary.store.namespaces import SHARED
+from tomldiary.text.similarity import DEFAULT_THRESHOLD, Similarity
+from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,12 +46,12 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
 
-    from tomldiary.backends.base import Backend, BackendProtocol, Durability
-    from tomldiary.compaction import CompactionConfig
-    from tomldiary.engine import Transaction
+    from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.engine.engine import Transaction
+    from tomldiary.extraction.operations import Operation
     from tomldiary.extraction.protocol import Extractor
-    from tomldiary.operations import Operation
-    from tomldiary.similarity import Scorer
+    from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
+    from tomldiary.text.similarity import Scorer
 
 __all__ = ["Diary", "TOMLDiary"]
 

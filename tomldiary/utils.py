@@ -1,10 +1,10 @@
-"""Kept so that `from tomldiary.utils import extract_categories_from_schema` of TOMLDiary 0.9 works; new code uses `tomldiary.schema.categories`."""
+"""Kept so that `from tomldiary.utils import extract_categories_from_schema` of TOMLDiary 0.9 works; new code uses `tomldiary.entries.schema.categories`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.schema import categories
+from tomldiary.entries.schema import categories
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

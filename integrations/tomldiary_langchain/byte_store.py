@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from langchain_core.stores import BaseStore
 
-from tomldiary.adapter_options import diary_of
-from tomldiary.items.byte_items import ByteItems
+from tomldiary.agents.options import diary_of
+from tomldiary.store.byte_items import ByteItems
 
 if TYPE_CHECKING:
     import os

@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from tomldiary.recent import Recent
+from tomldiary.runtime.lru import Recent
 from tomldiary_langchain.messages import first_exchange
 
 if TYPE_CHECKING:

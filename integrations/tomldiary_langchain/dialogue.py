@@ -10,7 +10,7 @@ from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, Field
 
 from tomldiary.extraction.message import escape
-from tomldiary.twins import in_daemon_thread, is_private_loop
+from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

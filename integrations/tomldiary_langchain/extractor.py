@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
-from tomldiary.tools import EXTRACTION_TOOLS
+from tomldiary.extraction.tools import EXTRACTION_TOOLS
 from tomldiary_langchain.dialogue import config_of, dialogue_with
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from langchain_core.messages import BaseMessage, ToolCall
 
-    from tomldiary.draft import MemoryDeps
+    from tomldiary.extraction.draft import MemoryDeps
     from tomldiary_langchain.dialogue import ChatModel
 
 __all__ = ["ChatModelExtractor"]

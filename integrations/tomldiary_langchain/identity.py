@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.runnables import RunnableConfig, ensure_config
 
-from tomldiary.identity import given, session_of, user_of
+from tomldiary.agents.identity import given, session_of, user_of
 
 if TYPE_CHECKING:
     from langgraph.runtime import Runtime

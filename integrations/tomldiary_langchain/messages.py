@@ -18,7 +18,7 @@ from langchain_core.messages import (
 )
 from pydantic_core import to_json
 
-from tomldiary.exchanges import Spoken, earlier_exchanges, exchange_of, turn_start
+from tomldiary.agents.turn_messages import Spoken, earlier_exchanges, exchange_of, turn_start
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -21,14 +21,14 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.adapter_options import diary_of, memory_name, one_of, writer_of
+from tomldiary.agents.options import diary_of, memory_name, one_of, writer_of
+from tomldiary.agents.verbs import MemoryVerbs
 from tomldiary.logging import get_logger
-from tomldiary.memory_verbs import MemoryVerbs
-from tomldiary.recent import Recent
-from tomldiary.render import render_memory
-from tomldiary.twins import in_thread
-from tomldiary.writer import MemoryWriter
-from tomldiary.writer import Turn as WriterTurn
+from tomldiary.retrieval.render import render_memory
+from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.lru import Recent
+from tomldiary.writer.writer import MemoryWriter
+from tomldiary.writer.writer import Turn as WriterTurn
 from tomldiary_langchain.chats import Chats, digest
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from langgraph.typing import StateLike  # pyright: ignore[reportPrivateImportUsage] - the bound there
 
     from tomldiary.diary import Diary
-    from tomldiary.receipts import TurnStatus
+    from tomldiary.writer.receipts import TurnStatus
     from tomldiary_langchain.identity import AgentWho
     from tomldiary_langchain.messages import Turn
     from tomldiary_langchain.tools import ToolName

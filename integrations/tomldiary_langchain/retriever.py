@@ -12,14 +12,14 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
-from tomldiary.adapter_options import diary_of
+from tomldiary.agents.options import diary_of
 from tomldiary.diary import Diary  # noqa: TC001 - pydantic reads the annotations
-from tomldiary.items.filters import compile_filter
-from tomldiary.items.ops import Search
-from tomldiary.items.store import ItemStore
-from tomldiary.items.typed import is_typed
-from tomldiary.terminal import visible
-from tomldiary.twins import in_thread
+from tomldiary.retrieval.filters import compile_filter
+from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.store.operations import Search
+from tomldiary.store.store import ItemStore
+from tomldiary.store.typed_namespaces import is_typed
+from tomldiary.text.visible import visible
 from tomldiary_langchain.identity import Who, resolve_user
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
         CallbackManagerForRetrieverRun,
     )
 
-    from tomldiary.items.ops import Item
-    from tomldiary.recall import Hit
+    from tomldiary.retrieval.recall import Hit
+    from tomldiary.store.operations import Item
 
 __all__ = ["DiaryRetriever"]
 

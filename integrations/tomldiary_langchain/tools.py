@@ -11,8 +11,8 @@ from langchain_core.runnables import (
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
-from tomldiary.adapter_options import chosen_tools, diary_of, known_tools
-from tomldiary.memory_verbs import (
+from tomldiary.agents.options import chosen_tools, diary_of, known_tools
+from tomldiary.agents.verbs import (
     BLOCK_VERBS,
     MOST_HITS,
     READING_VERBS,
@@ -22,7 +22,7 @@ from tomldiary.memory_verbs import (
     described_by,
     naming_categories,
 )
-from tomldiary.twins import in_thread
+from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_langchain.identity import resolve_session, resolve_user
 
 if TYPE_CHECKING:

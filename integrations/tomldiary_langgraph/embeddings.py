@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, cast
 from langgraph.store.base import ensure_embeddings
 from langgraph.store.base.embed import EmbeddingsLambda
 
-from tomldiary.adapter_options import known_keys
+from tomldiary.agents.options import known_keys
 from tomldiary.errors import InvalidValue
-from tomldiary.items.vectors import Embedding
-from tomldiary.twins import in_daemon_thread, is_private_loop
+from tomldiary.retrieval.vector_index import Embedding
+from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from langchain_core.embeddings import Embeddings
     from langgraph.store.base import IndexConfig
 
-    from tomldiary.items.store import Prepared
+    from tomldiary.store.store import Prepared
 
 __all__ = ["Embedder"]
 

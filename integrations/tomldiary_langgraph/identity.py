@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 from langgraph.config import get_config
 from langgraph.runtime import get_runtime
 
+from tomldiary.agents.identity import given, session_of, signed_in, user_of
 from tomldiary.errors import IdentifierError
-from tomldiary.identity import given, session_of, signed_in, user_of
 
 if TYPE_CHECKING:
     from langchain_core.runnables import RunnableConfig

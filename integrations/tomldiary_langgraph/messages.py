@@ -13,8 +13,8 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
+from tomldiary.agents.turn_messages import Spoken, earlier_exchanges, exchange_of, turn_start
 from tomldiary.errors import InvalidValue
-from tomldiary.exchanges import Spoken, earlier_exchanges, exchange_of, turn_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,10 +18,10 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.adapter_options import diary_of, one_of
+from tomldiary.agents.options import diary_of, one_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
-from tomldiary.writer import Turn
+from tomldiary.writer.writer import Turn
 from tomldiary_langgraph.identity import (
     Who,
     is_delegated,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
     from tomldiary.diary import Diary
-    from tomldiary.writer import MemoryWriter
+    from tomldiary.writer.writer import MemoryWriter
     from tomldiary_langgraph.messages import CurrentTurn
 
 __all__ = ["Memory", "extract_node", "recall_node", "submit_node"]

@@ -16,14 +16,14 @@ from langgraph.store.base import (
 )
 
 from tomldiary.errors import InvalidValue
-from tomldiary.items.ops import Condition, Get, List, Put, Search
-from tomldiary.items.ops import Item as Stored
+from tomldiary.store.operations import Condition, Get, List, Put, Search
+from tomldiary.store.operations import Item as Stored
 
 if TYPE_CHECKING:
     from langgraph.store.base import Op, Result
 
-    from tomldiary.items.ops import Operation
-    from tomldiary.items.store import Result as Answer
+    from tomldiary.store.operations import Operation
+    from tomldiary.store.store import Result as Answer
 
 __all__ = ["check_written", "item", "operation", "result"]
 

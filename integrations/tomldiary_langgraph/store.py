@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, cast
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
-from tomldiary.adapter_options import known_keys
+from tomldiary.agents.options import known_keys
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
-from tomldiary.items.entry import LONGEST_TTL
-from tomldiary.items.expiry import Expiry
-from tomldiary.items.ops import Put
-from tomldiary.items.store import ItemStore
-from tomldiary.items.typed import may_expire
-from tomldiary.twins import in_thread
+from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.store.item import LONGEST_TTL
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+from tomldiary.store.ttl import Expiry
+from tomldiary.store.typed_namespaces import may_expire
 from tomldiary_langgraph.embeddings import Embedder
 from tomldiary_langgraph.identity import session_here, signed_in_here
 from tomldiary_langgraph.operations import check_written, item, operation, result
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-    from tomldiary.items.owners import UserLabel
-    from tomldiary.items.store import Prepared
+    from tomldiary.store.owners import UserLabel
+    from tomldiary.store.store import Prepared
     from tomldiary_langgraph.sweeping import Answer
 
 __all__ = ["DiaryStore"]

@@ -11,7 +11,12 @@ from __future__ import annotations
 from tomldiary.errors import MissingExtra
 
 try:
-    from tomldiary.agent_memory import (
+    from tomldiary_pydantic_ai.agent_memory import AgentMemoryToolset
+    from tomldiary_pydantic_ai.capability import DiaryCapability
+    from tomldiary_pydantic_ai.compaction import compactor_agent
+    from tomldiary_pydantic_ai.extraction import build_extractor, extractor_agent
+    from tomldiary_pydantic_ai.harness_store import TomlMemoryStore
+    from tomldiary_pydantic_ai.memory_document import (
         DEFAULT_MAX_MEMORY_LINES,
         DEFAULT_MEMORY_DIR,
         DEFAULT_MEMORY_FILENAME,
@@ -25,11 +30,6 @@ try:
         get_memory_path,
         load_memory,
     )
-    from tomldiary_pydantic_ai.agent_memory import AgentMemoryToolset
-    from tomldiary_pydantic_ai.capability import DiaryCapability
-    from tomldiary_pydantic_ai.compaction import compactor_agent
-    from tomldiary_pydantic_ai.extraction import build_extractor, extractor_agent
-    from tomldiary_pydantic_ai.harness_store import TomlMemoryStore
     from tomldiary_pydantic_ai.toolset import DiaryToolset
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] != "pydantic_ai":

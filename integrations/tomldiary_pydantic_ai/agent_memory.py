@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Any
 from pydantic_ai import RunContext  # noqa: TC002 - the tools' schemas are made from annotations
 from pydantic_ai.toolsets import FunctionToolset
 
-from tomldiary.adapter_options import known_tools
-from tomldiary.agent_memory import (
+from tomldiary.agents.options import known_tools
+from tomldiary.diary import Diary
+from tomldiary.errors import IdentifierError, InvalidValue, cause_of
+from tomldiary.logging import get_logger
+from tomldiary_pydantic_ai.diary_tools import call_id
+from tomldiary_pydantic_ai.features import appending
+from tomldiary_pydantic_ai.identity import no_template, session_of, user_of
+from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
     DEFAULT_PIN_END_MARKER,
@@ -22,20 +28,14 @@ from tomldiary.agent_memory import (
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary.diary import Diary
-from tomldiary.errors import IdentifierError, InvalidValue, cause_of
-from tomldiary.logging import get_logger
-from tomldiary_pydantic_ai.diary_tools import call_id
-from tomldiary_pydantic_ai.features import appending
-from tomldiary_pydantic_ai.identity import no_template, session_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_ai.messages import InstructionPart
 
-    from tomldiary.agent_memory import MemoryFile
     from tomldiary_pydantic_ai.identity import Who
+    from tomldiary_pydantic_ai.memory_document import MemoryFile
 
 __all__ = ["AgentMemoryToolset"]
 

@@ -14,14 +14,14 @@ from pydantic_ai import DeferredToolRequests, RunContext, TemplateStr
 from pydantic_ai.capabilities import AbstractCapability, CapabilityOrdering
 from pydantic_ai.tools import AgentDepsT
 
-from tomldiary.adapter_options import writer_of
+from tomldiary.agents.options import writer_of
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue, cause_of
-from tomldiary.injection import next_injection
 from tomldiary.logging import get_logger
-from tomldiary.ranking import MemoryLines
-from tomldiary.receipts import Turn, TurnStatus
-from tomldiary.writer import MemoryWriter
+from tomldiary.retrieval.injection import next_injection
+from tomldiary.retrieval.ranking import MemoryLines
+from tomldiary.writer.receipts import Turn, TurnStatus
+from tomldiary.writer.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
     answered,
     as_data,

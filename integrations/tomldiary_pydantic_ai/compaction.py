@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from pydantic_ai import Agent, RunContext
 
-from tomldiary.compaction import CompactionDeps
-from tomldiary.compaction_tools import COMPACTION_TOOLS
+from tomldiary.compaction.draft import CompactionDeps
+from tomldiary.compaction.tools import COMPACTION_TOOLS
 from tomldiary.extraction.prompt import COMPACTION_PROMPT
 from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
 from tomldiary_pydantic_ai.models import agent_model

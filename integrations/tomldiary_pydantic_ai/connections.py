@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
 
-from tomldiary.twins import close_at_loop_end
+from tomldiary.runtime.async_bridge import close_at_loop_end
 
 if TYPE_CHECKING:
     from pydantic_ai.models import Model

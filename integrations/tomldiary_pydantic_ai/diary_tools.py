@@ -13,7 +13,7 @@ from pydantic_ai import (
     ToolReturn,
 )
 
-from tomldiary.memory_verbs import MemoryVerbs, described_by, failure, naming_categories
+from tomldiary.agents.verbs import MemoryVerbs, described_by, failure, naming_categories
 from tomldiary_pydantic_ai.spans import span
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pydantic_ai.tools import ToolDefinition
 
-    from tomldiary.memory_verbs import Answer
+    from tomldiary.agents.verbs import Answer
 
 __all__ = ["call_id", "diary_functions", "telling_categories"]
 

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_ai import Agent, ModelRetry, RunContext
 from pydantic_ai.agent import AbstractAgent
 
-from tomldiary.draft import MemoryDeps
+from tomldiary.entries.schema import categories_doc
 from tomldiary.errors import DiaryError
+from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
-from tomldiary.schema import categories_doc
-from tomldiary.tools import EXTRACTION_TOOLS
+from tomldiary.extraction.tools import EXTRACTION_TOOLS
 from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
 from tomldiary_pydantic_ai.given_agent import equipped
 from tomldiary_pydantic_ai.models import agent_model

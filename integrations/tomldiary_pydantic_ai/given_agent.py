@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_ai import Agent, FunctionToolset
 from pydantic_ai.agent import WrapperAgent
 
-from tomldiary.draft import MemoryDeps
+from tomldiary.entries.schema import categories_doc
+from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
+from tomldiary.extraction.tools import EXTRACTION_TOOLS
 from tomldiary.logging import get_logger
-from tomldiary.schema import categories_doc
-from tomldiary.tools import EXTRACTION_TOOLS
 from tomldiary_pydantic_ai.agents import agent_tools, prompt_text
 from tomldiary_pydantic_ai.models import LoopModel, agent_model
 

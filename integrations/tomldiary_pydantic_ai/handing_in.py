@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import WriterBusy
 
 if TYPE_CHECKING:
-    from tomldiary.receipts import Turn
-    from tomldiary.writer import MemoryWriter
+    from tomldiary.writer.receipts import Turn
+    from tomldiary.writer.writer import MemoryWriter
 
 __all__ = ["hand_in"]
 

@@ -11,7 +11,12 @@ import anyio.to_thread
 
 from tomldiary.diary import Diary
 from tomldiary.errors import Conflict, MissingExtra
-from tomldiary.memory_files import FileMutation, MemoryFiles, OperationReused, check_prefix
+from tomldiary_pydantic_ai.memory_files import (
+    FileMutation,
+    MemoryFiles,
+    OperationReused,
+    check_prefix,
+)
 from tomldiary_pydantic_ai.turn_taking import TurnTaking
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 from pydantic_ai import RunContext, TemplateStr
 from pydantic_ai.tools import AgentDepsT
 
-from tomldiary import identity
+from tomldiary.agents import identity
 from tomldiary.errors import IdentifierError, InvalidValue
 
 __all__ = ["RunOwner", "Who", "filled", "no_template", "session_of", "user_of"]

@@ -17,7 +17,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 
 from tomldiary.errors import ExtractorUnusable, InvalidValue
 from tomldiary.extraction.resolve import DEFAULT_MODEL
-from tomldiary.twins import close_at_loop_end, is_private_loop
+from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
 from tomldiary_pydantic_ai.connections import with_own_connections
 from tomldiary_pydantic_ai.retrying import RetryingModel
 

@@ -11,7 +11,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from tomldiary.extraction.protocol import is_retried_as_a_whole
-from tomldiary.writing.retrying import RetryPolicy
+from tomldiary.writer.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.recent import Recent
+from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
     exchanges,
     prompt_words,

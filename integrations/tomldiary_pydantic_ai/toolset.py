@@ -12,12 +12,12 @@ from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
-from tomldiary.adapter_options import chosen_tools, diary_of, known_tools, one_of, positive
+from tomldiary.agents.options import chosen_tools, diary_of, known_tools, one_of, positive
+from tomldiary.agents.verbs import VERBS, MemoryVerbs
 from tomldiary.errors import cause_of
-from tomldiary.injection import how_to_read
 from tomldiary.logging import get_logger
-from tomldiary.memory_verbs import VERBS, MemoryVerbs
-from tomldiary.render import render_memory, scrub
+from tomldiary.retrieval.injection import how_to_read
+from tomldiary.retrieval.render import render_memory, scrub
 from tomldiary_pydantic_ai.conversation import prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
 from tomldiary_pydantic_ai.features import appending
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pydantic_ai.toolsets import ToolsetTool
 
     from tomldiary.diary import Diary
-    from tomldiary.ranking import MemoryLines
-    from tomldiary.user import UserDiary
+    from tomldiary.retrieval.ranking import MemoryLines
+    from tomldiary.user.user import UserDiary
     from tomldiary_pydantic_ai.identity import Who
 
 __all__ = ["CapabilityToolset", "DiaryToolset", "OwnedToolset", "ToolName"]

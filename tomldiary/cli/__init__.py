@@ -7,7 +7,7 @@ ingest   a chat log into memory
 show     users, preferences, conversations        search: the entries that answer a question
 history  what happened        why: where an entry comes from        diff: between two points
 rollback undoing              changes: one change in one line       points: numbers, times, keys
-doctor   the health of a folder                   torture: crashes and crowds on your own disk
+doctor   the health of a folder
 schema   preference tables and conversation entries as text
 memory   opening a folder     tables: a preference table from a Python file
 output   text, TOML and JSON on the screen

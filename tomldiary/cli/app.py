@@ -30,7 +30,6 @@ _COMMANDS = {
     "import": "portability:import_memory",
     "forget": "forget:forget",
     "doctor": "doctor:doctor",
-    "torture": "torture:torture",
     "schema": "schema:schema_commands",
     "writer": "writer:writer_commands",
 }
@@ -49,7 +48,7 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name].partition(":")
-        found: Any = getattr(import_module(f"tomldiary.cli.{module}"), name)
+        found: Any = getattr(import_module(f"tomldiary.cli.commands.{module}"), name)
         if not isinstance(found, typer.Typer):
             program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             program.command(cmd_name)(found)

@@ -9,7 +9,7 @@ from tomldiary.cli.output import one_line, print_text
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tomldiary.past import HistoryEntry
+    from tomldiary.history.queries import HistoryEntry
 
 __all__ = ["is_routine", "print_changes"]
 

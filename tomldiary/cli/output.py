@@ -7,7 +7,7 @@ import shutil
 import sys
 from typing import Any
 
-from tomldiary.terminal import printable
+from tomldiary.text.visible import printable
 
 __all__ = [
     "counted",

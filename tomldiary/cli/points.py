@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
-    from tomldiary.user import UserDiary
+    from tomldiary.user.user import UserDiary
 
 __all__ = ["full_key", "point"]
 

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, SchemaError
-from tomldiary.schema import categories
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

@@ -10,7 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from tomldiary.writing.retrying import causes, status_of
+from tomldiary.writer.retry import causes, status_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.draft import quoted
+from tomldiary.extraction.draft import quoted
 from tomldiary.extraction.relevance import relevant_lines
-from tomldiary.terminal import visible
+from tomldiary.text.visible import visible
 
 if TYPE_CHECKING:
-    from tomldiary.draft import MemoryDeps
+    from tomldiary.extraction.draft import MemoryDeps
 
 __all__ = ["MEMORY_CHARACTERS", "turn_message"]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from tomldiary.tools import category_lines
+from tomldiary.extraction.tools import category_lines
 
 if TYPE_CHECKING:
-    from tomldiary.draft import MemoryDeps
+    from tomldiary.extraction.draft import MemoryDeps
 
 __all__ = [
     "COMPACTION_PROMPT",

@@ -7,12 +7,12 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import SchemaError
-from tomldiary.twins import in_thread
+from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.draft import MemoryDeps
+    from tomldiary.extraction.draft import MemoryDeps
 
 __all__ = ["Extractor", "as_extractor", "is_retried_as_a_whole", "run_extractor"]
 

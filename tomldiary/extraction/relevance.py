@@ -6,16 +6,16 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.draft import preference_line
-from tomldiary.following import Following
-from tomldiary.preferences import entry_text
-from tomldiary.similarity import normalise
-from tomldiary.words import searchable
+from tomldiary.entries.preferences import entry_text
+from tomldiary.extraction.draft import preference_line
+from tomldiary.text.incremental_index import Following
+from tomldiary.text.similarity import normalise
+from tomldiary.text.words import searchable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tomldiary.preferences import Preferences
+    from tomldiary.entries.preferences import Preferences
 
 __all__ = ["relevant_lines"]
 

@@ -7,8 +7,8 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import MissingExtra
-from tomldiary.extraction.offline import RulesExtractor
 from tomldiary.extraction.protocol import Extractor, as_extractor
+from tomldiary.extraction.rules.offline import RulesExtractor
 
 if TYPE_CHECKING:
     from pydantic import BaseModel

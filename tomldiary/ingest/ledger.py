@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.files import file_token, read_all, sync_folder, write_all
 from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout
-from tomldiary.forks import close_hidden, hide_from_children
-from tomldiary.system import PRIVATE, sync_file
+from tomldiary.runtime.capabilities import PRIVATE, sync_file
+from tomldiary.runtime.fork_safety import close_hidden, hide_from_children
+from tomldiary.storage.files import file_token, read_all, sync_folder, write_all
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from tomldiary.backends.local import LocalBackend
-from tomldiary.backends.memory import MemoryBackend
 from tomldiary.errors import BackendError, DiaryError, LockTimeout
-from tomldiary.history import next_sequence, parse_record
+from tomldiary.history.record import next_sequence, parse_record
 from tomldiary.ingest.ledger import LEDGER_NAME, Ledger
 from tomldiary.ingest.reading import read_turns
-from tomldiary.twins import run_coroutine
+from tomldiary.runtime.async_bridge import run_coroutine
+from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.memory import MemoryBackend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from tomldiary.backends.base import Backend, BackendProtocol
+    from tomldiary.storage.protocol import Backend, BackendProtocol
 
 __all__ = ["BackendSuite"]
 

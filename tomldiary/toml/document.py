@@ -8,16 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
+from tomldiary.toml.fingerprint import Pieces
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.pieces import Pieces
 from tomldiary.toml.values import render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.toml.edit import Edit
-    from tomldiary.toml.index import Index
+    from tomldiary.toml.regions import Index
 
 __all__ = ["Document", "Overlay", "Path", "Table", "find_any", "find_table"]
 

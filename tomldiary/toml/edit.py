@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.blockedit import edit_block, render_block, split_tail
-from tomldiary.toml.compare import edited_spans, shifted_starts
+from tomldiary.toml.block_edit import edit_block, render_block, split_tail
+from tomldiary.toml.diff import edited_spans, shifted_starts
 from tomldiary.toml.document import Document, Overlay, find_table
 from tomldiary.toml.guards import check_length
-from tomldiary.toml.index import copy_of
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.regions import copy_of
 from tomldiary.toml.values import plain_value, render_key, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tomldiary.toml.compare import Span
+    from tomldiary.toml.diff import Span
     from tomldiary.toml.document import Path, Table
 
 __all__ = ["Edit"]

@@ -15,7 +15,7 @@ from json.encoder import encode_basestring
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.remembered import let_go_on_forget
+from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.toml.guards import MAX_DEPTH
 
 __all__ = [

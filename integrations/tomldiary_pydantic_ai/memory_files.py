@@ -1,0 +1,387 @@
+"""Text files addressed by a path, with versions: what an agent framework's memory store asks for.
+
+A path `owner/…/name` of three or more parts is a text block of that owner, and a shorter one belongs to
+no user, so that forgetting a person finds what was kept under their name. A write says which version it
+is based on, and may carry an operation id, under which it has one effect.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.engine.transaction import Source
+from tomldiary.entries.blocks import Blocks
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.preferences import entry_text
+from tomldiary.errors import Conflict, InvalidValue
+from tomldiary.runtime.lru import Recent
+from tomldiary.text.visible import visible
+from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tomldiary.diary import Diary
+    from tomldiary.engine.engine import Transaction
+    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.edit import Edit
+
+__all__ = [
+    "FileMutation",
+    "Found",
+    "MemoryFiles",
+    "OperationReused",
+    "Search",
+    "StoredFile",
+    "check_prefix",
+]
+
+_KIND, _RECEIPTS = "blocks", "receipts"
+_METADATA, _OPERATION = "_metadata", "_operation"
+_REMEMBERED = 4096  # operations whose owner is known without a search
+_SEARCHED_OWNERS = 256
+_KEPT_RECEIPTS = 1_024  # of each owner
+_PART = re.compile(r"[A-Za-z0-9_.-]{1,200}")  # as in the stores of pydantic-ai-harness
+_OTHER_FORM = 0.5
+_MAX_METADATA = 4_096
+_ALL = 1_000_000
+
+
+class OperationReused(Conflict):
+    """An operation id was used before, for something else. Nothing was changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFile:
+    """A file as it was read."""
+
+    content: str
+    """Its text without hidden characters: a model reads it. `version` is of the text as stored."""
+    version: str
+    operation: str | None
+    """The operation that wrote this version."""
+    metadata: dict[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileMutation:
+    """What a write or a removal did."""
+
+    version: str | None
+    is_replayed: bool
+    existed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A file that matches a search, best first."""
+
+    path: str
+    content: str
+    words: list[str]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search found, best first."""
+
+    found: list[Found]
+    scanned: int
+    """Files looked at."""
+    is_cut: bool
+    """Whether there was more: further files, or files longer than what was looked at."""
+
+
+class MemoryFiles:
+    """The files of a diary. Thread-safe; the methods block.
+
+    Args:
+        diary: Where they are kept.
+    """
+
+    def __init__(self, diary: Diary) -> None:
+        self.diary = diary
+        self._owners: Recent[str, str] = Recent(_REMEMBERED)
+
+    def read(self, path: str) -> StoredFile | None:
+        """Return a file, or None.
+
+        Raises:
+            InvalidValue: The path is none.
+        """
+        owner, name = _place(path)
+        entry = Blocks(self.diary.engine.document(owner, _KIND)).find(name)
+        return None if entry is None else _file(entry)
+
+    def done(self, operation: str, fingerprint: str) -> FileMutation | None:
+        """Return what one of an owner's last 1,024 operations did, or None.
+
+        What other processes did is found where there are at most 256 owners; `write` and `delete` find it
+        in any case.
+
+        Raises:
+            OperationReused: The id was used for something else.
+        """
+        owner = self._owners.get(operation)
+        owners = [SHARED_OWNER, *self.diary.users()] if owner is None else [owner]
+        for each in owners if len(owners) <= _SEARCHED_OWNERS else ():
+            receipts = self.diary.engine.document(each, _RECEIPTS)
+            if done := _receipt(receipts, operation, fingerprint):
+                return done
+        return None
+
+    def write(
+        self,
+        path: str,
+        content: str,
+        *,
+        expected: str | None,
+        operation: str = "",
+        fingerprint: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> FileMutation:
+        """Create or replace a file whose version is still the expected one (None: it does not exist).
+
+        Args:
+            path: The file.
+            content: All of its text.
+            expected: The version that was read.
+            operation: An id under which this has one effect; "" is none.
+            fingerprint: What is asked for under that id, to tell a repetition from another use of it.
+            metadata: What to keep about this write, as texts; it takes the place of the last one's.
+
+        Raises:
+            Conflict: The version is another one. Nothing was changed.
+            OperationReused: The operation id was used for something else.
+            InvalidValue: The path is none, or the content or the metadata cannot be stored.
+        """
+        _check_metadata(metadata or {})
+
+        def change(tx: Transaction, name: str, old: Mapping[str, Any] | None) -> str:
+            moment = timestamp()
+            edit = tx.edit(_KIND)
+            book = Blocks(edit)
+            book.put(name, content, now=moment, pinned=False if old is None else None)
+            entry = dict(book.find(name) or {})
+            entry.pop(_METADATA, None)
+            entry.pop(_OPERATION, None)
+            entry["_updated"] = moment  # a new version, even if it says the same
+            if operation:
+                entry[_OPERATION] = operation
+            if metadata:
+                entry[_METADATA] = dict(metadata)
+            edit.put((_KIND, name), entry)
+            return _file(entry).version
+
+        return self._change("write_file", path, expected, operation, fingerprint, change)
+
+    def delete(
+        self, path: str, *, expected: str | None, operation: str = "", fingerprint: str = ""
+    ) -> FileMutation:
+        """Remove a file whose version is still the expected one (None: it does not exist).
+
+        Raises:
+            Conflict: The version is another one. Nothing was changed.
+            OperationReused: The operation id was used for something else.
+        """
+
+        def change(tx: Transaction, name: str, old: Mapping[str, Any] | None) -> None:
+            if old is not None:
+                Blocks(tx.edit(_KIND)).delete(name)
+
+        return self._change("delete_file", path, expected, operation, fingerprint, change)
+
+    def paths(self, prefix: str = "") -> Iterator[str]:
+        """Yield the paths that begin with a prefix, sorted.
+
+        Raises:
+            InvalidValue: The prefix is none of a path.
+        """
+        check_prefix(prefix)
+        found = (
+            path
+            for owner in self._owners_below(prefix)
+            for name, _ in Blocks(self.diary.engine.document(owner, _KIND)).entries()
+            if (path := _path(owner, name)) is not None and path.startswith(prefix)
+        )
+        yield from sorted(found)
+
+    def search(self, prefix: str, query: str, *, most: int, window: int) -> Search:
+        """Return the files directly below a prefix that match a query, best first.
+
+        A file scores how often the query's words stand in the beginning of its text, also within other
+        words, and twice that for its path; of files without them, those that have another form of such a
+        word score 0.5.
+
+        Args:
+            prefix: Where to look; files in deeper scopes belong to others.
+            query: Words.
+            most: Files looked at.
+            window: Characters of a file, from its beginning, that are looked at.
+
+        Raises:
+            InvalidValue: The prefix is none of a path.
+        """
+        check_prefix(prefix)
+        terms = query.lower().split()
+        files = {
+            path: text
+            for owner in self._owners_below(prefix)
+            for name, entry in Blocks(self.diary.engine.document(owner, _KIND)).entries()
+            if (path := _path(owner, name)) is not None
+            and path.startswith(prefix)
+            and "/" not in path[len(prefix) :]
+            for text in [entry_text(entry)]
+        }
+        paths = sorted(files)
+        chosen = {path: visible(files[path][:window]) for path in paths[:most]}
+        found: list[Found] = []
+        for path, text in chosen.items():
+            lower, place = text.lower(), path[len(prefix) :].lower()
+            score = sum(lower.count(term) + 2 * place.count(term) for term in terms)
+            if score:
+                found.append(Found(path, text, terms, float(score)))
+        known = {one.path for one in found}
+        for path, words in self._other_forms(prefix, query):
+            # Where in a text another form stands is not known: all of it must have been looked at.
+            if path in chosen and path not in known and len(files[path]) <= window:
+                found.append(Found(path, chosen[path], words, _OTHER_FORM))
+        found.sort(key=lambda one: (-one.score, one.path))
+        is_cut = any(len(files[path]) > window for path in paths[: most + 1])
+        return Search(found, min(len(paths), most), is_cut or len(paths) > most)
+
+    def _other_forms(self, prefix: str, query: str) -> Iterator[tuple[str, list[str]]]:
+        """Yield the paths that hold forms of a query's words, with these."""
+        # Of other scripts, names of files and numbers the index finds parts, which are no forms of words.
+        query = " ".join(word for word in query.split() if word.isascii() and word.isalpha())
+        for owner in self._owners_below(prefix) if query else ():
+            for hit in self.diary.user(owner).recall(query, _ALL, kinds=(_KIND,)):
+                path = _path(owner, hit.key)
+                if path is not None:
+                    yield path, hit.reasons
+
+    def _owners_below(self, prefix: str) -> set[str]:
+        head, slash, _ = prefix.partition("/")
+        users = set(self.diary.users()) if not slash else {head} - {""}
+        return {SHARED_OWNER, *users}
+
+    def _change(
+        self,
+        kind: str,
+        path: str,
+        expected: str | None,
+        operation: str,
+        fingerprint: str,
+        change: Callable[[Transaction, str, Mapping[str, Any] | None], str | None],
+    ) -> FileMutation:
+        owner, name = _place(path)
+
+        def apply(tx: Transaction) -> FileMutation:
+            # Under the lock, so that no other process does the same meanwhile.
+            if done := _receipt(tx.document(_RECEIPTS), operation, fingerprint):
+                return done
+            old = Blocks(tx.edit(_KIND)).find(name)
+            current = None if old is None else _file(old).version
+            if current != expected:
+                raise Conflict(
+                    f"{path!r} has changed since it was read. Read it again.", keys=[path]
+                )
+            done = FileMutation(change(tx, name, old), is_replayed=False, existed=old is not None)
+            if operation:
+                _keep_receipt(tx.edit(_RECEIPTS), operation, fingerprint, done)
+            return done
+
+        result = self.diary.engine.write(owner, apply, Source(kind, actor="agent"))
+        if operation:
+            self._owners.keep(operation, owner)
+        return result
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Return whose a path is, and the name of its block.
+
+    Raises:
+        InvalidValue: A part of it has other characters than letters of ASCII, digits and `_.-`, or none, or
+            more than 200, or leads elsewhere.
+    """
+    if any(not _PART.fullmatch(part) or ".." in part or part == "." for part in path.split("/")):
+        raise InvalidValue(
+            f"{path!r} is no path. Its parts have ASCII letters, digits and _.- only, up to 200.",
+            where="path",
+        )
+    owner, slash, name = path.partition("/")
+    return (owner, name) if slash and "/" in name else (SHARED_OWNER, path)
+
+
+def check_prefix(prefix: str) -> None:
+    """Raise InvalidValue if no path can begin with `prefix`; "" and a path with a slash behind it are all right."""
+    if prefix:
+        _place(prefix.removesuffix("/"))
+
+
+def _path(owner: str, name: str) -> str | None:
+    """Return the path of a block; None for one that no path leads to."""
+    path = name if owner == SHARED_OWNER else f"{owner}/{name}"
+    try:
+        return path if _place(path) == (owner, name) else None
+    except InvalidValue:
+        return None
+
+
+def _check_metadata(metadata: Mapping[Any, Any]) -> None:
+    texts = [*metadata.keys(), *metadata.values()]
+    if not all(isinstance(text, str) and "\0" not in text for text in texts):
+        raise InvalidValue("expected texts without NUL characters.", where="metadata")
+    if sum(map(len, texts)) > _MAX_METADATA:
+        raise InvalidValue(f"more than {_MAX_METADATA:,} characters. Shorten it.", where="metadata")
+
+
+def _file(entry: Mapping[str, Any]) -> StoredFile:
+    text, operation, metadata = (
+        entry_text(entry),
+        entry.get(_OPERATION),
+        entry.get(_METADATA),
+    )
+    # A hand edit changes the text and nothing else, and a write of the same text only the time.
+    seen = f"{entry.get('_updated', '')}\0{text}"
+    version = hashlib.sha256(seen.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    known: Mapping[str, Any] = {}
+    if isinstance(metadata, Mapping):
+        known = cast("Mapping[str, Any]", metadata)
+    return StoredFile(
+        visible(text),
+        version,
+        operation if isinstance(operation, str) else None,
+        {key: str(value) for key, value in known.items()} or None,
+    )
+
+
+def _receipt(receipts: Document | Overlay, operation: str, fingerprint: str) -> FileMutation | None:
+    found = receipts.table((_RECEIPTS, operation)) if operation else None
+    if found is None:
+        return None
+    if found.get("fingerprint") != fingerprint:
+        raise OperationReused(
+            f"operation {operation!r} was done already, with other arguments. Use a new id.",
+            keys=[operation],
+        )
+    return FileMutation(
+        str(found["version"]) if "version" in found else None,
+        is_replayed=True,
+        existed=found.get("existed") is True,
+    )
+
+
+def _keep_receipt(edit: Edit, operation: str, fingerprint: str, done: FileMutation) -> None:
+    version = {} if done.version is None else {"version": done.version}
+    edit.put(
+        (_RECEIPTS, operation), {"fingerprint": fingerprint, **version, "existed": done.existed}
+    )
+    kept = list(edit.table((_RECEIPTS,)) or {})
+    for old in kept[:-_KEPT_RECEIPTS]:
+        edit.delete((_RECEIPTS, old))

@@ -1,0 +1,184 @@
+"""Who a run is about and which session it belongs to: one order, and no name is passed over."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from uuid import UUID
+
+import pytest
+
+from tomldiary.agents.identity import field_of, first_id, given, session_of, signed_in, user_of
+from tomldiary.errors import IdentifierError
+
+USER_PLACES = [
+    {"explicit": "explicit"},
+    {"context": {"user_id": "context"}},
+    {"settings": {"user_id": "settings"}},
+    {"metadata": {"user_id": "metadata"}},
+    {"settings": {"langgraph_user_id": "langgraph"}},
+]
+SERVERS = [
+    {"settings": {"langgraph_auth_user": {"identity": "alice"}}},
+    {"settings": {"langgraph_auth_user": SimpleNamespace(identity="alice")}},
+    {"settings": {"langgraph_auth_user_id": "alice"}},
+    {"around": {"langgraph_auth_user": {"identity": "alice"}}},
+]
+SESSION_PLACES = [
+    {"explicit": "explicit"},
+    {"context": {"session_id": "context"}},
+    {"settings": {"session_id": "settings"}},
+    {"metadata": {"session_id": "metadata"}},
+    {"settings": {"thread_id": "thread"}},
+    {"settings": {"conversation_id": "conversation"}},
+]
+NAMES = ["explicit", "context", "settings", "metadata"]
+
+
+def together(places):
+    """Return the arguments in which every one of `places` names somebody."""
+    found = {"explicit": None}
+    for place in places:
+        for argument, value in place.items():
+            both = isinstance(value, dict) and isinstance(found.get(argument), dict)
+            found[argument] = {**found[argument], **value} if both else value
+    return found
+
+
+@pytest.mark.parametrize("first", range(len(USER_PLACES)))
+def test_the_user_named_nearest_wins_over_all_that_come_later(first):
+    names = [*NAMES, "langgraph"]
+    assert user_of(**together(USER_PLACES[first:]), hint="") == names[first]
+
+
+@pytest.mark.parametrize("first", range(len(SESSION_PLACES)))
+def test_the_session_named_nearest_wins_over_all_that_come_later(first):
+    names = [*NAMES, "thread", "conversation"]
+    assert session_of(**together(SESSION_PLACES[first:])) == names[first]
+
+
+@pytest.mark.parametrize("wrong", ["  ", 7, b"ann", True, ["ann"]])
+@pytest.mark.parametrize("first", range(len(USER_PLACES)))
+def test_a_name_that_cannot_be_used_is_never_passed_over(first, wrong):
+    broken = together(USER_PLACES[first:])
+    argument, value = next(iter(USER_PLACES[first].items()))
+    if isinstance(value, dict):
+        key = next(iter(value))
+        broken[argument] = {**broken[argument], key: wrong}
+    else:
+        broken[argument] = wrong
+    with pytest.raises(IdentifierError, match=r"is blank|expected text, found"):
+        user_of(**broken, hint="")
+
+
+@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("place", USER_PLACES[1:])
+def test_signed_in_user_wins_and_another_name_is_an_error(place, server):
+    named = together([place, server])
+    with pytest.raises(IdentifierError, match=r"names another user than .* signed in"):
+        user_of(**named, hint="")
+    argument, value = next(iter(place.items()))
+    for same in ("alice", "", None):
+        named[argument] = {**named[argument], next(iter(value)): same}
+        assert user_of(**named, hint="") == "alice"
+
+
+@pytest.mark.parametrize("server", SERVERS)
+def test_name_in_host_code_stands_above_signed_in_user(server):
+    assert user_of("bob", **{"context": {"user_id": "carol"}, **server}, hint="") == "bob"
+
+
+def test_error_about_another_user_quotes_no_name():
+    settings = {"langgraph_auth_user": {"identity": "alice"}, "user_id": "bob"}
+    with pytest.raises(IdentifierError) as error:
+        user_of(None, settings=settings, hint="")
+    assert "alice" not in str(error.value)
+    assert "bob" not in str(error.value)
+    assert str(error.value).startswith("user_id in the settings ")
+
+
+@pytest.mark.parametrize("user", [{}, {"identity": None}, {"identity": 7}, {"identity": " "}])
+def test_signed_in_user_without_usable_identity_is_an_error(user):
+    with pytest.raises(IdentifierError, match="langgraph_auth_user"):
+        user_of(None, settings={"langgraph_auth_user": user, "user_id": "bob"}, hint="")
+
+
+def test_servers_that_disagree_are_an_error():
+    alice, bob = {"langgraph_auth_user_id": "alice"}, {"langgraph_auth_user_id": "bob"}
+    with pytest.raises(IdentifierError, match="names another user"):
+        user_of(None, settings=alice, around=bob, hint="")
+
+
+def test_request_of_a_server_signs_in_where_no_run_does(monkeypatch):
+    request = SimpleNamespace(user=SimpleNamespace(identity="alice"))
+    utils = SimpleNamespace(get_auth_ctx=lambda: request)
+    monkeypatch.setitem(sys.modules, "langgraph_api.utils", utils)
+    assert signed_in() == "alice"
+    assert user_of(None, hint="") == "alice"
+    with pytest.raises(IdentifierError, match="names another user"):
+        user_of(None, settings={"user_id": "bob"}, hint="")
+    # The run's own word counts: what is left of a request around it may be an older one's.
+    anonymous = {"langgraph_auth_user": None, "langgraph_auth_user_id": "", "user_id": "bob"}
+    assert user_of(None, settings=anonymous, hint="") == "bob"
+    monkeypatch.setattr(utils, "get_auth_ctx", lambda: None)
+    assert signed_in() is None
+
+
+def test_empty_name_from_a_server_is_absent():
+    anonymous = {"user_id": "", "langgraph_auth_user": None, "langgraph_auth_user_id": ""}
+    assert user_of(None, settings=anonymous, metadata={"user_id": "ann"}, hint="") == "ann"
+    anonymous = {"user_id": "", "langgraph_auth_user": SimpleNamespace(identity="")}
+    with pytest.raises(IdentifierError, match=r"^the user is not known\. Say who\.$"):
+        user_of(None, settings=anonymous, metadata={"user_id": ""}, hint="Say who.")
+    assert session_of(None, settings={"session_id": "", "thread_id": "t"}) == "t"
+    with pytest.raises(IdentifierError, match="is blank"):
+        user_of("", settings={"user_id": "ann"}, hint="")
+
+
+def test_what_is_wrong_is_told_with_its_place_and_without_the_value():
+    with pytest.raises(
+        IdentifierError, match=r"^user_id in the metadata: expected text, found dict"
+    ):
+        user_of(None, metadata={"user_id": {"secret": 1}}, hint="")
+    with pytest.raises(IdentifierError, match=r"^session_id in the context is blank"):
+        session_of(None, context={"session_id": " "}, settings={"thread_id": "t"}, default="")
+
+
+def test_nobody_named_is_an_error_with_the_hint_and_a_default_is_for_sessions():
+    with pytest.raises(IdentifierError, match=r"^the user is not known\. Say who\.$"):
+        user_of(None, hint="Say who.", context=object(), settings={}, metadata=None)
+    with pytest.raises(IdentifierError, match=r"^the session is not known\. Name it\.$"):
+        session_of(None, hint="Name it.")
+    assert session_of(None, default="") == ""
+
+
+def test_a_function_that_names_nobody_is_an_error_although_others_could():
+    assert given("user", lambda first, second: first + second, "a", "b") == "ab"
+    assert given("user", "ann", "unused") == "ann"
+    assert given("user", None) is None
+    with pytest.raises(
+        IdentifierError, match="user_id was given as a function, and it returned None"
+    ):
+        given("user", lambda: None)
+
+
+def test_threads_may_be_numbers_and_uuids_but_people_may_not():
+    assert session_of(None, settings={"thread_id": 7}) == "7"
+    thread = UUID(int=5)
+    assert session_of(None, settings={"thread_id": thread}) == str(thread)
+    with pytest.raises(IdentifierError):
+        session_of(None, settings={"thread_id": True})
+    with pytest.raises(IdentifierError):
+        user_of(None, settings={"user_id": 7}, hint="")
+
+
+def test_fields_are_keys_or_attributes():
+    assert field_of({"user_id": "ann"}, "user_id") == "ann"
+    assert field_of(SimpleNamespace(user_id="ann"), "user_id") == "ann"
+    # A mapping's methods are not its fields.
+    assert field_of({}, "keys") is None
+    assert field_of(None, "user_id") is None
+
+
+def test_the_first_place_that_says_something_counts():
+    assert first_id("user", [("here", None), ("there", " ann "), ("later", 7)]) == " ann "

@@ -1,0 +1,605 @@
+"""The command line: what it prints, what it refuses, and that stored text cannot steer a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+
+ROOT = Path(__file__).parents[2]
+TABLE = '''
+from __future__ import annotations
+
+from pydantic import BaseModel
+
+from tomldiary import PreferenceItem
+
+
+class Spicy(PreferenceItem):
+    """Hot."""
+
+
+class Food(BaseModel):
+    """What is eaten.
+
+    tastes : what is good
+    """
+
+    tastes: dict[str, Spicy] = {}
+
+
+class Other(BaseModel):
+    number: int = 1
+'''
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m"
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
+
+
+def call(*arguments, cwd=None, check=None, **environment):
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    done = subprocess.run(
+        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=cwd or ROOT,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1", **environment},
+        timeout=120,
+        check=False,
+    )
+    if check is not None:
+        assert done.returncode == check, done.stderr
+    return done
+
+
+@pytest.fixture
+def memories(tmp_path):
+    place = tmp_path / "memories"
+    alice = Diary(place, agent="rules", durability="process").user("alice")
+    alice.add_turn("I'm allergic to walnuts. I love dark roast.", "Noted.", "s1")
+    alice.add_turn("I love dark roast.", "I know.", "s2")
+    return place
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "chat.json"
+    turns = [
+        {"role": "user", "content": "I love tea."},
+        {"role": "assistant", "content": "Good."},
+        {"role": "user", "content": "My sister lives in Graz."},
+    ]
+    path.write_text(json.dumps(turns), encoding="utf-8")
+    return path
+
+
+# demo
+
+NO_NETWORK = """
+import socket, sys
+
+def refuse(*arguments, **options):
+    raise AssertionError("the demo tried to reach the network")
+
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+sys.argv = ["tomldiary", "demo", *sys.argv[1:]]
+from tomldiary.__main__ import main
+main()
+"""
+
+
+def demo(*arguments, block=""):
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    hidden = {key: value for key, value in os.environ.items() if "API_KEY" not in key}
+    return subprocess.run(
+        [sys.executable, "-c", block + NO_NETWORK, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        env={**hidden, "PYTHONPATH": paths, "PYTHONUTF8": "1", "LANGSMITH_TRACING": "true"},
+        timeout=120,
+        check=False,
+    )
+
+
+def toml_in(output):
+    return tomllib.loads(output[output.index("[_meta]") : output.index("\n3. ")])
+
+
+def test_the_demo_shows_the_whole_point_without_key_or_network():
+    done = demo()
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stderr == ""
+    written = toml_in(done.stdout)
+    assert written["preferences"]["likes"]["pref001"]["_count"] == 2
+    asked = done.stdout[done.stdout.index("\n3. ") :]
+    assert "walnuts" in asked.splitlines()[2]
+    assert len(done.stdout.splitlines()) < 60
+
+
+def test_the_demo_reads_through_every_adapter_that_is_there():
+    done = demo()
+    doors = done.stdout[done.stdout.index("\n4. ") :]
+    for framework in ("LangGraph", "LangChain", "pydantic-ai"):
+        line = next(line for line in doors.splitlines() if line.strip().startswith(framework))
+        assert "walnuts" in line or "is not available in this version" in line
+        assert "failed" not in line
+
+
+def test_the_demo_keeps_its_memory_where_it_is_told_and_nowhere_else(tmp_path):
+    done = demo("--path", tmp_path / "kept")
+    assert done.returncode == 0
+    assert Diary(tmp_path / "kept").users() == ["alice", "bob"]
+    again = demo("--path", tmp_path / "kept")
+    assert (again.returncode, again.stdout) == (2, "")
+    assert again.stderr == f"{tmp_path / 'kept'}: the demo needs a new or an empty folder.\n"
+
+
+def test_the_demo_names_the_command_for_a_framework_that_is_missing():
+    block = """
+import sys
+for name in ("langgraph", "langgraph.store", "langgraph.store.base", "pydantic_ai"):
+    sys.modules[name] = None
+"""
+    done = demo(block=block)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 'python -m pip install "tomldiary-kit[langgraph]"' in done.stdout
+    assert 'python -m pip install "tomldiary-kit[pydantic-ai]"' in done.stdout
+
+
+def test_a_door_that_fails_is_told_in_one_line_and_closes_no_other():
+    block = """
+import sys, types
+
+class DiaryStore:
+    def __init__(self, diary):
+        raise ValueError("jammed")
+
+class DiaryRetriever:
+    def __init__(self, **options):
+        pass
+    def invoke(self, question):
+        return []
+
+graph = types.ModuleType("tomldiary_langgraph")
+graph.DiaryStore = DiaryStore
+chain = types.ModuleType("tomldiary_langchain")
+chain.DiaryRetriever = DiaryRetriever
+sys.modules.update(tomldiary_langgraph=graph, tomldiary_langchain=chain)
+"""
+    done = demo(block=block)
+    assert done.returncode == 1
+    assert "LangGraph    failed (ValueError: jammed)." in done.stdout
+    assert "LangChain    answered" in done.stdout
+    assert "pydantic-ai" in done.stdout
+    assert "Traceback" not in done.stderr
+
+
+# ingest
+
+
+def test_ingest_reports_and_the_second_time_nothing_is_left_to_do(tmp_path, log):
+    place = tmp_path / "m"
+    first = call("ingest", log, "--user", "ann", "--path", place, check=0)
+    assert first.stderr == ""
+    figures = dict(line.rsplit(None, 1) for line in first.stdout.splitlines()[:5])
+    assert (figures["turns"], figures["applied"], figures["already there"]) == ("2", "2", "0")
+
+    def contents():
+        """All files but those that tell who held a lock last."""
+        files = (path for path in place.rglob("*") if path.is_file())
+        return {path: path.read_bytes() for path in files if path.parent.name != "locks"}
+
+    before = contents()
+    second = call("ingest", log, "--user", "ann", "--path", place, "--json", check=0)
+    report = json.loads(second.stdout)
+    assert (report["turns"], report["applied"], report["skipped"]) == (2, 0, 2)
+    assert contents() == before
+
+
+def test_ingest_of_a_log_of_several_people_asks_for_the_speaker(tmp_path):
+    def sample(name, one, other):
+        said = [{"speaker": one, "text": f"I love {name}."}, {"speaker": other, "text": "Nice."}]
+        return {"sample_id": name, "conversation": {"speaker_a": one, "speaker_b": other, "session_1": said}}  # fmt: skip
+
+    log = tmp_path / "talks.json"
+    log.write_text(json.dumps([sample("tea", "Ann", "Bob"), sample("jazz", "Cy", "Dee")]))
+    place = ("--user", "ann", "--path", tmp_path / "m")
+    for more in ([], ["--speaker", "speaker_a"]):
+        refused = call("ingest", log, *place, *more)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "conversations of several people" in refused.stderr
+        assert "--speaker" in refused.stderr
+        assert "Ann, Bob, Cy, Dee" in refused.stderr
+    assert not (tmp_path / "m/ann").exists()
+    call("ingest", log, *place, "--speaker", "Ann", check=0)
+    shown = call("show", "ann", "--path", tmp_path / "m", check=0).stdout
+    assert "tea" in shown
+    assert "jazz" not in shown
+
+
+def test_ingest_uses_the_table_it_is_given(tmp_path, log):
+    (tmp_path / "food.py").write_text(TABLE)
+    table = f"{tmp_path / 'food.py'}:Food"
+    call("ingest", log, "--user", "ann", "--path", tmp_path / "m", "--table", table, check=0)
+    assert 'schema_name = "Food"' in (tmp_path / "m/ann/preferences.toml").read_text()
+    found = call("search", "tea", "--user", "ann", "--path", tmp_path / "m", "--json", check=0)
+    assert [hit["key"] for hit in json.loads(found.stdout)] == ["tastes/pref001"]
+
+
+# show and search
+
+
+def test_show_lists_users_and_prints_one(memories):
+    assert call("show", "--path", memories, check=0).stdout == "alice\n"
+    shown = call("show", "alice", "--path", memories, check=0).stdout
+    assert "I'm allergic to walnuts." in shown
+    assert "I love dark roast. (2x)" in shown
+    assert "conversations:" in shown
+    assert "turns: 1" in shown
+
+
+def test_show_narrows_to_a_category(memories):
+    shown = call("show", "alice", "--path", memories, "--category", "likes", check=0).stdout
+    assert "dark roast" in shown
+    assert "walnuts" not in shown
+    assert "conversations" not in shown
+
+
+def test_show_raw_is_the_text_of_the_files(memories):
+    shown = call("show", "alice", "--path", memories, "--raw", check=0).stdout
+    for kind in ("preferences", "conversations"):
+        assert (memories / f"alice/{kind}.toml").read_text().strip() in shown
+
+
+def test_search_finds_the_best_entry_first(memories):
+    found = call("search", "what is she allergic to?", "--user", "alice", "--path", memories)
+    assert "allergies/pref001  I'm allergic to walnuts." in found.stdout.splitlines()[0]
+    none = call("search", "zebra", "--user", "alice", "--path", memories, check=0)
+    assert none.stdout == "Nothing that is remembered has these words.\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "check"),
+    [
+        (["show"], lambda data: data == ["alice"]),
+        (
+            ["show", "alice"],
+            lambda data: (
+                data["preferences"]["likes"]["pref001"]["_count"] == 2
+                and set(data["conversations"]) == {"s1", "s2"}
+            ),
+        ),
+        (
+            ["show", "alice", "--category", "likes"],
+            lambda data: set(data["preferences"]) == {"likes"},
+        ),
+        (["show", "alice", "--raw"], lambda data: tomllib.loads(data["preferences"])),
+        (
+            ["search", "walnuts", "--user", "alice"],
+            lambda data: data[0]["key"] == "allergies/pref001",
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_json_is_valid_and_alone_on_stdout(memories, arguments, check):
+    done = call(*arguments, "--path", memories, "--json", check=0)
+    assert check(json.loads(done.stdout))
+    assert done.stderr == ""
+
+
+# Hostile text
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    place = tmp_path / "memories"
+    user = Diary(place, agent="rules", durability="process").user(f"eve{HOSTILE}")
+    user.upsert_preference("likes", f"tea {HOSTILE}", contexts=[HOSTILE], session_id=HOSTILE)
+    user.add_turn("Hello.", "Hi.", f"s{HOSTILE}")
+    return place, user.user_id
+
+
+@pytest.mark.parametrize("form", [[], ["--raw"], ["--json"]], ids="".join)
+def test_what_a_terminal_would_obey_is_shown_as_an_escape(hostile, form):
+    place, user = hostile
+    outputs = [
+        call("show", user, "--path", place, *form, check=0).stdout,
+        call("show", "--path", place, *[f for f in form if f == "--json"], check=0).stdout,
+    ]
+    if form != ["--raw"]:
+        outputs.append(call("search", "tea", "--user", user, "--path", place, *form).stdout)
+    for output in outputs:
+        assert OBEYED.search(output) is None
+        assert "evil" in output
+
+
+def test_errors_are_escaped_too(tmp_path):
+    done = call("show", f"who{HOSTILE}\nsecond", "--path", tmp_path)
+    assert done.returncode == 2
+    assert OBEYED.search(done.stderr) is None
+    assert done.stderr.count("\n") == 1
+
+
+def on_a_terminal(*line, columns=80):
+    """Run a program on a terminal of so many columns; return what it writes."""
+    pty = pytest.importorskip("pty")
+    master, slave = pty.openpty()
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm-256color"}
+    environment.pop("NO_COLOR", None)
+    environment["COLUMNS"] = str(columns)
+    with subprocess.Popen(list(map(str, line)), stdout=slave, stderr=slave, env=environment) as child:  # fmt: skip
+        os.close(slave)
+        data = b""
+        while True:
+            try:
+                part = os.read(master, 65536)
+            except OSError:  # the other end was closed
+                break
+            if not part:
+                break
+            data += part
+    os.close(master)
+    assert child.returncode == 0, data
+    return data.decode().replace("\r\n", "\n")
+
+
+def test_on_a_terminal_only_colours_are_sent(hostile):
+    place, user = hostile
+    text = on_a_terminal(sys.executable, "-m", "tomldiary", "show", user, "--path", place, "--raw")
+    assert "\x1b[" in text
+    assert OBEYED.search(re.sub(r"\x1b\[[0-9;]*m", "", text)) is None
+
+
+# schema
+
+
+def test_schema_shows_a_table_and_a_conversation(tmp_path):
+    file = tmp_path / "food.py"
+    file.write_text(TABLE)
+    place = f"{file}:Food"
+    assert "tastes: dict[str, Spicy]" in call("schema", "preferences", place, check=0).stdout
+    data = json.loads(call("schema", "preferences", place, "-f", "json", check=0).stdout)
+    assert "tastes" in data["properties"]
+    source = call("schema", "preferences", place, "-f", "python", check=0).stdout
+    scope = {"__name__": "copy"}
+    exec(compile(source, "copy.py", "exec"), scope)  # noqa: S102 - the printed source has to run
+    assert "tastes" in scope["Food"].model_fields
+    assert "keywords" in call("schema", "conversations", check=0).stdout
+    assert json.loads(call("schema", "conversations", "-f", "json", check=0).stdout)["title"]
+    assert not (tmp_path / "__pycache__").exists()
+
+
+def test_without_a_file_the_built_in_table_is_shown():
+    shown = call("schema", "preferences", check=0).stdout
+    assert shown.startswith("DefaultPrefTable")
+    assert "allergies" in shown
+
+
+# On the way in
+
+
+def test_the_version_and_the_short_help_are_shown():
+    assert re.fullmatch(r"tomldiary \d+\.\d+\S*\n", call("--version", check=0).stdout)
+    for arguments in ([], ["show"], ["schema"], ["schema", "preferences"]):
+        assert call(*arguments, "-h", check=0).stdout == call(*arguments, "--help", check=0).stdout
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_is_offered_for_each_shell(shell):
+    script = call("--show-completion", shell, check=0, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1").stdout  # fmt: skip
+    assert "complete" in script
+    assert "tomldiary" in script
+
+
+def test_the_folder_may_be_named_by_the_environment(memories):
+    assert call("show", check=0, TOMLDIARY_PATH=str(memories)).stdout == "alice\n"
+    assert call("show", "--path", "nowhere", TOMLDIARY_PATH=str(memories)).returncode == 2
+
+
+def test_a_user_is_named_alone_or_with_user(memories):
+    shown = call("show", "alice", "--path", memories, check=0).stdout
+    assert call("show", "--user", "alice", "--path", memories, check=0).stdout == shown
+    twice = call("show", "alice", "--user", "alice", "--path", memories)
+    assert twice.returncode == 2
+    assert "name the user once" in twice.stderr
+
+
+def test_a_command_imports_nothing_of_the_others():
+    code = (
+        "import sys; sys.argv = ['tomldiary', 'show', '--path', 'nowhere']\n"
+        "from tomldiary.cli.app import run\n"
+        "try:\n    run()\nexcept SystemExit:\n    print(*sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=True,
+    )
+    loaded = set(done.stdout.split())
+    assert "tomldiary.cli.commands.show" in loaded
+    for other in ("demo", "ingest", "doctor", "writer", "search"):
+        assert f"tomldiary.cli.commands.{other}" not in loaded
+    assert not loaded & {
+        "tomldiary.writer.writer",
+        "tomldiary.ingest",
+        "rich.console",
+    }
+
+
+def test_a_category_without_entries_is_no_error(memories):
+    shown = call("show", "alice", "--category", "goals", "--path", memories, check=0)
+    assert shown.stdout == "No preferences in goals.\n"
+    told = call("show", "alice", "--category", "goals", "--json", "--path", memories, check=0)
+    assert json.loads(told.stdout)["preferences"] == {}
+    wrong = call("show", "alice", "--category", "gaols", "--path", memories)
+    assert wrong.returncode == 2
+    assert "goals" in wrong.stderr
+
+
+def test_items_of_a_store_are_searched_and_shown(memories):
+    diary = Diary(memories)
+    items = ItemStore(diary)
+    items.run([Put(("alice", "notes"), "n/1", {"text": "walnuts grow in the garden"})])
+    items.run([Put(("bob", "notes"), "n1", {"text": "walnuts of bob"})])
+    ItemStore(diary, user_label=1).run([Put(("memories", "alice"), "n2", {"food": "walnuts"})])
+    found = call("search", "walnuts", "--user", "alice", "--path", memories, check=0).stdout
+    for part in (
+        "items/notes/n%2f1  {",
+        "items/memories/~/n2  {",
+        "allergies/pref001",
+        "words: walnuts",
+    ):
+        assert part in found
+    assert found.count("  items, ") == 2
+    assert "bob" not in found
+    best = call("search", "garden", "--user", "alice", "--path", memories, "--json", "--limit", 1)
+    assert [hit["kind"] for hit in json.loads(best.stdout)] == ["items"]
+    shown = call("show", "bob", "--path", memories, check=0).stdout
+    assert "walnuts of bob" in shown
+    assert "No preferences" not in shown
+    assert "No conversations" not in shown
+
+
+LONG = "I love " + " ".join(f"word{number}" for number in range(40))
+
+
+@pytest.mark.parametrize("columns", [40, 80, 140])
+@pytest.mark.parametrize(
+    "arguments", [["search", "word7"], ["history"], ["why", "likes/long"], ["show"]], ids=lambda a: a[0]
+)  # fmt: skip
+def test_lines_end_between_words_at_the_width_of_the_terminal(memories, arguments, columns):
+    Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
+    line = [sys.executable, "-m", "tomldiary", *arguments, "--user", "alice", "--path", memories]
+    shown = on_a_terminal(*line, columns=columns)
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).split("\n")
+    assert max(map(len, lines)) <= columns
+    assert max(map(len, lines)) > columns - 12
+    words = " ".join(lines).split()
+    for number in range(40):
+        assert f"word{number}" in words
+    piped = call(*arguments, "--user", "alice", "--path", memories, check=0).stdout
+    assert LONG in piped or arguments == ["show"]  # which indents and wraps it
+
+
+# Errors
+
+
+def errors(tmp_path):
+    (tmp_path / "food.py").write_text(TABLE)
+    (tmp_path / "broken.py").write_text("import nothing_like_that\n")
+    (tmp_path / "quits.py").write_text("x = 1\nraise SystemExit(0)\n")
+    (tmp_path / "syntax.py").write_text("class :\n")
+    (tmp_path / "log.json").write_text('[{"role": "user", "content": "I love tea."}]')
+    (tmp_path / "empty.json").write_text("")
+    (tmp_path / "odd.json").write_text('{"a": 1}')
+    (tmp_path / "m").mkdir()
+    (tmp_path / "torn/ann").mkdir(parents=True)
+    (tmp_path / "torn/ann/preferences.toml").write_text("[preferences\n")
+    (tmp_path / "file").write_text("")
+
+
+CASES = {
+    "no folder": (["show"], "./memories: there is no such folder"),
+    "unknown user": (["show", "bob", "--path", "m"], "nothing is known about 'bob'"),
+    "empty user": (["show", "", "--path", "m"], "the user id is empty"),
+    "unknown category": (["show", "al", "--path", "ok", "--category", "x"], "unknown category 'x'"),
+    "search an unknown user": (["search", "x", "--user", "bob", "--path", "m"], "nothing is known"),
+    "a broken file": (["show", "ann", "--path", "torn"], "preferences.toml:1:13"),
+    "no such log": (["ingest", "no.json", "--user", "u"], "no.json: there is no such file"),
+    "an empty log": (["ingest", "empty.json", "--user", "u"], "the file is empty"),
+    "no chat": (["ingest", "odd.json", "--user", "u"], "there is no chat message"),
+    "wrong format": (
+        ["ingest", "log.json", "--user", "u", "--format", "x"],
+        "format 'x' is unknown",
+    ),
+    "nobody's log": (["ingest", "log.json", "--user", ""], "the user id is empty"),
+    "a file as folder": (["ingest", "log.json", "--user", "u", "--path", "file"], "file"),
+    "no such table": (["schema", "preferences", "no.py:Food"], "no.py: there is no such file."),
+    "table without class": (["schema", "preferences", "food.py"], "a table is named FILE.py:Class"),
+    "no such class": (["schema", "preferences", "food.py:Foo"], "no class Foo in it; it has Food."),
+    "wrong class": (["schema", "preferences", "food.py:Other"], "Other: has no category"),
+    "no class at all": (["schema", "preferences", "food.py:annotations"], "food.py: "),
+    "a table that fails": (
+        ["schema", "preferences", "broken.py:A"],
+        "broken.py:1: running it failed",
+    ),
+    "a table that quits": (
+        ["schema", "preferences", "quits.py:A"],
+        "quits.py:2: running it failed",
+    ),
+    "a table that is no Python": (
+        ["schema", "preferences", "syntax.py:A"],
+        "syntax.py:1: this is not",
+    ),
+    "unknown schema format": (["schema", "conversations", "-f", "x"], "unknown format 'x'"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_error_is_one_line_and_exit_code_2(tmp_path, case):
+    errors(tmp_path)
+    Diary(tmp_path / "ok", durability="process").user("al").upsert_preference("likes", "tea")
+    arguments, expected = CASES[case]
+    done = call(*arguments, cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert expected in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.endswith(".\n")
+    assert done.stdout == ""
+    assert not (tmp_path / "memories").exists()
+
+
+@pytest.mark.parametrize("missing", ["typer", "rich"])
+def test_without_the_extra_the_command_says_how_to_get_it(missing):
+    code = (
+        f"import sys; sys.modules[{missing!r}] = None; from tomldiary.__main__ import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert 'python -m pip install "tomldiary-kit[cli]"' in done.stderr
+
+
+def test_a_reader_who_leaves_early_is_no_error(memories):
+    with subprocess.Popen(
+        [sys.executable, "-m", "tomldiary", "show", "alice", "--path", str(memories)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=ROOT,
+    ) as child:
+        child.stdout.close()
+        told = child.stderr.read()
+    assert b"Traceback" not in told
+    assert b"Exception ignored" not in told
+
+
+def test_a_terminal_without_unicode_gets_escapes(tmp_path):
+    Diary(tmp_path / "m", durability="process").user("zoë").upsert_preference("likes", "crêpes")
+    done = call("show", "--path", tmp_path / "m", check=0, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    assert done.stdout == "zo\\xeb\n"
+
+
+def test_the_doctor_ends_its_sentences_and_counts_one_warning(memories):
+    file = memories / "alice/preferences.toml"
+    file.write_text(file.read_text().replace('text = "I love', 'text = 3 # "I love', 1))
+    told = call("doctor", "--path", memories, check=1).stdout
+    assert "found number. Correct it" in told
+    assert told.splitlines()[-1] == "0 problems, 1 warning."

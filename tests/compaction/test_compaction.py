@@ -1,0 +1,655 @@
+"""Cleaning up: when it is due, that it never costs a turn, and what a compactor may and may not do."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import subprocess
+import sys
+import threading
+import tomllib
+from datetime import UTC, datetime, timedelta, timezone
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import CompactionConfig, Diary, PreferenceItem
+from tomldiary.compaction import tools
+from tomldiary.compaction.draft import CompactionDeps, CompactionStats
+from tomldiary.errors import InvalidValue, MissingExtra, UnknownEntry
+
+NOON = datetime(2026, 3, 10, 12, tzinfo=UTC)
+BOTH = ("preferences", "conversations")
+
+
+class Table(BaseModel):
+    """likes : what the person enjoys"""
+
+    likes: dict[str, PreferenceItem] = {}
+
+
+class Context:
+    def __init__(self, deps):
+        self.deps = deps
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+def remember(message, *, deps):
+    if not deps.user_msg.startswith("nothing"):
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+class Recording:
+    """A compactor that notes when it was called, and does what it was given to do."""
+
+    def __init__(self, work=None):
+        self.calls = []
+        self._work = work
+
+    async def run(self, message, *, deps):
+        self.calls.append((deps.include_preferences, deps.include_conversations))
+        if self._work is not None:
+            done = self._work(deps)
+            if inspect.isawaitable(done):
+                await done
+
+
+def diary_at(folder, compactor, *, agent=remember, **config):
+    config = {"cooldown_seconds": 0, **config}
+    return Diary(
+        folder, Table, agent=agent, compactor=compactor, durability="process",
+        compaction_config=CompactionConfig(enabled=True, **config),
+    )  # fmt: skip
+
+
+def turn(diary, text="tea", *, session="s", now=None, user="alice"):
+    return diary.user(user).add_turn(text, "ok", session, now=now)
+
+
+def texts(diary, user="alice"):
+    return [item.text for item in diary.user(user).preferences("likes").values()]
+
+
+def progress(folder, kind):
+    found = tomllib.loads((folder / "alice" / f"{kind}.toml").read_text())
+    return found["_meta"]["compaction"]
+
+
+# When it is due
+
+
+def is_due(config, *, store="preferences", chars=0, largest=0, turns=0, last=None, now=NOON):
+    return config.should_run(
+        store=store, stats=CompactionStats(chars, largest), last_run=last,
+        turns_since_compaction=turns, now=now,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("store", BOTH)
+@pytest.mark.parametrize(
+    ("trigger", "below", "reached"),
+    [
+        ({"total_char_threshold": 100}, {"chars": 99}, {"chars": 100}),
+        ({"segment_char_threshold": 50}, {"largest": 49}, {"largest": 50}),
+        ({"user_turn_interval": 25}, {"turns": 24}, {"turns": 25}),
+        (
+            {"schedule_at": NOON},
+            {"now": NOON - timedelta(microseconds=1)},
+            {"now": NOON},
+        ),
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_each_trigger_is_enough_from_its_value_on(store, trigger, below, reached):
+    config = CompactionConfig(enabled=True, **trigger)
+    assert not is_due(config, store=store, **below)
+    assert is_due(config, store=store, **reached)
+    config.enabled = False
+    assert not is_due(config, store=store, **reached)
+
+
+@pytest.mark.parametrize("off", [None, 0, -1])
+@pytest.mark.parametrize(
+    "trigger", ["total_char_threshold", "segment_char_threshold", "user_turn_interval"]
+)
+def test_none_zero_and_less_switch_a_trigger_off(trigger, off):
+    config = CompactionConfig(enabled=True, **{trigger: off})
+    assert not is_due(config, chars=10**9, largest=10**9, turns=10**9)
+    assert not is_due(config)
+
+
+def test_one_trigger_that_is_off_leaves_the_others_on():
+    config = CompactionConfig(enabled=True, total_char_threshold=0, user_turn_interval=3)
+    assert is_due(config, turns=3)
+    assert not is_due(config, chars=10**9, turns=None)
+
+
+def test_by_default_nothing_is_ever_due():
+    assert not is_due(CompactionConfig(), chars=10**9, largest=10**9, turns=10**9)
+    assert not is_due(CompactionConfig(enabled=True), chars=10**9, largest=10**9, turns=10**9)
+
+
+@pytest.mark.parametrize("store", BOTH)
+def test_each_kind_can_be_left_out(store):
+    config = CompactionConfig(enabled=True, total_char_threshold=1)
+    assert is_due(config, store=store, chars=1)
+    setattr(config, f"compact_{store}", False)
+    assert not is_due(config, store=store, chars=1)
+    (other,) = set(BOTH) - {store}
+    assert is_due(config, store=other, chars=1)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        {"total_char_threshold": 1},
+        {"segment_char_threshold": 1},
+        {"user_turn_interval": 1},
+        {"schedule_at": NOON - timedelta(seconds=1)},
+    ],
+    ids=lambda value: next(iter(value)),
+)
+def test_the_cooldown_holds_for_every_trigger(trigger):
+    config = CompactionConfig(enabled=True, cooldown_seconds=600, **trigger)
+    much = {"chars": 9, "largest": 9, "turns": 9}
+    long_ago = NOON - timedelta(seconds=600)
+    assert is_due(config, **much, last=long_ago)
+    assert is_due(config, **much, last=None)
+    assert not is_due(config, **much, last=long_ago + timedelta(microseconds=1))
+    assert not is_due(config, **much, last=NOON)
+    naive = long_ago.replace(tzinfo=None)  # times without a zone are in UTC
+    assert is_due(config, **much, last=naive, now=NOON.replace(tzinfo=None))
+
+
+def test_the_schedule_is_once_a_day():
+    config = CompactionConfig(enabled=True, schedule_at=NOON, cooldown_seconds=0)
+    runs, last = [], None
+    for hour in range(72):
+        now = NOON - timedelta(hours=12) + timedelta(hours=hour, minutes=5)
+        if is_due(config, now=now, last=last):
+            runs.append(now)
+            last = now
+    assert [moment.isoformat(timespec="minutes") for moment in runs] == [
+        "2026-03-10T12:05+00:00",
+        "2026-03-11T12:05+00:00",
+        "2026-03-12T12:05+00:00",
+    ]
+
+
+def test_the_schedule_begins_on_its_date_and_understands_time_zones():
+    tokyo = timezone(timedelta(hours=9))
+    config = CompactionConfig(enabled=True, schedule_at=NOON.astimezone(tokyo))
+    assert not is_due(config, now=NOON - timedelta(hours=23))
+    assert is_due(config, now=NOON.astimezone(tokyo))
+    earlier_run = NOON - timedelta(hours=1)  # by another trigger: the scheduled one is still due
+    assert is_due(config, now=NOON, last=earlier_run)
+    assert not is_due(config, now=NOON + timedelta(hours=5), last=NOON)
+
+
+def test_sizes_are_characters_of_the_main_text():
+    entries = [{"text": "añb", "contexts": ["long context"]}, {"text": "x" * 10}, {}]
+    assert CompactionStats.of(entries, "text") == CompactionStats(13, 10)
+    assert CompactionStats.of([], "text") == CompactionStats(0, 0)
+
+
+# Around a turn
+
+
+def test_it_runs_after_the_commit_of_the_turn(tmp_path):
+    seen = []
+
+    def look(deps):
+        other = Diary(tmp_path, Table, agent="rules")
+        conversation = other.user("alice").conversations()["s"]
+        seen.append((texts(other), conversation.turns))
+
+    diary = diary_at(tmp_path, Recording(look), total_char_threshold=1)
+    turn(diary, "tea")
+    assert seen == [(["tea"], 1)]
+
+
+def test_below_its_thresholds_it_does_not_run(tmp_path):
+    compactor = Recording()
+    diary = diary_at(tmp_path, compactor, total_char_threshold=10)
+    turn(diary, "123456789")
+    assert compactor.calls == []
+    turn(diary, "0")
+    assert compactor.calls == [(True, False)]
+
+
+def test_a_diary_without_configuration_never_runs_it(tmp_path):
+    compactor = Recording()
+    diary = Diary(tmp_path, Table, agent=remember, compactor=compactor)
+    turn(diary, "x" * 1000)
+    diary.compaction_config = CompactionConfig(total_char_threshold=1)
+    turn(diary, "y" * 1000)
+    assert compactor.calls == []
+
+
+def test_what_it_wants_is_stored_with_its_name(tmp_path):
+    async def tidy(deps):
+        ctx = Context(deps)
+        listed = await tools.list_preference_blocks(ctx)
+        assert (
+            listed
+            == "- likes/pref001 (3 characters): tea\n- likes/pref002 (9 characters): green tea"
+        )
+        assert await tools.rewrite_preference_block(
+            ctx, "likes/pref001", text=" tea, mostly green ", contexts=["home", "home"]
+        ) == "✅ Rewrote likes/pref001."  # fmt: skip
+        assert "Deleted" in await tools.delete_preference_block(ctx, "likes/pref002")
+        assert await tools.list_conversation_blocks(ctx) == "- s (0 characters): "
+        await tools.rewrite_conversation_block(ctx, "s", summary="About tea.", keywords=["tea"])
+
+    diary = diary_at(tmp_path, Recording(tidy), user_turn_interval=2)
+    turn(diary, "tea", now=NOON)
+    turn(diary, "green tea", now=NOON + timedelta(minutes=1))
+    (item,) = diary.user("alice").preferences("likes").values()
+    assert (item.text, item.contexts, item.count) == ("tea, mostly green", ["home"], 1)
+    assert (item.created_by, item.updated_by) == ("s", "compactor")
+    assert item.updated == "2026-03-10T12:01:00.000000+00:00"
+    conversation = diary.user("alice").conversations()["s"]
+    assert (conversation.summary, conversation.keywords) == ("About tea.", ["tea"])
+    assert conversation.turns == 2
+    for kind in BOTH:
+        assert progress(tmp_path, kind)["last_run"] == "2026-03-10T12:01:00.000000+00:00"
+    assert progress(tmp_path, "conversations")["turns_since_compaction"] == 0
+    assert progress(tmp_path, "conversations")["total_turns"] == 2
+
+
+def failing(deps):
+    deps.delete_preference_block("likes/pref001")
+    raise ValueError("the model is down")
+
+
+def test_one_that_fails_never_costs_the_turn_and_changes_nothing(tmp_path, caplog):
+    compactor = Recording(failing)
+    diary = diary_at(tmp_path, compactor, total_char_threshold=1)
+    assert turn(diary, "tea").applied == 1
+    assert texts(diary) == ["tea"]
+    assert diary.user("alice").conversations()["s"].turns == 1
+    assert len(compactor.calls) == 1
+    assert "the turn is stored" in caplog.text
+
+
+def test_one_that_failed_is_tried_again_only_after_the_cooldown(tmp_path):
+    compactor = Recording(failing)
+    diary = diary_at(tmp_path, compactor, total_char_threshold=1, cooldown_seconds=600)
+    for minute in range(10):
+        turn(diary, f"tea {minute}", now=NOON + timedelta(minutes=minute))
+    assert len(compactor.calls) == 1
+    turn(diary, "bob's", user="bob", now=NOON)  # another user's cooldown is another one
+    assert len(compactor.calls) == 2
+    turn(diary, "tea 10", now=NOON + timedelta(minutes=10))
+    assert len(compactor.calls) == 3
+    assert len(texts(diary)) == 11
+
+
+def test_after_the_cooldown_it_runs_as_often_as_it_is_due(tmp_path):
+    compactor = Recording()
+    diary = diary_at(
+        tmp_path, compactor, total_char_threshold=1, cooldown_seconds=180,
+        compact_conversations=False,
+    )  # fmt: skip
+    for minute in range(10):
+        turn(diary, "tea", now=NOON + timedelta(minutes=minute))
+    assert len(compactor.calls) == 4  # at minutes 0, 3, 6, 9
+
+
+@pytest.mark.parametrize(
+    ("left_out", "expected"),
+    [
+        ({"compact_conversations": False}, (True, False)),
+        ({"compact_preferences": False}, (False, True)),
+        ({}, (True, True)),
+    ],
+    ids=["preferences", "conversations", "both"],
+)
+def test_every_so_many_turns_means_both_kinds(tmp_path, left_out, expected):
+    compactor = Recording()
+    diary = diary_at(tmp_path, compactor, user_turn_interval=3, **left_out)
+    counted = []
+    for number in range(1, 10):
+        turn(diary, f"nothing {number}", session=f"s{number % 2}")
+        counted.append(len(compactor.calls))
+    assert counted == [0, 0, 1, 1, 1, 2, 2, 2, 3]
+    assert set(compactor.calls) == {expected}
+
+
+def test_counters_and_cooldown_survive_a_restart(tmp_path):
+    compactor = Recording()
+    counted = []
+    for number in range(1, 8):
+        diary = diary_at(tmp_path, compactor, user_turn_interval=3, cooldown_seconds=600)
+        turn(diary, f"thing {number}", now=NOON + timedelta(minutes=2 * number))
+        counted.append(len(compactor.calls))
+    assert counted == [0, 0, 1, 1, 1, 1, 1]
+    # Seven turns, the last run at the third, at 12:06: due by turns at the sixth, by time at 12:16.
+    diary = diary_at(tmp_path, compactor, user_turn_interval=3, cooldown_seconds=600)
+    turn(diary, "thing 8", now=NOON + timedelta(minutes=16))
+    assert len(compactor.calls) == 2
+
+
+def test_the_live_session_may_be_rewritten_but_not_deleted(tmp_path):
+    answers = []
+
+    async def purge(deps):
+        ctx = Context(deps)
+        answers.extend(
+            [
+                await tools.delete_conversation_block(ctx, "old"),
+                await tools.delete_conversation_block(ctx, "live"),
+                await tools.rewrite_conversation_block(ctx, "live", summary="Kept."),
+            ]
+        )
+        with pytest.raises(InvalidValue, match="going on"):
+            deps.delete_conversation_block("live")
+
+    compactor = Recording(purge)
+    diary = diary_at(tmp_path, compactor, user_turn_interval=3)
+    for session in ("old", "live", "live"):
+        turn(diary, session=session)
+    assert answers == [
+        "🗑️ Deleted old.",
+        "❌ live: this conversation is going on. Rewrite it instead.",
+        "✅ Rewrote live.",
+    ]
+    conversations = diary.user("alice").conversations()
+    assert list(conversations) == ["live"]
+    assert (conversations["live"].turns, conversations["live"].summary) == (2, "Kept.")
+
+
+BOOST = """
+import sys
+from tomldiary import Diary
+from pydantic import BaseModel
+from tomldiary import PreferenceItem
+class Table(BaseModel):
+    likes: dict[str, PreferenceItem] = {}
+alice = Diary(sys.argv[1], Table, agent="rules").user("alice")
+alice.upsert_preference("likes", id="pref001")
+alice.upsert_preference("likes", "stored meanwhile")
+alice.add_turn("hello", "hi", "s")
+"""
+
+
+def test_what_another_process_counts_meanwhile_is_kept(tmp_path):
+    def slow(deps):
+        deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
+        deps.rewrite_conversation_block("s", summary="About tea.")
+        subprocess.run([sys.executable, "-c", BOOST, str(tmp_path)], check=True)
+
+    diary = diary_at(tmp_path, Recording(slow), total_char_threshold=1)
+    diary.compaction_config.compact_preferences = True
+    diary.compaction_config.user_turn_interval = 1
+    turn(diary, "tea")
+    items = diary.user("alice").preferences("likes")
+    assert [(item.text, item.count) for item in items.values()] == [
+        ("tea, mostly green", 2),
+        ("stored meanwhile", 1),
+    ]
+    conversation = diary.user("alice").conversations()["s"]
+    assert (conversation.summary, conversation.turns) == ("About tea.", 2)
+    assert progress(tmp_path, "conversations")["total_turns"] == 2
+
+
+# The tools
+
+
+def deps_with(**options):
+    prefs = {
+        "_meta": {"version": "0.3"},
+        "preferences": {
+            "likes": {
+                "pref001": {"text": "tea", "contexts": ["home"], "_count": 2},
+                "odd": {"_count": 1, "text": 5},
+            }
+        },
+    }
+    convs = {"conversations": {"old": {"summary": "About tea.", "_turns": 3}, "live": {}}}
+    options = {"include_preferences": True, "include_conversations": True, **options}
+    return CompactionDeps(prefs, convs, live_session="live", **options)
+
+
+def call(name, deps, *args, **kwargs):
+    answer = run(getattr(tools, name)(Context(deps), *args, **kwargs))
+    assert isinstance(answer, str)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("get_preference_block", ("likes/pref009",)),
+        ("get_preference_block", ("likes",)),
+        ("get_preference_block", ("",)),
+        ("get_preference_block", ("none/pref001",)),
+        ("get_preference_block", ("likes/pref001/more",)),
+        ("delete_preference_block", ("likes/pref009",)),
+        ("get_conversation_block", ("never",)),
+        ("delete_conversation_block", ("never",)),
+        ("delete_conversation_block", ("live",)),
+    ],
+)
+def test_tools_answer_what_is_wrong_and_never_raise(name, arguments):
+    deps = deps_with()
+    before = (repr(deps.prefs), repr(deps.convs))
+    answer = call(name, deps, *arguments)
+    assert answer.startswith("❌")
+    assert (repr(deps.prefs), repr(deps.convs)) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "change"),
+    [
+        ("rewrite_preference_block", "likes/pref009", {"text": "x"}),
+        ("rewrite_preference_block", "likes/pref001", {"text": " \n"}),
+        ("rewrite_preference_block", "likes/pref001", {"text": "half \ud800 pair"}),
+        ("rewrite_preference_block", "likes/pref001", {"text": "x" * 1_000_000}),
+        ("rewrite_preference_block", "likes/pref001", {"text": "x", "contexts": ["\udfff"]}),
+        ("rewrite_conversation_block", "never", {"summary": "x"}),
+        ("rewrite_conversation_block", "old", {"summary": "half \ud800 pair"}),
+        ("rewrite_conversation_block", "old", {"summary": "x", "keywords": ["\ud800"]}),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_at_once(name, target, change):
+    deps = deps_with()
+    before = (repr(deps.prefs), repr(deps.convs))
+    assert call(name, deps, target, **change).startswith("❌")
+    assert (repr(deps.prefs), repr(deps.convs)) == before
+
+
+def test_tools_show_what_there_is():
+    deps = deps_with()
+    assert call("list_preference_blocks", deps) == (
+        "- likes/pref001 (3 characters): tea\n- likes/odd (1 characters): 5"
+    )
+    assert call("get_preference_block", deps, "likes/pref001") == (
+        "text: tea\ncontexts: ['home']\ncount: 2"
+    )
+    assert call("get_conversation_block", deps, "old") == "summary: About tea.\nturns: 3"
+    assert call("list_conversation_blocks", deps) == (
+        "- old (10 characters): About tea.\n- live (0 characters): "
+    )
+    shown = deps.get_preference_block("likes/pref001")
+    shown["contexts"].append("changed")
+    assert deps.prefs["preferences"]["likes"]["pref001"]["contexts"] == ["home"]
+    empty = CompactionDeps({}, {}, include_preferences=True, include_conversations=True)
+    assert call("list_preference_blocks", empty) == "(no preferences)"
+    assert call("list_conversation_blocks", empty) == "(no conversations)"
+    with pytest.raises(UnknownEntry, match="list_preference_blocks"):
+        empty.get_preference_block("likes/pref001")
+
+
+def test_what_is_stored_cannot_look_like_another_block():
+    deps = deps_with()
+    deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea\n- likes/odd (1 characters): x"
+    deps.convs["conversations"]["old"]["summary"] = "tea\r\n- live (1 characters): x"
+    assert len(call("list_preference_blocks", deps).splitlines()) == 2
+    assert len(call("list_conversation_blocks", deps).splitlines()) == 2
+
+
+@pytest.mark.parametrize("kind", ["preference", "conversation"])
+def test_a_kind_that_takes_no_part_is_not_touched(kind):
+    deps = deps_with(**{f"include_{kind}s": False})
+    before = (repr(deps.prefs), repr(deps.convs))
+    target = "likes/pref001" if kind == "preference" else "old"
+    rewrite = {"text": "x"} if kind == "preference" else {"summary": "x"}
+    answers = [
+        call(f"list_{kind}_blocks", deps),
+        call(f"get_{kind}_block", deps, target),
+        call(f"rewrite_{kind}_block", deps, target, **rewrite),
+        call(f"delete_{kind}_block", deps, target),
+    ]
+    assert answers == [f"❌ {kind.capitalize()}s take no part in this clean-up."] * 4
+    assert (repr(deps.prefs), repr(deps.convs)) == before
+
+
+# The compactor that is used when none is given
+
+
+def test_the_default_compactor_is_loaded_only_when_it_is_due(tmp_path):
+    script = """if True:
+        import sys
+        from tomldiary import CompactionConfig, Diary
+        config = CompactionConfig(enabled=True, user_turn_interval=2)
+        diary = Diary(sys.argv[1], agent="rules", compaction_config=config)
+        alice = diary.user("alice")
+        alice.add_turn("I love tea.", "ok", "s")
+        assert diary.compactor is None
+        loaded = {name.partition(".")[0] for name in sys.modules}
+        assert not loaded & {"pydantic_ai", "tomldiary_pydantic_ai"}, loaded
+        sys.modules["pydantic_ai"] = None  # as if it were not installed
+        alice.add_turn("I love coffee.", "ok", "s")
+        assert diary.compactor is None
+        print(alice.conversations()["s"].turns, len(alice.recall("tea coffee")))
+    """
+    log = tmp_path / "log"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "memories")],
+        env={"TOMLDIARY_LOG_FILE": str(log), "PYTHONPATH": ":".join(filter(None, sys.path))},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2 2\n", "")
+    assert 'python -m pip install "tomldiary-kit[pydantic-ai]"' in log.read_text()
+
+
+def test_the_default_compactor_is_loaded_once(tmp_path, monkeypatch):
+    loaded = []
+
+    def load():
+        loaded.append(Recording())
+        return loaded[-1]
+
+    monkeypatch.setattr("tomldiary.compaction.runner.load_compactor", load)
+    diary = diary_at(tmp_path, None, total_char_threshold=1)
+    turn(diary)
+    turn(diary)
+    assert len(loaded) == 1
+    assert len(loaded[0].calls) == 2
+
+
+def test_a_missing_adapter_is_told_in_the_log_and_costs_no_turn(tmp_path, monkeypatch, caplog):
+    def load():
+        raise MissingExtra("compactor_agent", "pydantic-ai")
+
+    monkeypatch.setattr("tomldiary.compaction.runner.load_compactor", load)
+    diary = diary_at(tmp_path, None, total_char_threshold=1)
+    with caplog.at_level(logging.ERROR, "tomldiary"):
+        turn(diary, "tea")
+    assert texts(diary) == ["tea"]
+    assert "pip install" in caplog.text
+
+
+def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path):
+    def slow(deps):
+        deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
+        deps.rewrite_conversation_block("old", summary="About tea.")
+        Diary(tmp_path, Table, agent="rules").user("alice").forget_preference("likes", "pref001")
+
+    diary = diary_at(tmp_path, Recording(slow), user_turn_interval=2)
+    turn(diary, "tea", session="old")
+    turn(diary, "coffee", session="s")
+    assert texts(diary) == ["coffee"]
+    assert "mostly green" not in diary.user("alice").document("preferences")
+
+
+def test_what_was_rewritten_meanwhile_stays_as_it_was_rewritten(tmp_path):
+    def slow(deps):
+        deps.rewrite_preference_block("likes/pref001", text="lives in Bergen")
+        deps.delete_preference_block("likes/pref002")
+        other = Diary(tmp_path, Table, agent="rules").user("alice")
+        other.upsert_preference("likes", "has moved to Oslo", id="pref001")
+        other.upsert_preference("likes", "Rex is ill", id="pref002")
+
+    diary = diary_at(tmp_path, Recording(slow), user_turn_interval=2)
+    turn(diary, "lives in the city of Bergen")
+    turn(diary, "has a dog")
+    assert texts(diary) == ["has moved to Oslo", "Rex is ill"]
+
+
+@pytest.mark.parametrize("left_out", BOTH)
+def test_the_rules_hold_for_a_compactor_that_changes_the_tables_directly(tmp_path, left_out):
+    def purge(deps):
+        deps.prefs["preferences"].clear()
+        deps.convs["conversations"].clear()
+
+    diary = diary_at(
+        tmp_path, Recording(purge), user_turn_interval=2, **{f"compact_{left_out}": False}
+    )
+    turn(diary, "tea", session="old")
+    turn(diary, "coffee", session="live")
+    kept = {"preferences": [], "conversations": ["live"]}
+    kept[left_out] = {"preferences": ["tea", "coffee"], "conversations": ["live", "old"]}[left_out]
+    assert texts(diary) == kept["preferences"]
+    assert list(diary.user("alice").conversations()) == kept["conversations"]
+
+
+def test_an_entry_in_the_short_form_is_rewritten_where_it_stands(tmp_path):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/preferences.toml").write_text('[likes.tea]\ntext = "tea"\n')
+
+    def tidy(deps):
+        deps.rewrite_preference_block("likes/tea", text="tea, mostly green")
+
+    diary = diary_at(tmp_path, Recording(tidy), user_turn_interval=1)
+    turn(diary, "nothing")
+    assert texts(diary) == ["tea, mostly green"]
+    assert "[preferences" not in diary.user("alice").document("preferences")
+
+
+def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, monkeypatch):
+    loading, go_on = threading.Event(), threading.Event()
+
+    def load():
+        loading.set()
+        assert go_on.wait(5)  # set by the event loop, if that is free
+        return Recording()
+
+    monkeypatch.setattr("tomldiary.compaction.runner.load_compactor", load)
+    diary = diary_at(tmp_path, None, total_char_threshold=1)
+
+    async def use():
+        work = asyncio.create_task(diary.update_memory("alice", "s", "tea", "ok"))
+        await asyncio.to_thread(loading.wait, 30)
+        go_on.set()
+        await work
+
+    run(use())
+    assert diary.compactor is not None
+    assert len(diary.compactor.calls) == 1
+
+
+def test_an_extractor_does_not_bring_back_what_was_forgotten_while_it_worked(tmp_path):
+    def edit(message, *, deps):
+        deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea, mostly green"
+        diary.user("alice").forget_preference("likes", "pref001")
+
+    diary = Diary(tmp_path, Table, agent=edit)
+    diary.user("alice").upsert_preference("likes", "tea")
+    turn(diary, "hello")
+    assert texts(diary) == []

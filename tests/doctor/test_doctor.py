@@ -1,0 +1,693 @@
+"""The check-up: each thing that can be wrong is found, named with its place, and left as it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, PreferenceItem
+from tomldiary.backends import LocalBackend, MemoryBackend
+from tomldiary.doctor import files as checkup_files
+from tomldiary.doctor.doctor import Damage, check, verify
+from tomldiary.history.record import parse_record, render_record
+from tomldiary.storage.local import layout
+from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+
+ROOT = Path(__file__).parents[2]
+NO_MOUNTS = "there-is-no-such-list"
+
+
+@pytest.fixture
+def root(tmp_path):
+    """A healthy folder of two users."""
+    place = tmp_path / "m"
+    diary = Diary(place, agent="rules", durability="process")
+    diary.user("alice").add_turn("I love tea. My sister lives in Graz.", "ok", "s1")
+    diary.user("alice").add_turn("I love tea and crêpes.", "ok", "s2")
+    diary.user("alice").forget_conversation("s1")
+    diary.user("bob").upsert_preference("likes", "coffee")
+    return place
+
+
+def findings(place, users=None, **options):
+    diary = place if isinstance(place, Diary) else Diary(place, agent="rules")
+    return check(diary, users, **{"mounts": NO_MOUNTS, **options})
+
+
+def wrong(place, users=None, **options):
+    return [found for found in findings(place, users, **options) if found.level != "note"]
+
+
+def state(place):
+    return {
+        path: (path.lstat().st_mtime_ns, path.read_bytes() if path.is_file() else b"")
+        for path in place.rglob("*")
+    }
+
+
+def segment(root, user="alice"):
+    return max((root / user / "history").iterdir())
+
+
+def only(found):
+    assert len(found) == 1, found
+    return found[0]
+
+
+# Health
+
+
+def test_a_healthy_folder_has_only_notes_and_names_the_last_write(root):
+    found = findings(root)
+    assert {one.level for one in found} == {"note"}
+    told = {one.place: one.message for one in found}
+    newest = Diary(root).user("alice").history(limit=1)[0]
+    assert told["alice"] == f"the last write is transaction 3, {newest.time[:19]} UTC."
+    assert told["bob"].startswith("the last write is transaction 1,")
+    assert "MB are free" in told[str(root)]
+
+
+def test_namespaces_with_the_user_second_are_told(root):
+    store = ItemStore(Diary(root, agent="rules"))
+    store.run([Put(("memories", "ann"), "k", {"text": "tea"})])
+    store.run([Put(("alice", "notes"), "k", {"text": "tea"})])
+    (told,) = [each for each in findings(root) if "forgetting" in each.message]
+    assert (told.level, told.place) == ("warning", "memories")
+    assert "('memories', 'ann')" in told.message
+    assert "user_label=1" in told.remedy
+
+
+def test_a_checkup_changes_nothing_not_even_what_a_crash_left(root, monkeypatch):
+    (root / "alice/.staged-999999999-0-preferences.tmp").write_text("half")
+    with segment(root).open("ab") as file:
+        file.write(b"[[tx]]\nche")
+    (root / "bob/preferences.toml").write_text("[broken")
+    (root / "alice/.forgetting.toml").write_text("is_staged = false\n")
+    before = state(root)
+    for name in ("lock", "commit", "erase", "_open", "_recover", "_tail"):
+        monkeypatch.setattr(LocalBackend, name, None)  # calling it would fail
+    assert len(wrong(root)) >= 3
+    assert state(root) == before
+
+
+def test_a_checkup_of_one_user_leaves_the_others_out(root):
+    (root / "bob/preferences.toml").write_text("[broken")
+    assert wrong(root, ["alice"]) == []
+    assert any("bob" in found.place for found in wrong(root, ["bob"]))
+
+
+def test_the_worst_comes_first(root):
+    (root / "alice/preferences.toml").write_text("[broken")
+    (root / "bob/.staged-999999999-0-preferences.tmp").touch(0o600)
+    levels = [found.level for found in findings(root)]
+    assert levels == sorted(levels, key=["problem", "warning", "note"].index)
+    assert set(levels) == {"problem", "warning", "note"}
+
+
+def test_other_storage_is_checked_as_far_as_it_goes():
+    backend = MemoryBackend()
+    user = Diary(backend, agent="rules").user("alice")
+    user.upsert_preference("likes", "tea")
+    user.upsert_preference("likes", "coffee")
+    assert verify(backend, "alice") is None
+    assert wrong(Diary(backend)) == []
+    backend._records["alice"][0] = backend._records["alice"][0].replace("tea", "sea")
+    assert verify(backend, "alice").seq == 1
+    assert only(wrong(Diary(backend))).level == "problem"
+
+
+# Files and folders
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
+def test_what_others_could_read_is_found(root):
+    (root / "alice/preferences.toml").chmod(0o644)
+    found = only(wrong(root))
+    assert found.place == str(root / "alice/preferences.toml")
+    assert "can be read by others" in found.message
+    (root / "alice/conversations.toml").chmod(0o604)
+    assert "like 1 more" in only(wrong(root)).message
+    subprocess.run(found.remedy.removeprefix("Run: "), shell=True, check=True)  # noqa: S602 - the remedy is a command
+    assert wrong(root) == []
+    (root / "alice/history").chmod(0o750)
+    found = only(wrong(root))
+    assert found.place == str(root / "alice/history")
+    assert "can be entered by others" in found.message
+    subprocess.run(found.remedy.removeprefix("Run: "), shell=True, check=True)  # noqa: S602
+    assert wrong(root) == []
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a process of another user is needed")
+def test_what_cannot_be_read_or_written_is_found():
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        root = Path(folder) / "m"
+        diary = Diary(root, agent="rules", durability="process")
+        for name in ("alice", "bob", "carol", "dora"):
+            diary.user(name).upsert_preference("likes", "tea")
+        nobody = 65534
+        if os.geteuid() == 0:
+            for path in [root, *root.rglob("*")]:
+                os.chown(path, nobody, nobody)
+        (root / "alice/preferences.toml").chmod(0o000)
+        (root / "bob/history").chmod(0o500)
+        (root / "carol").chmod(0o000)
+        found = as_user(nobody, root)
+        (root / "carol").chmod(0o700)
+    told = {one["place"]: one["message"] for one in found if one["level"] == "problem"}
+    assert told[str(root / "bob/history")] == "cannot be written."
+    assert told[str(root / "alice/preferences.toml")].startswith("cannot be read")
+    assert "like 1 more" in told[str(root / "alice/preferences.toml")]  # carol's folder
+    assert any(one["place"] == "dora" for one in found)  # one folder does not hide the others
+
+
+def as_user(number, root):
+    """Check a folder in a process that may not do everything, as root may."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            if os.geteuid() == 0:
+                os.setgroups([])
+                os.setgid(number)
+                os.setuid(number)
+            told = [
+                {"level": one.level, "place": one.place, "message": one.message}
+                for one in findings(root)
+            ]
+            os.write(writing, json.dumps(told).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading) as file:
+        told = file.read()
+    os.waitpid(child, 0)
+    return json.loads(told)
+
+
+def test_a_left_over_of_a_crash_is_found_but_not_a_write_under_way(root):
+    folder = root / "alice"
+    dead = folder / ".staged-999999999-0-preferences.tmp"
+    own = folder / f".staged-{os.getpid()}-0-preferences.tmp"
+    for path in (dead, own):
+        path.touch(0o600)
+    assert only(wrong(root)).place == str(dead)
+    os.utime(own, (0, 0))
+    assert {found.place for found in wrong(root)} == {str(dead), str(own)}
+    Diary(root).user("alice").preferences()  # the remedy: it is swept at the next look
+    assert wrong(root) == []
+
+
+def test_a_spare_that_a_crash_left_is_found_but_not_one_at_rest(root):
+    at_rest, left = (
+        root / "alice" / layout.spare_name("preferences", 0, process, 0)
+        for process in ("0" * 8, "f" * 8)
+    )
+    for path in (at_rest, left):
+        path.touch(0o600)
+    os.utime(at_rest, ns=(layout.AT_REST, layout.AT_REST))
+    assert wrong(root) == []  # somebody may be at work
+    os.utime(left, (0, 0))
+    assert only(wrong(root)).place == str(left)
+    Diary(root).user("alice").preferences()  # the remedy, see above
+    assert wrong(root) == []
+
+
+def test_a_forgetting_that_was_stopped_is_found(root):
+    job = root / "alice/.forgetting.toml"
+    job.touch(0o600)
+    assert wrong(root) == []  # it may be under way
+    os.utime(job, (0, 0))
+    found = only(wrong(root))
+    assert (found.place, "forgotten" in found.message) == (str(job), True)
+
+
+def test_history_is_whole_after_something_was_forgotten(root):
+    user = Diary(root, agent="rules").user("alice")
+    user.upsert_preference("goals", "a secret", session_id="s9")
+    user.upsert_preference("goals", "rest", session_id="s8")
+    user.forget(session_id="s9")
+    user.upsert_preference("goals", "later")
+    assert verify(LocalBackend(root), "alice") is None
+    assert wrong(root) == []
+
+
+def test_a_user_with_a_very_long_id_is_checked_too(root):
+    name = "ä" * 300
+    Diary(root, agent="rules", durability="process").user(name).upsert_preference("likes", "tea")
+    assert any(found.place == name for found in findings(root))
+
+
+@pytest.mark.parametrize(
+    ("part", "is_synced"),
+    [
+        ("Dropbox", True),
+        ("OneDrive - Some Company", True),
+        ("Google Drive", True),
+        ("GoogleDrive", True),
+        ("iCloud Drive", True),
+        ("com~apple~CloudDocs", True),
+        ("my-dropbox-client", False),
+        ("onedriver", False),
+    ],
+)
+def test_a_folder_that_another_program_syncs_is_found(tmp_path, part, is_synced):
+    place = tmp_path / part / "m"
+    Diary(place, agent="rules", durability="process").user("alice").upsert_preference("likes", "x")
+    assert [part in found.message for found in wrong(place)] == ([True] if is_synced else [])
+    link = tmp_path / "linked"
+    link.symlink_to(place)
+    assert len(wrong(link)) == is_synced
+
+
+@pytest.mark.parametrize("kind", ["nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs", "virtiofs"])
+def test_a_network_file_system_is_found(root, tmp_path, kind):
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"/dev/a / ext4 rw 0 0\nserver:/a {root} {kind} rw 0 0\n")
+    found = only(wrong(root, mounts=mounts))
+    assert f"network file system ({kind})" in found.message
+    mounts.write_text(f"server:/a / {kind} rw 0 0\n/dev/a {root.parent} ext4 rw 0 0\n")
+    assert wrong(root, mounts=mounts) == []  # the innermost counts
+    mounts.write_text(f"/dev/a / fuseblk rw 0 0\nserver:/a {root}-other {kind} rw 0 0\n")
+    assert wrong(root, mounts=mounts) == []
+
+
+def test_a_mount_point_with_a_space_is_understood(tmp_path):
+    place = tmp_path / "with space"
+    Diary(place, agent="rules", durability="process").user("alice").upsert_preference("likes", "x")
+    mounts = tmp_path / "mounts"
+    mounts.write_text(f"server:/a {str(place).replace(' ', chr(92) + '040')} nfs rw 0 0\n")
+    assert len(wrong(place, mounts=mounts)) == 1
+
+
+def test_a_full_disk_is_found(root, monkeypatch):
+    monkeypatch.setattr(checkup_files, "FREE_BYTES", 2**62)
+    found = only(wrong(root))
+    assert "are free" in found.message
+
+
+def test_a_folder_that_is_not_there_is_a_problem(tmp_path):
+    found = only(wrong(tmp_path / "nothing"))
+    assert (found.level, found.message) == ("problem", "there is no such folder.")
+    assert not (tmp_path / "nothing").exists()
+
+
+# Documents
+
+
+def rewrite(path, change):
+    path.write_text(change(path.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def test_a_document_that_does_not_parse_is_named_with_line_and_column(root):
+    file = root / "alice/preferences.toml"
+    rewrite(file, lambda text: text + "\n[preferences.likes.x\n")
+    lines = file.read_text().count("\n")
+    found = only(wrong(root))
+    assert found.level == "problem"
+    assert found.place.startswith(f"{file}:{lines}:")
+    assert "Correct the line." in found.message
+    assert "history" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b'text = "caf\xe9"\n', "0xe9 is not UTF-8"),
+        (b"x = " + b"[" * 500, "nested deeper"),
+        (b'[_meta]\nversion = "9.9"\n', "'9.9'"),
+    ],
+)
+def test_other_documents_that_cannot_be_used_are_problems(root, data, says):
+    (root / "alice/preferences.toml").write_bytes(data)
+    found = only(wrong(root))
+    assert found.level == "problem"
+    assert says in found.message
+    assert found.place.startswith(str(root / "alice/preferences.toml"))
+
+
+def test_a_link_in_place_of_a_document_is_a_problem(root, tmp_path):
+    file = root / "bob/preferences.toml"
+    file.rename(tmp_path / "elsewhere.toml")
+    file.symlink_to(tmp_path / "elsewhere.toml")
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("problem", str(file))
+    assert "link" in found.message
+
+
+class Dish(PreferenceItem):
+    heat: int = 0
+
+
+class Food(BaseModel):
+    likes: dict[str, Dish] = {}
+    goals: dict[str, PreferenceItem] = {}
+
+
+ENTRIES = """
+[_meta]
+version = "0.3"
+schema_name = "Food"
+
+[preferences]
+loose = 1
+
+[preferences.likes.pref001]
+text = 7
+contexts = "a"
+_count = "x"
+_created = "soon"
+
+[preferences.likes.pref002]
+text = "hot"
+heat = "very"
+
+[preferences.goals.pref001]
+contexts = [1]
+
+[preferences.hobbies.pref001]
+text = "chess"
+
+[goals.short]
+text = true
+"""
+WRONG = {
+    "preferences.loose: expected a category, found number",
+    "preferences.likes.pref001.text: expected text, found number",
+    "preferences.likes.pref001.contexts: expected a list of text, found text",
+    "preferences.likes.pref001._count: expected a number, found text",
+    "preferences.likes.pref001._created: expected a time, found text",
+    "preferences.likes.pref003: expected an entry, found text; it is left out",
+    "preferences.goals.pref001.contexts: expected a list of text, found a list",
+    "preferences.goals.pref001.text: expected text, found nothing",
+    "preferences.hobbies: Food has no such category, so nothing reads it",
+    "goals.short.text: expected text, found true or false",
+}
+
+
+def test_entries_that_do_not_fit_are_named_in_toml_words(tmp_path):
+    folder = tmp_path / "alice"
+    folder.mkdir(0o700)
+    tmp_path.chmod(0o700)
+    file = folder / "preferences.toml"
+    # TOML lets a table be opened in one way only: the entry that is no table needs a file of its own.
+    found = set()
+    for text in (
+        ENTRIES,
+        '[_meta]\nschema_name = "Food"\n[preferences.likes]\npref003 = "no table"\n',
+    ):
+        file.write_text(text)
+        file.chmod(0o600)
+        told = wrong(Diary(tmp_path, Food, agent="rules"))
+        assert {(one.level, one.place) for one in told} == {("warning", str(file))}
+        found |= {one.message for one in told}
+    typed = {message for message in found if "pref002.heat" in message}
+    assert found - typed == WRONG
+    assert only(list(typed)).endswith("the entry is left out")
+
+
+def test_a_table_of_another_name_says_nothing_about_categories(tmp_path):
+    (tmp_path / "alice").mkdir()
+    (tmp_path / "alice/preferences.toml").write_text(
+        '[_meta]\nschema_name = "Other"\n[preferences.hobbies.pref001]\ntext = "chess"\n'
+    )
+    told = [found.message for found in wrong(Diary(tmp_path, Food, agent="rules"))]
+    assert not any("hobbies" in message for message in told)
+
+
+def test_sessions_that_do_not_fit_are_named_too(root):
+    file = root / "alice/conversations.toml"
+    rewrite(
+        file,
+        lambda text: text.replace("_turns = 1", '_turns = "one"').replace(
+            'summary = ""', "summary = []"
+        ),
+    )
+    assert {found.message for found in wrong(root)} == {
+        "conversations.s2._turns: expected a number, found text",
+        "conversations.s2.summary: expected text, found a list",
+    }
+
+
+# Documents beside history
+
+
+def test_what_a_person_saved_is_no_finding(root):
+    rewrite(root / "alice/preferences.toml", lambda text: text.replace("crêpes", "waffles"))
+    assert wrong(root) == []
+
+
+def test_a_document_behind_history_is_found(root):
+    file = root / "alice/preferences.toml"
+    before = file.read_bytes()
+    Diary(root, durability="process").user("alice").upsert_preference("likes", "cake")
+    Diary(root, durability="process").user("alice").upsert_preference("likes", "pie")
+    file.write_bytes(before)  # as if the last renames had been lost with the power
+    found = only(wrong(root))
+    assert (found.level, found.place) == ("warning", str(file))
+    assert found.message == "the file is behind history: transaction 5 is not in it."
+
+
+def test_a_document_that_was_never_put_in_place_is_found(root):
+    (root / "bob/preferences.toml").rename(root / "bob/other.txt")
+    found = only(wrong(root, ["bob"]))
+    assert found.message == "the file is behind history: transaction 1 is not in it."
+
+
+def test_a_document_that_is_gone_is_found(root):
+    (root / "alice/conversations.toml").unlink()
+    found = only(wrong(root))
+    assert found.message == "the file is gone; history has it up to transaction 3."
+
+
+# History
+
+
+def test_200_flipped_bytes_in_history_are_all_found(root, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 4000)
+    user = Diary(root, agent="rules", durability="process").user("alice")
+    for number in range(15):
+        user.upsert_preference("likes", f"thing {number} ü \ufffd")
+    backend = LocalBackend(root)
+    files = sorted((root / "alice/history").iterdir())
+    assert len(files) > 2
+    assert verify(backend, "alice") is None
+    choose = random.Random(7)
+    records = {path: path.read_bytes() for path in files}
+    places = [(path, at) for path, data in records.items() for at in range(len(data))]
+    sample = choose.sample(places, 200)
+    # Bytes that a look-over could miss: the first and last ones, and those of each header.
+    sample += [place for place in places if place[1] < 9]
+    sample += [(path, len(data) - back) for path, data in records.items() for back in (1, 2, 3)]
+    for path, at in sample:
+        data = bytearray(records[path])
+        data[at] ^= choose.randint(1, 255)
+        path.write_bytes(data)
+        damage = verify(backend, "alice")
+        path.write_bytes(records[path])
+        assert isinstance(damage, Damage), (path, at)
+        assert not damage.is_torn  # every record was acknowledged
+        assert damage.place.startswith(str(path)), (path, at)
+        line = records[path].count(b"\n", 0, at) + 1
+        assert int(damage.place.rpartition(":")[2]) <= line, (path, at)
+    assert verify(backend, "alice") is None
+
+
+def test_the_first_damaged_record_is_named(root):
+    user = Diary(root, agent="rules", durability="process").user("alice")
+    for number in range(5):
+        user.upsert_preference("likes", f"thing {number}")
+    path = segment(root)
+    data = path.read_bytes()
+    for seq in (5, 3):
+        at = data.index(f"seq = {seq}\n".encode())
+        data = data[: at + 9] + b"#" + data[at + 9 :]
+        path.write_bytes(data)
+        start = data.rindex(b"[[tx]]", 0, at)
+        found = next(found for found in wrong(root) if found.level == "problem")
+        lines_before = data.count(b"\n", 0, start)
+        assert found.place == f"{path}:{lines_before + 1}"
+        assert f"transaction {seq}" in found.message
+        assert verify(LocalBackend(root), "alice").seq == seq
+
+
+def test_a_torn_end_is_told_from_damage(root):
+    backend = LocalBackend(root)
+    path = segment(root)
+    whole = path.read_bytes()
+    following = (
+        render_record(parse_record(whole[whole.rfind(b"[[tx]]") :].decode()))
+        .replace("seq = 3", "seq = 4")
+        .encode()
+    )
+    for cut in range(1, len(following) - 1):
+        path.write_bytes(whole + following[:cut])
+        damage = verify(backend, "alice")
+        assert damage.is_torn, cut
+        assert damage.seq == 4
+    assert only(wrong(root)).level == "warning"
+    path.write_bytes(whole + following)  # complete, but not what was written
+    assert not verify(backend, "alice").is_torn
+    # Cut off, although the document has it: then it was acknowledged.
+    path.write_bytes(whole[:-30])
+    rewrite(root / "alice/preferences.toml", lambda text: text.replace("seq = 2", "seq = 3"))
+    damage = verify(backend, "alice")
+    assert (damage.is_torn, damage.seq) == (False, 3)
+    assert only(wrong(root)).level == "problem"
+
+
+def test_an_end_that_is_gone_without_a_trace_is_found_by_what_the_documents_say(root):
+    path = segment(root)
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rfind(b"[[tx]]")])
+    damage = verify(LocalBackend(root), "alice")
+    assert damage.seq == 3
+    assert damage.place == str(root / "alice/conversations.toml")
+    rewrite(root / "alice/conversations.toml", lambda text: text + "[broken")
+    assert verify(LocalBackend(root), "alice").seq == 3
+
+
+def test_a_record_that_is_missing_in_the_middle_is_found(root):
+    path = segment(root)
+    data = path.read_bytes()
+    second = data.index(b"[[tx]]", 1)
+    third = data.index(b"[[tx]]", second + 1)
+    path.write_bytes(data[:second] + data[third:])
+    damage = verify(LocalBackend(root), "alice")
+    assert (damage.seq, "records are missing" in damage.message) == (2, True)
+
+
+def test_a_record_that_does_not_lead_where_it_says_is_found_although_its_checksum_fits(root):
+    path = segment(root)
+    data = path.read_text(encoding="utf-8")
+    second = data.index("[[tx]]", 1)
+    third = data.index("[[tx]]", second + 1)
+    record = parse_record(data[second:third])
+    kind = next(iter(record.results))
+    other = {**record.results, kind: "0" * 32}
+    forged = render_record(
+        type(record)(
+            **{
+                **{name: getattr(record, name) for name in record.__slots__},
+                "results": other,
+            }
+        )
+    )
+    path.write_text(data[:second] + forged + data[third:], encoding="utf-8")
+    damage = verify(LocalBackend(root), "alice")
+    assert damage.seq == 2
+    assert "does not lead to the text" in damage.message
+
+
+def test_history_that_was_shortened_at_its_beginning_is_no_damage(root, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
+    user = Diary(root, agent="rules", durability="process").user("alice")
+    for number in range(10):
+        user.upsert_preference("likes", f"thing {number}")
+    min((root / "alice/history").iterdir()).unlink()
+    assert verify(LocalBackend(root), "alice") is None
+
+
+# The command
+
+
+def call(*arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "tomldiary", "doctor", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+
+
+def test_the_command_says_0_healthy_1_something_found_2_not_possible(root, tmp_path):
+    done = call("--path", root)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == "0 problems, 0 warnings."
+    (root / "alice/preferences.toml").write_text("[broken\x1b[2J")
+    done = call("--path", root)
+    assert done.returncode == 1
+    assert done.stdout.startswith(f"problem  {root}/alice/preferences.toml:1:")
+    assert "\x1b" not in done.stdout
+    done = call("--path", root, "--user", "bob", "--json")
+    assert done.returncode == 0
+    assert {found["level"] for found in json.loads(done.stdout)} == {"note"}
+    for arguments in (["--path", tmp_path / "nothing"], ["--path", root, "--user", "who"]):
+        done = call(*arguments)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.count("\n") == 1
+
+
+def test_the_command_takes_a_table_of_your_own(tmp_path):
+    (tmp_path / "food.py").write_text(
+        "from pydantic import BaseModel\nfrom tomldiary import PreferenceItem\n"
+        "class Food(BaseModel):\n    likes: dict[str, PreferenceItem] = {}\n"
+    )
+    user = Diary(tmp_path / "m", Food, agent="rules", durability="process").user("alice")
+    user.upsert_preference("likes", "tea")
+    file = tmp_path / "m/alice/preferences.toml"
+    file.write_text(file.read_text() + '\n[preferences.hobbies.pref001]\ntext = "chess"\n')
+    assert call("--path", tmp_path / "m").returncode == 0
+    done = call("--path", tmp_path / "m", "--table", f"{tmp_path}/food.py:Food")
+    assert done.returncode == 1
+    assert "preferences.hobbies: Food has no such category" in done.stdout
+
+
+# Damage at the end of history, found by a writer
+
+
+def damage_the_end(root):
+    """Change one letter in the last record; it stays whole to look at."""
+    path = segment(root)
+    data = bytearray(path.read_bytes())
+    data[-20] ^= 1
+    path.write_bytes(bytes(data))
+    return bytes(data[data.rfind(b"[[tx]]\n") :])
+
+
+def test_a_damaged_last_record_is_set_aside_before_it_is_cut_off_and_told_until_it_is_removed(root):
+    record = damage_the_end(root)
+    Diary(root, agent="rules").user("alice").upsert_preference("likes", "next")
+    (aside,) = (root / "alice/history").glob("*.damaged-*")
+    assert aside.read_bytes() == record
+    assert aside.stat().st_mode & 0o777 == 0o600
+    damage = verify(LocalBackend(root), "alice")
+    assert damage is not None
+    assert damage.place == str(aside)
+    assert damage.is_set_aside
+    found = only(wrong(root, ["alice"]))
+    assert (found.level, found.place) == ("problem", str(aside))
+    assert "remove the file" in found.remedy
+    aside.unlink()
+    assert wrong(root, ["alice"]) == []
+
+
+def test_the_torn_end_of_an_append_is_cut_off_and_nothing_is_set_aside(root):
+    path = segment(root)
+    whole = path.read_bytes()
+    last = whole.rfind(b"[[tx]]\n")
+    for cut in range(last, len(whole) - 1, 11):
+        path.write_bytes(whole[:cut])
+        Diary(root, agent="rules").user("alice").preferences("likes")
+        assert path.read_bytes() == whole[:last]
+    assert not list(path.parent.glob("*.damaged-*"))
+
+
+def test_forgetting_removes_what_was_set_aside_too(root):
+    damage_the_end(root)
+    alice = Diary(root, agent="rules").user("alice")
+    alice.upsert_preference("likes", "next")
+    assert list((root / "alice/history").glob("*.damaged-*"))
+    alice.forget(session_id="a session that never was")
+    assert not list((root / "alice/history").glob("*.damaged-*"))

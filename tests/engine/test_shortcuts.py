@@ -1,0 +1,467 @@
+"""Every shortcut gives what the long way gives, and a wrong guess is never believed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+import tomllib
+from dataclasses import replace
+from datetime import UTC, datetime
+from itertools import zip_longest
+from zlib import crc32
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary, PreferenceItem, UserDiary
+from tomldiary.backends import LocalBackend
+from tomldiary.entries.preferences import PreferenceRules, Preferences
+from tomldiary.errors import InvalidValue, LockTimeout
+from tomldiary.extraction.relevance import relevant_lines
+from tomldiary.hand_edits import detect as outside
+from tomldiary.history.record import (
+    Change,
+    Record,
+    block_changes,
+    parse_record,
+    redo,
+    render_record,
+)
+from tomldiary.history.timeline import Timeline
+from tomldiary.storage.locks import UserLocks
+from tomldiary.text.similarity import normalise
+from tomldiary.toml import diff as compare
+from tomldiary.toml import fingerprint as pieces
+from tomldiary.toml import regions as index
+from tomldiary.toml.document import Document
+
+TEXT = st.text(
+    st.sampled_from("ab\"\\\n\t\r\0\x1f\x7fé\u2028\ufeff😀[]{}=, '#")
+    | st.characters(codec="utf-8"),
+    max_size=20,
+)
+KINDS = st.dictionaries(st.sampled_from(["preferences", "items/a", "é b", 'q"']), TEXT, max_size=3)
+
+
+@given(
+    st.builds(
+        Record,
+        st.integers(1, 10**12),
+        TEXT,
+        st.lists(
+            st.builds(Change, st.just("preferences") | TEXT, st.integers(0, 9), TEXT, TEXT),
+            max_size=3,
+        ),
+        KINDS,
+        KINDS,
+        session=TEXT,
+        reason=TEXT,
+        conflicts=st.lists(TEXT, max_size=2),
+    )
+)
+@settings(max_examples=80, deadline=None)
+def test_a_record_of_ours_is_read_like_a_parser_reads_it(record):
+    text = render_record(record)
+    assert parse_record(text) == record
+    told = tomllib.loads(text)["tx"][0]
+    assert (told["base"], told["result"]) == (record.bases, record.results)
+    assert [change["new"] for change in told["changes"]] == [each.new for each in record.changes]
+
+
+def test_a_record_in_other_words_is_read_as_well():
+    record = Record(3, "turn", [Change("preferences", 0, "", "a = 1\n")], {}, {"preferences": "00"})
+    text = render_record(record).replace("result = {", "result   =   {")
+    check, body = text.split("\n", 2)[1:]
+    assert check.startswith("check = ")
+    fresh = f'[[tx]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
+    assert parse_record(fresh).results == {"preferences": "00"}
+
+
+@pytest.mark.parametrize("word", ["plain", "grün 🌱"])
+@pytest.mark.parametrize("many", [2, 1000])
+def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monkeypatch):
+    monkeypatch.setattr(index, "_MANY", many)  # a document that is large to the quick ways
+    monkeypatch.setattr(compare, "_STRIDE", many)
+    for name, value in {"_LITTLE": 100 * many, "_LEAST": 20, "_ONE_IN": 2}.items():
+        monkeypatch.setattr(pieces, name, value)
+    choose = random.Random(7)
+    document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
+    for step in range(60):
+        edit = document.edit()
+        edit.put(("_meta",), {"seq": step + 2}, at_head=True)
+        for _ in range(choose.randint(1, 4)):
+            path = ("p", choose.choice(["likes", "goals"]), f"k{choose.randint(0, 9)}")
+            chance = choose.random()
+            if chance < 0.3 and edit.table(path) is not None:
+                edit.delete(path)
+            elif chance < 0.4:
+                edit.rename(path, (*path[:2], f"r{step}"))
+            else:
+                edit.put(path, {"text": f"{word} {choose.randint(0, 99)}"})
+        after = edit.done()
+        joined = "".join(block.text for block in after.blocks)
+        assert after.encoded.decode() == after.text == joined
+        changes = [Change("p", *span) for span in edit.spans]
+        assert changes == block_changes("p", document.blocks, after.blocks)
+        assert redo(document.text, Record(1, "", changes, {}, {}), "p") == joined
+        for each in (document, after):
+            assert dict(each.index) == {block.path: block for block in each.blocks if block.path}
+        assert len(after.index) == len(after.blocks) - 1
+        document = after
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n# a remark\n"])
+def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
+    before = Document.parse(f'[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"{end}')
+    edit = before.edit()
+    edit.put(("p", "likes", "b"), {"text": "coffee"})
+    after = edit.done()
+    (change,) = [Change("p", *span) for span in edit.spans]
+    assert "tea" not in change.old + change.new
+    assert [block.path for block in Document.parse(change.new).blocks if block.path] == [
+        ("p", "likes", "b")
+    ]
+    assert redo(before.text, Record(1, "", [change], {}, {}), "p") == after.text
+
+
+def test_history_tells_of_an_entry_that_got_longer_in_front_of_a_new_one():
+    before = Document.parse('[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"\n')
+    edit = before.edit()
+    edit.put(("p", "likes", "a"), {"text": "tea", "cups": 2})
+    edit.put(("p", "likes", "b"), {"text": "coffee"})
+    edit.done()
+    (span,) = edit.spans
+    old, new = Document.parse(span.old), Document.parse(span.new)
+    assert old.data == {"p": {"likes": {"a": {"text": "tea"}}}}
+    assert new.data["p"]["likes"] == {"a": {"text": "tea", "cups": 2}, "b": {"text": "coffee"}}
+
+
+RULES = PreferenceRules(("likes", "goals"), 1000)
+
+
+def answers(tables):
+    """What the long way says about a memory, and what is asked."""
+    book = Preferences(tables, RULES)
+    asked, wanted = [], []
+    for category in RULES.categories:
+        entries = dict(book.items(category))
+        numbers = [int(key[4:]) for key in entries if key.startswith("pref")]
+        wanted += [len(entries), max(numbers, default=0) + 1]
+        asked += [book.count(category), book.next_number(category)]
+        for text in ("Tea!", "word 3", "word 7"):
+            same = [k for k, e in entries.items() if normalise(str(e["text"])) == normalise(text)]
+            wanted.append(same[0] if same else None)
+            asked.append(book.same(category, text))
+    return asked, wanted
+
+
+def test_what_is_worked_out_follows_drafts_writers_and_people():
+    choose = random.Random(3)
+    document = Document.parse(
+        '[_meta]\n[preferences.likes.own]\ntext = "tea"\n[preferences]\nodd = 1\n'
+    )
+    for step in range(150):
+        edits = [document.edit(), document.overlay()]  # a writer and a draft, which is given up
+        for edit in edits:
+            book = Preferences(edit, RULES)
+            for _ in range(choose.randint(1, 3)):
+                category = choose.choice(RULES.categories)
+                keys = [key for key, _ in book.items(category)]
+                if keys and choose.random() < 0.3:
+                    edit.delete(book.find(category, choose.choice(keys))[0])  # as rolling back does
+                else:
+                    key = choose.choice([*keys, None, f"mine{step}"])
+                    text = choose.choice(["tea", f"word {choose.randint(0, 9)}"])
+                    book.upsert(category, key, text, (), now="2026", session="s")
+                asked, wanted = answers(edit)
+                assert asked == wanted
+        asked, wanted = answers(document)
+        assert asked == wanted  # also once others were followed
+        document = edits[0].done()
+        if step % 20 == 19:  # somebody edits the file
+            text = (
+                document.text.replace('"word 3"', '"word 7"') + '\n[likes.short]\ntext = "word 3"\n'
+            )
+            document = Document.parse(text) if "likes.short" not in document.text else document
+
+
+def expected_lines(book, turn, budget):
+    """The long way: rank every entry by shared words, then by time, then by place."""
+    rows = [(c, k, e) for c in RULES.categories for k, e in book.items(c)]
+    lines = [f"- {c}/{k}: {e['text']} ({e['_count']}×)" for c, k, e in rows]
+    if sum(map(len, lines)) + len(lines) <= budget:
+        return lines, 0
+    said = {word for word in normalise(turn).split() if len(word) > 2}
+    shared = [len(said & {w for w in normalise(e["text"]).split() if len(w) > 2}) for *_, e in rows]
+    order = sorted(
+        range(len(rows)),
+        key=lambda n: (shared[n], rows[n][2]["_updated"] if shared[n] else "", n),
+        reverse=True,
+    )
+    chosen = []
+    for number in order:
+        budget -= len(lines[number]) + 1
+        if budget < 0:
+            break
+        chosen.append(number)
+    return [lines[number] for number in sorted(chosen)], len(lines) - len(chosen)
+
+
+def test_the_lines_a_model_is_shown_are_those_of_a_full_ranking():
+    choose = random.Random(5)
+    words = ["tea", "jazz", "plants", "chess", "running", "of", "cats", "wine"]
+    document = Document.parse(
+        '[_meta]\n[preferences.likes.own]\ntext="tea"\n_count=1\n_updated="2"\n'
+    )
+    for step in range(80):
+        edit = document.edit()
+        book = Preferences(edit, RULES)
+        text = " ".join(choose.choices(words, k=3)) + f" {step}"
+        keys = [key for key, _ in book.items("likes")]
+        key = choose.choice(keys) if choose.random() < 0.4 else None
+        category = choose.choice(RULES.categories) if key is None else "likes"
+        book.upsert(category, key, text, (), now=f"2026-{choose.randint(10, 99)}", session="s")
+        if step % 9 == 8:
+            book.forget("likes", choose.choice(keys))
+        document = edit.done()
+        turn = " ".join(choose.choices(words, k=choose.randint(0, 3)))
+        for budget in (100, 700, 10_000):
+            found = Preferences(document, RULES)
+            assert relevant_lines(found, turn, budget) == expected_lines(found, turn, budget)
+
+
+def by_turns(rows):
+    """Take the most important entry that is left, then the newest one that is left, and so on."""
+    left, taken = list(rows), []
+    order = [
+        sorted(rows, key=lambda row: (row["_count"], row["_updated"]), reverse=True),
+        sorted(
+            sorted(rows, key=lambda row: (row["_count"], row["_updated"]), reverse=True),
+            key=lambda row: row["_updated"],
+            reverse=True,
+        ),
+    ]
+    for pair in zip(*order, strict=True):
+        for row in pair:
+            if any(row is other for other in left):
+                left = [other for other in left if other is not row]
+                taken.append(row)
+    return taken
+
+
+def shown_the_long_way(alice):
+    """Rank and render every entry, in one pass over what stands in the files."""
+    tables = {
+        kind: tomllib.loads(alice.document(kind))
+        for kind in ("preferences", "conversations", "facts")
+    }
+    diets = [
+        entry
+        for entry in tables["facts"].get("facts", {}).get("diet", {}).values()
+        if isinstance(entry["food"], str)
+    ]
+    diets.sort(key=lambda entry: entry["_updated"], reverse=True)
+    lanes = [[f"diet: role = {entry['role']}, food = {entry['food']}" for entry in diets]]
+    pinned = []
+    for name in ("likes", "goals"):
+        entries = tables["preferences"].get("preferences", {}).get(name, {}).values()
+        rows = [entry for entry in entries if isinstance(entry, dict)]
+        lines = [
+            [
+                f"{name}: {row['text']}" + (f" ({row['_count']}×)" if row["_count"] > 1 else "")
+                for row in by_turns([row for row in rows if (row.get("pinned") is True) is first])
+            ]
+            for first in (True, False)
+        ]
+        pinned += lines[0]
+        lanes.append(lines[1])
+    talks = [
+        entry
+        for entry in tables["conversations"].get("conversations", {}).values()
+        if entry["summary"]
+    ]
+    talks.sort(key=lambda entry: entry["_updated"], reverse=True)
+    told = [f"conversation of {entry['_updated'][:10]}: {entry['summary']}" for entry in talks]
+    lanes.append(told[:3])
+    shared = [line for turn in zip_longest(*lanes) for line in turn if line is not None]
+    return pinned + shared, told[3:]
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+def test_the_memory_an_agent_is_told_is_that_of_a_full_rendering_after_any_changes(tmp_path):
+    choose = random.Random(11)
+
+    def sum_up(_message, *, deps):
+        if choose.random() < 0.8:
+            deps.summarise(f"talk {choose.randint(0, 99)}", None)
+
+    diary = Diary(tmp_path, Both, agent=sum_up, durability="none", max_conversations=6)
+    diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    for step in range(150):
+        now = datetime(2026, 11, choose.randint(1, 28), tzinfo=UTC)
+        stored = [(c, key) for c, found in alice.preferences().items() for key in found]
+        deed = choose.choice(["new", "new", "confirm", "forget", "fact", "talk", "hand"])
+        if deed == "new" or not stored:
+            pinned = {"pinned": True} if step % 5 == 0 else {}
+            category = choose.choice(["likes", "goals"])
+            alice.upsert_preference(category, f"word {choose.randint(0, 99)}", fields=pinned)
+        elif deed == "confirm":
+            category, key = choose.choice(stored)
+            alice.upsert_preference(category, id=key, now=now)
+        elif deed == "forget":
+            alice.forget_preference(*choose.choice(stored))
+        elif deed == "fact":
+            fact = Diet(role=f"role {choose.randint(0, 4)}", food=f"food {step}")
+            with contextlib.suppress(InvalidValue):  # a person has left nonsense in its place
+                alice.commit(fact)
+        elif deed == "talk":
+            alice.add_turn("I said", "hm", f"s{choose.randint(0, 9)}", now=now)
+        else:
+            kind, old, new = choose.choice(
+                [("preferences", '"word', '"my word'), ("facts", '"food', '7 # "food')]
+            )
+            file = tmp_path / f"alice/{kind}.toml"
+            if file.exists():
+                file.write_text(file.read_text().replace(old, new, 1))
+                os.utime(file, (0, 0))
+        shown, also_true = shown_the_long_way(alice)
+        found = alice.memory_lines()
+        assert (found.shown, found.also_true) == (shown, also_true)
+        assert asyncio.run(alice.amemory_lines()) == found
+
+
+def test_memory_lines_are_current_and_read_outside_the_event_loop(tmp_path, monkeypatch):
+    alice, elsewhere = (Diary(tmp_path, Both, agent="rules").user("alice") for _ in range(2))
+    alice.upsert_preference("likes", "tea")
+    alice.set_block("persona", "brief")
+    monkeypatch.setattr(outside, "_YOUNG", 0)
+    threads, lines = [], UserDiary._lines
+
+    def noted(*arguments):
+        threads.append(threading.get_ident())
+        return lines(*arguments)
+
+    monkeypatch.setattr(UserDiary, "_lines", noted)
+
+    async def told():
+        found = await alice.amemory_lines()
+        return found.shown, threads.pop() == threading.get_ident()
+
+    async def tell():
+        first = await told()
+        again = await told()
+        await asyncio.to_thread(elsewhere.upsert_preference, "likes", "jazz")
+        after = await told()
+        await asyncio.to_thread(alice.upsert_preference, "goals", "rest")
+        return first, again, after, await told()
+
+    tea, jazz, persona = "likes: tea", "likes: jazz", "persona:\n  brief"
+    assert asyncio.run(tell()) == (
+        ([persona, tea], False),
+        ([persona, tea], False),
+        ([persona, jazz, tea], False),
+        ([persona, jazz, "goals: rest", tea], False),
+    )
+
+
+class Both(BaseModel):
+    likes: dict[str, PreferenceItem] = {}
+    goals: dict[str, PreferenceItem] = {}
+
+
+class Table(BaseModel):
+    likes: dict[str, PreferenceItem] = {}
+
+
+def test_the_way_back_from_now_leads_to_what_the_way_from_the_start_leads_to(tmp_path):
+    choose = random.Random(1)
+    diary = Diary(tmp_path, Table, agent="rules", durability="process")
+    alice, file = diary.user("alice"), tmp_path / "alice/preferences.toml"
+    for step in range(30):
+        keys = list(alice.preferences("likes"))
+        if step == 15:
+            file.write_text(file.read_text().replace("thing", "Ding") + "# a note\n")
+            os.utime(file, (0, 0))
+        elif keys and choose.random() < 0.3:
+            alice.forget_preference("likes", choose.choice(keys))
+        else:
+            alice.upsert_preference("likes", f"thing {step}")
+    timeline, last = Timeline(diary.engine.backend, "alice"), alice.last_transaction()
+    now = {"preferences": file.read_text()}
+    for seq in range(last + 1):
+        asked = ["preferences", "conversations"]
+        long_way = timeline.texts(asked, seq)
+        assert timeline.texts(asked, seq, now) == long_way
+        for wrong in (
+            "",
+            "x",
+            now["preferences"].replace("thing", "think"),
+            long_way["preferences"],
+        ):
+            assert timeline.texts(asked, seq, {"preferences": wrong}) == long_way
+
+
+def test_a_way_back_that_leads_elsewhere_is_not_believed():
+    diary = Diary("memory:", Table, agent="rules")
+    alice = diary.user("alice")
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing {number}")
+    alice.upsert_preference("likes", "thing four", id="pref001")
+    records = diary.engine.backend._records["alice"]
+    last = parse_record(records[-1])
+    changes = [replace(each, old=each.old.replace("thing 0", "thing X")) for each in last.changes]
+    assert changes != last.changes
+    records[-1] = render_record(replace(last, changes=changes))
+    now = {"preferences": alice.document("preferences")}
+    timeline = Timeline(diary.engine.backend, "alice")
+    found = timeline.texts(["preferences"], 3, now)
+    assert found == timeline.texts(["preferences"], 3)
+    assert "thing 0" in found["preferences"]
+
+
+def test_an_epoch_that_another_process_wrote_is_seen(tmp_path):
+    ours, other = LocalBackend(tmp_path), LocalBackend(tmp_path)
+    for epoch in range(1, 4):
+        other.epochs.write("alice", epoch)
+        os.utime(tmp_path / ".tomldiary/epochs", (epoch, epoch))  # long ago, so it is remembered
+        assert ours.epoch("alice") == ours.epoch("alice") == epoch
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_child_forked_inside_the_lock_leaves_it_to_its_parent(tmp_path):
+    locks, others = UserLocks(tmp_path), UserLocks(tmp_path)
+    with locks.hold("alice", 1):
+        hold = locks.hold("bob", 1)
+        hold.__enter__()
+        child = os.fork()
+        if child == 0:
+            hold.__exit__(None, None, None)
+            os._exit(0)
+        os.waitpid(child, 0)
+        with pytest.raises(LockTimeout), others.hold("bob", 0.01):
+            pass
+        hold.__exit__(None, None, None)
+    with others.hold("bob", 1), others.hold("alice", 1):
+        pass
+
+
+def test_what_fails_once_the_lock_is_held_lets_it_go(tmp_path):
+    locks = UserLocks(tmp_path)
+
+    def fails(_user):
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError), locks.hold("alice", 1, fails):
+        pass
+    with locks.hold("alice", 0.01):
+        pass

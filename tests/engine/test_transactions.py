@@ -1,0 +1,337 @@
+"""Transactions: all or nothing over all documents, one lock, nesting, repetition, expectation."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tomldiary import Conflict, Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.errors import LimitReached, LockTimeout, NestedTransaction
+from tomldiary.history.record import parse_record
+from tomldiary.storage import locks
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path, agent="rules", durability="process", lock_timeout=5)
+
+
+def texts(diary, user="alice"):
+    return [item.text for item in diary.user(user).preferences("likes").values()]
+
+
+def records(tmp_path, user="alice"):
+    return [parse_record(text) for text in reversed(list(LocalBackend(tmp_path).records(user)))]
+
+
+def test_a_block_is_one_transaction_over_all_documents(diary, tmp_path):
+    with diary.user("alice").transaction(session_id="s", actor="me", reason="moving in") as tx:
+        tx.upsert_preference("likes", "tea")
+        tx.upsert_preference("goals", "rest")
+        asyncio.run(diary.ensure_session("alice", "s"))
+        tx.add_turn("I love coffee.", "ok", "s")
+    (record,) = records(tmp_path)
+    assert (record.session, record.actor, record.reason) == ("s", "me", "moving in")
+    assert set(record.results) == {"preferences", "conversations"}
+    assert texts(diary) == ["tea", "I love coffee."]
+    assert diary.user("alice").conversations()["s"].turns == 1
+
+
+def test_an_error_in_the_block_changes_nothing_at_all(diary, tmp_path):
+    diary.user("alice").upsert_preference("likes", "tea")
+    before = (tmp_path / "alice/preferences.toml").read_bytes()
+
+    def failing():
+        with diary.user("alice").transaction() as tx:
+            tx.upsert_preference("likes", "coffee")
+            tx.forget_preference("likes", "pref001")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        failing()
+    assert (tmp_path / "alice/preferences.toml").read_bytes() == before
+    assert len(records(tmp_path)) == 1
+
+
+def test_the_block_reads_its_own_writes_and_nobody_else_does(diary, tmp_path):
+    alice = diary.user("alice")
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "tea")
+        assert texts(diary) == ["tea"]
+        assert [hit.text for hit in tx.recall("tea")] == ["tea"]
+        assert "tea" in tx.render()
+        tx.upsert_preference("likes", "green tea", id="pref001")
+        assert texts(diary) == ["green tea"]
+        assert texts(Diary(tmp_path, agent="rules")) == []
+        seen = []
+        thread = threading.Thread(target=lambda: seen.append(texts(diary)))
+        thread.start()
+        thread.join()
+        assert seen == [[]]
+    assert texts(Diary(tmp_path, agent="rules")) == ["green tea"]
+
+
+def test_a_block_in_the_block_is_part_of_it(diary, tmp_path):
+    alice = diary.user("alice")
+    with alice.transaction(reason="outer") as tx:
+        tx.upsert_preference("likes", "tea")
+        with diary.user("alice").transaction(reason="inner") as inner:
+            inner.upsert_preference("likes", "coffee")
+    assert [record.reason for record in records(tmp_path)] == ["outer"]
+    assert texts(diary) == ["tea", "coffee"]
+
+
+def test_another_users_memory_is_out_of_reach_inside(diary):
+    with diary.user("alice").transaction():
+        with pytest.raises(NestedTransaction, match="another user"):
+            diary.user("bob").upsert_preference("likes", "tea")
+        with pytest.raises(NestedTransaction), diary.user("bob").transaction():
+            pass
+        assert texts(diary, "bob") == []  # reading is free
+
+
+def test_others_wait_for_the_end_of_the_block(diary):
+    order = []
+    inside = threading.Event()
+
+    def other():
+        inside.wait()
+        diary.user("alice").upsert_preference("likes", "second")
+        order.append("other")
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    with diary.user("alice").transaction() as tx:
+        inside.set()
+        thread.join(0.1)
+        tx.upsert_preference("likes", "first")
+        order.append("block")
+    thread.join()
+    assert order == ["block", "other"]
+    assert texts(diary) == ["first", "second"]
+
+
+def test_two_tasks_of_one_loop_exclude_each_other(diary):
+    async def work(name, steps):
+        async with diary.user("alice").atransaction() as tx:
+            for number in range(steps):
+                known = len(await tx.apreferences("likes"))
+                await asyncio.sleep(0)
+                await tx.aupsert_preference("likes", f"{name} {number} {known}")
+
+    async def both():
+        await asyncio.gather(*(work(f"task {n}", 5) for n in range(6)))
+
+    asyncio.run(both())
+    found = texts(diary)
+    assert len(found) == 30
+    assert [text.split()[-1] for text in found] == [
+        str(n) for n in range(30)
+    ]  # nothing interleaved
+
+
+def test_a_task_started_inside_the_block_is_not_part_of_it(diary):
+    diary.engine.lock_timeout = 0.05
+
+    async def outer():
+        async with diary.user("alice").atransaction() as tx:
+            await tx.aupsert_preference("likes", "inside")
+            child = asyncio.create_task(diary.user("alice").aupsert_preference("likes", "child"))
+            with pytest.raises(LockTimeout):
+                await child
+            assert await asyncio.create_task(diary.user("alice").apreferences("likes")) == {}
+
+    asyncio.run(outer())
+    assert texts(diary) == ["inside"]
+
+
+def test_a_cancelled_wait_for_the_lock_leaves_it_free(diary):
+    async def main():
+        alice = diary.user("alice")
+        async with alice.atransaction():
+            waiting = asyncio.create_task(_enter(alice))
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+        await asyncio.sleep(0.05)
+        await alice.aupsert_preference("likes", "free")
+
+    async def _enter(alice):
+        async with alice.atransaction():
+            pytest.fail("it was cancelled")
+
+    asyncio.run(main())
+    assert texts(diary) == ["free"]
+
+
+def test_the_same_operation_twice_has_one_effect_also_after_a_restart(diary, tmp_path):
+    for handle in (diary, diary, Diary(tmp_path, agent="rules")):
+        with handle.user("alice").transaction(operation_id="op-1") as tx:
+            tx.upsert_preference("likes", "tea")
+    assert len(records(tmp_path)) == 1
+    assert diary.user("alice").preferences("likes")["pref001"].count == 1
+
+
+def test_the_same_operation_id_for_something_else_is_a_conflict(diary, tmp_path):
+    with diary.user("alice").transaction(operation_id="op-1") as tx:
+        tx.upsert_preference("likes", "tea")
+    with (
+        pytest.raises(Conflict, match="'op-1' was done already"),
+        diary.user("alice").transaction(operation_id="op-1") as tx,
+    ):
+        tx.upsert_preference("likes", "coffee")
+    assert texts(diary) == ["tea"]
+    with diary.user("bob").transaction(operation_id="op-1") as tx:
+        tx.upsert_preference("likes", "coffee")
+    assert texts(diary, "bob") == ["coffee"]
+
+
+def test_a_stale_expectation_is_a_conflict_before_anything_happens(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    seen = alice.last_transaction()
+    with alice.transaction(expected=seen) as tx:
+        tx.upsert_preference("likes", "coffee")
+    with pytest.raises(Conflict, match="Read again"), alice.transaction(expected=seen):
+        pytest.fail("the block must not run")
+    assert texts(diary) == ["tea", "coffee"]
+
+
+def test_a_person_who_saves_during_the_block_is_merged(diary, tmp_path):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    with alice.transaction() as tx:
+        tx.upsert_preference("likes", "coffee")
+        file.write_text(file.read_text().replace('"tea"', '"green tea"  # by hand'))
+    assert texts(diary) == ["green tea", "coffee"]
+    assert "# by hand" in file.read_text()
+
+
+def test_a_failing_verb_may_be_caught_inside(tmp_path):
+    diary = Diary(tmp_path, agent="rules", max_prefs_per_category=1)
+    with diary.user("alice").transaction() as tx:
+        tx.upsert_preference("likes", "tea")
+        with pytest.raises(LimitReached):
+            tx.upsert_preference("likes", "coffee")
+        tx.upsert_preference("goals", "rest")
+    assert texts(diary) == ["tea"]
+    assert len(diary.user("alice").preferences("goals")) == 1
+
+
+def test_a_block_without_a_change_writes_nothing(diary, tmp_path):
+    with diary.user("alice").transaction(operation_id="x") as tx:
+        tx.preferences()
+    assert not (tmp_path / "alice").exists()
+
+
+def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder_from_finishing(
+    tmp_path,
+):
+    diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=20)
+    alice = diary.user("alice")
+
+    async def one(number):
+        async with alice.atransaction():
+            await asyncio.sleep(0)
+            await alice.aupsert_preference("likes", f"thing {number}")
+
+    async def main():
+        # Room for two: all of the shared threads wait for the lock.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(2))
+        await asyncio.gather(
+            *(one(number) for number in range(20)),
+            *(alice.aupsert_preference("likes", f"plain {number}") for number in range(20)),
+        )
+
+    asyncio.run(main())
+    assert len(alice.preferences("likes")) == 40
+
+
+def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(
+    tmp_path, monkeypatch
+):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    alice = diary.user("alice")
+    at_it, go_on = threading.Event(), threading.Event()
+    real = diary.engine.backend.commit
+
+    def slow(user, commit):
+        at_it.set()
+        assert go_on.wait(20)
+        return real(user, commit)
+
+    async def store():
+        async with alice.atransaction():
+            alice.upsert_preference("likes", "tea")
+
+    async def main():
+        with monkeypatch.context() as patch:
+            patch.setattr(diary.engine.backend, "commit", slow)
+            task = asyncio.create_task(store())
+            await asyncio.to_thread(at_it.wait, 20)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        diary.engine.lock_timeout = 0.05
+        with pytest.raises(LockTimeout):
+            await alice.aupsert_preference("likes", "coffee")
+        go_on.set()
+        diary.engine.lock_timeout = 20
+        await alice.aupsert_preference("likes", "coffee")
+
+    asyncio.run(main())
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
+
+
+def test_the_lock_goes_to_whoever_has_waited_longest_not_to_whoever_asks_again_first():
+    queue = locks._Queue()
+    assert queue.acquire()
+    order, threads = [], []
+
+    def wait(name):
+        assert queue.acquire(timeout=20)
+        order.append(name)
+        queue.release()
+
+    for number in range(3):
+        threads.append(threading.Thread(target=wait, args=(number,)))
+        threads[-1].start()
+        while len(queue._waiting) <= number and threads[-1].is_alive():
+            pass
+    queue.release()
+    queue.acquire()  # a writer in a loop asks again at once
+    order.append("again")
+    queue.release()
+    for thread in threads:
+        thread.join()
+    assert order == [0, 1, 2, "again"]
+
+
+def test_who_gives_up_waiting_is_passed_over():
+    queue = locks._Queue()
+    assert queue.acquire()
+    assert not queue.acquire(blocking=False)
+    assert not queue.acquire(timeout=0.01)
+    queue.release()
+    assert queue.acquire(timeout=0.01)
+
+
+def test_an_operation_of_a_user_who_was_removed_since_is_done_again(tmp_path):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "rum")
+    for _ in range(2):
+        with alice.transaction(operation_id="order 1"):
+            alice.upsert_preference("likes", "tea", id="tea")
+    assert alice.preferences("likes")["tea"].count == 1
+    diary.engine.backend.erase("alice")
+    alice.upsert_preference("goals", "rest")
+    with alice.transaction(operation_id="order 1"):
+        alice.upsert_preference("likes", "tea", id="tea")
+    assert list(alice.preferences("likes")) == ["tea"]

@@ -1,0 +1,800 @@
+"""Typed facts: models, singleton keys, intervals, limits, hand edits, and asking for them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import random
+import threading
+import tomllib
+from datetime import UTC, date, datetime, timedelta
+from enum import Enum
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from processes import run_at_once
+from tomldiary import Conflict, Constraint, Diary
+from tomldiary.doctor.doctor import check
+from tomldiary.errors import (
+    DiaryError,
+    DocumentError,
+    ImmutableEntry,
+    InvalidValue,
+    LimitReached,
+    SchemaError,
+    UnknownEntry,
+)
+from tomldiary_langgraph import DiaryStore
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+    note: str | None = None
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+class Birth(BaseModel):
+    who: str
+    year: int
+
+
+class Tag(BaseModel):
+    text: str
+
+
+class Likes(BaseModel):
+    what: str
+
+
+def opened(place):
+    diary = Diary(place, agent="rules", durability=None if place == "memory:" else "process")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    diary.register_schema("birth", Birth, Constraint(singleton_key="who", immutable=True))
+    diary.register_schema("tag", Tag, Constraint(limit=2))
+    diary.register_schema("likes", Likes, Constraint(temporal=True))
+    return diary
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return opened(tmp_path)
+
+
+@pytest.fixture
+def alice(diary):
+    return diary.user("alice")
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "alice/facts.toml"
+
+
+def day(number):
+    return datetime(2020, 1, number, tzinfo=UTC)
+
+
+def cities(user, **when):
+    return [fact.data.city for fact in user.query("home", **when)]
+
+
+# What is written
+
+
+def test_a_fact_is_a_table_that_people_can_read(alice, file):
+    alice.commit(Diet(role="user", food="vegan"), session_id="s1", source="s1#2")
+    table = tomllib.loads(file.read_text())["facts"]["diet"]["user"]
+    created = table.pop("_created")
+    assert table == {
+        "role": "user",
+        "food": "vegan",
+        "_updated": created,
+        "_created_by": "s1",
+        "_updated_by": "s1",
+        "_source": "s1#2",
+    }
+    assert alice.why("facts/diet/user").turn == "s1#2"
+
+
+def test_history_tells_who_committed_what_and_why(alice):
+    alice.commit(Diet(role="user", food="vegan"), session_id="s1", actor="agent", reason="said so")
+    alice.update("diet/user", {"food": "fish"}, actor="hand")
+    alice.delete("diet/user", reason="wrong")
+    found = alice.history("facts/diet/user")
+    assert [(h.type, h.actor, h.reason) for h in found] == [
+        ("delete", "", "wrong"),
+        ("update", "hand", ""),
+        ("commit", "agent", "said so"),
+    ]
+    assert alice.as_of(1).get("diet/user").data.food == "vegan"
+    assert [(d.key, d.before["food"], d.after["food"]) for d in alice.diff(1, 2)] == [
+        ("facts/diet/user", "vegan", "fish")
+    ]
+
+
+def test_every_verb_has_a_coroutine_and_joins_a_transaction(alice):
+    async def main():
+        async with alice.atransaction(session_id="s", reason="all at once"):
+            fact = await alice.acommit(Diet(role="user", food="vegan"))
+            assert (await alice.aget(fact)).data.food == "vegan"
+            await alice.aupdate(fact, {"note": "no honey"})
+            assert len(await alice.aquery("diet")) == 1
+            other = await alice.acommit(Diet(role="dog", food="meat"))
+            await alice.adelete(other)
+
+    asyncio.run(main())
+    assert [entry.key for entry in alice.history()] == ["facts/diet/user"]
+    assert alice.last_transaction() == 1
+
+
+def test_committing_what_is_there_writes_nothing_unless_another_session_confirms_it(alice):
+    fact = Diet(role="user", food="vegan")
+    alice.commit(fact, session_id="s1")
+    alice.commit(fact, session_id="s1")
+    alice.commit(fact)
+    assert alice.last_transaction() == 1
+    alice.commit(fact, session_id="s2")
+    assert (alice.last_transaction(), alice.get("diet/user").updated_by) == (2, "s2")
+
+
+def test_without_a_singleton_key_an_equal_fact_is_not_stored_twice(alice):
+    first = alice.commit(Tag(text="a"))
+    assert alice.commit(Tag(text="a")) == first
+    second = alice.commit(Tag(text="A"))
+    assert first != second
+    alice.delete(second)
+    assert alice.commit(Tag(text="A")) not in {first, second}  # an id is not given out twice
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Nested(BaseModel):
+    parts: list[str] = []
+    more: dict[str, int | None] = {}
+
+
+class Everything(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    key: int
+    at: datetime
+    day: date = date(2020, 1, 2)
+    colour: Colour = Colour.RED
+    share: float = 0.5
+    inner: Nested = Nested()
+    gone: str | None = "there"
+    named: bool = Field(default=False, alias="isNamed")
+
+    @property
+    def doubled(self) -> int:
+        return self.key * 2
+
+
+@pytest.mark.parametrize("gone", ["there", None, "", 'multi\nline """ and \\'])
+def test_whatever_a_model_can_hold_comes_back_equal(tmp_path, gone):
+    diary = opened(tmp_path)
+    diary.register_schema("every", Everything, Constraint(singleton_key=("key", "colour")))
+    fact = Everything(
+        key=7,
+        at=datetime(2026, 1, 2, 3, 4, 5, 6, tzinfo=UTC),
+        inner=Nested(parts=["a", "日"], more={"x": None, "y": 2}),
+        gone=gone,
+        isNamed=True,
+    )
+    key = diary.user("alice").commit(fact)
+    assert key == "every/7/red"
+    assert opened_with(diary, tmp_path).user("alice").get(key).data == fact
+
+
+def opened_with(diary, place):
+    again = opened(place)
+    again.fact_schemas = diary.fact_schemas
+    return again
+
+
+def test_what_does_not_fit_is_told_in_the_words_of_the_file_and_nothing_is_written(alice):
+    class Odd(BaseModel):
+        role: str
+        size: Literal["s", "l"]
+        tags: list[str] = []
+        age: int = 0
+
+        @field_validator("age")
+        @classmethod
+        def old(cls, value):
+            if value < 0:
+                raise ValueError("nobody is that young")
+            return value
+
+    alice.diary.register_schema("odd", Odd, Constraint(singleton_key="role"))
+    key = alice.commit(Odd(role="a", size="s"))
+    cases = {
+        "role": (7, "odd.role: expected text, found number."),
+        "size": ("m", "odd.size: expected 's' or 'l'."),
+        "tags": (["x", 1], "odd.tags.1: expected text, found number."),
+        "age": (-1, "odd.age: nobody is that young."),
+    }
+    for field, (value, message) in cases.items():
+        with pytest.raises(InvalidValue) as caught:
+            alice.update(key, {field: value})
+        assert str(caught.value) == message
+    with pytest.raises(InvalidValue) as caught:
+        alice.update(key, {"tags": "x", "age": "old"})
+    assert str(caught.value) == (
+        "odd.tags: expected a list, found text; odd.age: expected a whole number, found text."
+    )
+    forged = Odd.model_construct(role="b", size="xxl")
+    with pytest.raises(InvalidValue, match=r"odd.size: expected 's' or 'l'"):
+        alice.commit(forged)
+    assert alice.last_transaction() == 1
+
+
+@pytest.mark.parametrize("role", ["", "x" * 201])
+def test_a_singleton_key_needs_a_value_that_can_be_a_key(alice, role):
+    with pytest.raises(InvalidValue, match=r"diet\.role"):
+        alice.commit(Diet(role=role, food="vegan"))
+    assert alice.history() == []
+
+
+def test_two_keys_that_look_alike_are_two_facts(tmp_path):
+    class Pair(BaseModel):
+        one: str
+        two: str
+
+    diary = opened(tmp_path)
+    diary.register_schema("pair", Pair, Constraint(singleton_key=("one", "two")))
+    alice = diary.user("alice")
+    parts = ["a", "/", "%", "a/", "%2f", "/a", "a%2f"]
+    facts = [Pair(one=one, two=two) for one in parts for two in parts]
+    keys = [alice.commit(fact) for fact in facts]
+    assert len(set(keys)) == len(facts)
+    assert [alice.get(key).data for key in keys] == facts
+
+
+@pytest.mark.parametrize(
+    ("name", "model", "constraint", "message"),
+    [
+        ("x", dict, {}, "expected a pydantic model class"),
+        ("x", BaseModel, {}, "expected a pydantic model class"),
+        ("a/b", Diet, {}, "cannot name a type"),
+        ("_x", Diet, {}, "cannot name a type"),
+        ("", Diet, {}, "cannot name a type"),
+        ("other", Diet, {}, "is registered as 'diet'"),
+        ("diet", Diet, {"singleton_key": "nope"}, "'nope' is no field of Diet"),
+        ("diet", Diet, {"immutable": True, "temporal": True}, "exclude each other"),
+        ("diet", Diet, {"limit": 0}, "limit: expected a number from 1 on"),
+    ],
+)
+def test_a_schema_that_cannot_work_is_refused_when_it_is_registered(
+    diary, name, model, constraint, message
+):
+    with pytest.raises(SchemaError, match=message):
+        diary.register_schema(name, model, Constraint(**constraint))
+
+
+def test_a_type_can_be_registered_again(diary, alice):
+    alice.commit(Diet(role="user", food="vegan"))
+
+    class Diet2(BaseModel):
+        role: str
+        food: str = "anything"
+        note: str | None = None
+
+    diary.register_schema("diet", Diet2, Constraint(singleton_key="role", immutable=True))
+    assert isinstance(alice.get("diet/user").data, Diet2)
+    with pytest.raises(ImmutableEntry):
+        alice.update("diet/user", {"food": "fish"})
+    with pytest.raises(SchemaError):
+        alice.commit(Diet(role="user", food="vegan"))
+
+
+# Limits
+
+
+def test_a_full_type_takes_no_more_and_undoing_a_removal_does_not_exceed_it(alice):
+    first = alice.commit(Tag(text="a"), session_id="s1")
+    alice.commit(Tag(text="b"), session_id="s1")
+    with pytest.raises(LimitReached, match=r"facts/tag is full \(2/2\)"):
+        alice.commit(Tag(text="c"))
+    alice.delete(first, session_id="s1")
+    alice.commit(Tag(text="c"), session_id="s2")
+    with pytest.raises(Conflict, match="constraint of its type") as caught:
+        alice.rollback(session_id="s1", force=True)
+    assert caught.value.keys == [f"facts/{first}"]
+    assert sorted(fact.data.text for fact in alice.query("tag")) == ["b", "c"]
+
+
+# Intervals
+
+
+def test_a_temporal_fact_ends_the_one_before_instead_of_overwriting_it(alice, file):
+    paris = alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    tokyo = alice.commit(Home(who="user", city="Tokyo"), valid_from=day(5))
+    assert (paris, tokyo) == ("home/user@2020-01-01", "home/user@2020-01-05")
+    assert cities(alice) == ["Tokyo"]
+    assert cities(alice, valid_at=day(3)) == ["Paris"]
+    assert cities(alice, valid_at=day(5)) == ["Tokyo"]
+    assert cities(alice, valid_at=datetime(2019, 1, 1)) == []  # noqa: DTZ001 - without a zone: UTC
+    assert cities(alice, include_ended=True) == ["Paris", "Tokyo"]
+    assert alice.get("home/user").data.city == "Tokyo"
+    assert alice.get("home/user", valid_at=day(2)).id == paris
+    found = alice.get(paris)
+    assert (found.valid_from, found.valid_to) == (day(1), day(5))
+    assert "Paris" in file.read_text()  # what ended is kept
+    assert [hit.text for hit in alice.recall("paris tokyo")] == ["who = user, city = Tokyo"]
+    assert [hit.text for hit in alice.recall("paris tokyo", valid_at=day(2))] == [
+        "who = user, city = Paris"
+    ]
+    assert "Tokyo" in alice.render()
+    assert "Paris" not in alice.render()
+
+
+def test_any_order_of_arrival_gives_the_same_timeline():
+    moves = [("Paris", 1), ("Rome", 3), ("Oslo", 5), ("Tokyo", 8)]
+    for order in itertools.permutations(moves):
+        alice = opened("memory:").user("alice")
+        for city, number in order:
+            alice.commit(Home(who="user", city=city), valid_from=day(number))
+        timeline = [
+            (fact.data.city, fact.valid_from, fact.valid_to)
+            for fact in alice.query("home", include_ended=True, order_by="city")
+        ]
+        ends = [day(3), day(5), day(8), None]
+        wanted = [(city, day(n), end) for (city, n), end in zip(moves, ends, strict=True)]
+        assert timeline == sorted(wanted, key=lambda item: item[0])
+
+
+def test_at_no_time_do_two_facts_with_one_singleton_key_hold():
+    rng = random.Random(7)
+    for _ in range(20):
+        alice = opened("memory:").user("alice")
+        for number in range(8):
+            start = day(rng.randint(1, 20))
+            end = start + timedelta(days=rng.randint(1, 9)) if rng.random() < 0.4 else None
+            alice.commit(Home(who="user", city=str(number)), valid_from=start, valid_to=end)
+        for number in range(1, 30):
+            assert len(alice.query("home", valid_at=day(number))) <= 1
+        alice.rollback(3)
+        for number in range(1, 30):
+            assert len(alice.query("home", valid_at=day(number))) <= 1
+
+
+def test_taking_a_move_back_lets_the_home_before_hold_again(alice):
+    alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    before = alice.query("home")
+    alice.commit(Home(who="user", city="Tokyo"))
+    alice.rollback()
+    assert [(f.id, f.data, f.valid_to) for f in alice.query("home")] == [
+        (f.id, f.data, f.valid_to) for f in before
+    ]
+
+
+def test_what_held_from_one_moment_on_is_corrected_in_place(alice, file):
+    first = alice.commit(Home(who="user", city="Paris"), valid_from=day(1), session_id="s1")
+    assert alice.commit(Home(who="user", city="Rome"), valid_from=day(1), valid_to=day(9)) == first
+    fact = alice.get(first)
+    assert (fact.data.city, fact.created_by, fact.valid_to) == ("Rome", "s1", day(9))
+    file.write_text(file.read_text().replace('"Rome"', "7"))
+    with pytest.raises(InvalidValue, match="expected text, found number"):
+        alice.commit(Home(who="user", city="Oslo"), valid_from=day(1))
+    assert "city = 7" in file.read_text()
+
+
+def test_removing_the_last_interval_lets_the_one_before_hold_again(alice):
+    alice.commit(Home(who="user", city="Paris"), valid_from=day(1), valid_to=day(3))
+    alice.commit(Home(who="user", city="Rome"), valid_from=day(5))
+    last = alice.commit(Home(who="user", city="Tokyo"))
+    alice.delete(last)
+    assert cities(alice) == ["Rome"]
+    alice.delete("home/user")
+    assert cities(alice) == []  # an end that somebody gave stays one
+    assert cities(alice, valid_at=day(2)) == ["Paris"]
+
+
+def test_an_update_of_a_temporal_fact_begins_a_new_interval_and_can_only_end_what_holds(alice):
+    old = alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
+    new = alice.update("home/user", {"city": "Rome"})
+    assert new != old
+    assert alice.get(old).valid_to == alice.get(new).valid_from
+    with pytest.raises(InvalidValue, match="does not hold now"):
+        alice.update(old, {"city": "Oslo"})
+    end = datetime.now(UTC)
+    assert alice.update(new, {}, valid_to=end) == new
+    assert alice.get(new).valid_to == end
+    assert alice.query("home") == []
+    with pytest.raises(InvalidValue, match="not after valid_from"):
+        alice.commit(Home(who="x", city="y"), valid_from=day(2), valid_to=day(2))
+    with pytest.raises(InvalidValue, match="not temporal"):
+        alice.commit(Diet(role="user", food="vegan"), valid_from=day(2))
+
+
+def test_temporal_facts_without_a_singleton_key_hold_side_by_side(alice):
+    for what in ("pizza", "sushi", "ramen", "pizza"):
+        alice.commit(Likes(what=what))
+    assert sorted(fact.data.what for fact in alice.query("likes")) == ["pizza", "ramen", "sushi"]
+    pizza = alice.query("likes", {"what": "pizza"})[0].id
+    alice.update(pizza, {"what": "pasta"})
+    assert sorted(fact.data.what for fact in alice.query("likes")) == ["pasta", "ramen", "sushi"]
+    assert alice.get(pizza).valid_to is not None
+
+
+# Asking
+
+
+def test_a_query_filters_orders_and_pages(alice):
+    for number, role in enumerate(["c", "a", "e", "b", "d"]):
+        note = None if number % 2 else f"n{number}"
+        alice.commit(Diet(role=role, food="vegan" if role < "d" else "fish", note=note))
+
+    def roles(*args, **kwargs):
+        return [fact.data.role for fact in alice.query("diet", *args, **kwargs)]
+
+    assert roles() == ["c", "a", "e", "b", "d"]
+    assert roles(order_by="role") == ["a", "b", "c", "d", "e"]
+    assert roles(order_by="-role", limit=2, offset=1) == ["d", "c"]
+    assert roles({"food": "fish"}, order_by="role") == ["d", "e"]
+    assert roles({"food": "vegan", "note": None}, order_by="role") == ["a", "b"]
+    assert roles(order_by="note") == ["c", "e", "d", "a", "b"]  # those without come last
+    assert roles(order_by="-note") == ["d", "e", "c", "a", "b"]
+    assert roles(order_by="-_created", limit=1) == ["d"]
+    assert roles(limit=0) == roles(offset=9) == []
+    for bad in ({"limit": -1}, {"offset": -1}, {"order_by": "nope"}):
+        with pytest.raises(InvalidValue):
+            alice.query("diet", **bad)
+
+
+def test_true_is_not_one_in_a_query(tmp_path):
+    class Flag(BaseModel):
+        value: int | bool
+
+    diary = opened(tmp_path)
+    diary.register_schema("flag", Flag)
+    alice = diary.user("alice")
+    alice.commit(Flag(value=1))
+    alice.commit(Flag(value=True))
+    assert [fact.data.value for fact in alice.query("flag", {"value": 1})] == [1]
+    assert [fact.data.value for fact in alice.query("flag", {"value": True})] == [True]
+
+
+def test_inner_fields_are_asked_for_with_dots(tmp_path):
+    class Place(BaseModel):
+        at: dict[str, str]
+
+    diary = opened(tmp_path)
+    diary.register_schema("place", Place, Constraint(singleton_key="at.city"))
+    alice = diary.user("alice")
+    assert alice.commit(Place(at={"city": "Oslo", "zip": "1"})) == "place/Oslo"
+    alice.commit(Place(at={"city": "Rome"}))
+    assert [f.id for f in alice.query("place", {"at.zip": "1"})] == ["place/Oslo"]
+    assert [f.id for f in alice.query("place", {"at.zip": None})] == ["place/Rome"]
+
+
+def test_what_is_not_there_is_none_or_an_error(alice):
+    assert alice.get("diet/nobody") is None
+    for ask in (lambda: alice.update("diet/nobody", {}), lambda: alice.delete("diet/nobody")):
+        with pytest.raises(UnknownEntry, match="facts/diet/nobody"):
+            ask()
+
+
+# People's edits
+
+
+def test_a_persons_change_of_a_fact_is_read_and_kept(alice, file):
+    alice.commit(Diet(role="user", food="vegan"))
+    file.write_text(file.read_text().replace('"vegan"', '"fish"  # since May'))
+    assert alice.get("diet/user").data.food == "fish"
+    alice.update("diet/user", {"note": "no bones"})
+    assert "# since May" in file.read_text()
+    assert [h.actor for h in alice.history("facts/diet/user")] == ["", "hand", ""]
+
+
+def test_a_persons_change_of_an_immutable_fact_is_undone_and_kept_in_history(alice, file):
+    alice.commit(Birth(who="user", year=1980))
+    alice.commit(Birth(who="dog", year=2015))
+    good = file.read_text()
+    file.write_text(good.replace("1980", "1999").replace("2015", "2016"))
+    assert alice.get("birth/user").data.year == 1980
+    assert [hit.text for hit in alice.recall("1980 1999")] == ["who = user, year = 1980"]
+    alice.commit(Diet(role="user", food="vegan"))
+    tables = tomllib.loads(file.read_text())["facts"]["birth"]
+    assert (tables["user"]["year"], tables["dog"]["year"]) == (1980, 2015)
+    changes = [(h.actor, h.after["year"]) for h in alice.history("facts/birth/user")]
+    assert changes == [("", 1980), ("hand", 1999), ("", 1980)]
+
+
+def test_an_immutable_fact_that_a_person_changes_during_a_transaction_is_put_back_too(alice, file):
+    alice.commit(Birth(who="user", year=1980))
+    with alice.transaction():
+        alice.commit(Diet(role="user", food="vegan"))
+        file.write_text(file.read_text().replace("1980", "1999"))
+    tables = tomllib.loads(file.read_text())["facts"]
+    assert (tables["birth"]["user"]["year"], tables["diet"]["user"]["food"]) == (1980, "vegan")
+    assert [h.actor for h in alice.history("facts/birth/user")] == ["", "hand", ""]
+
+
+def test_forgetting_takes_no_change_of_an_immutable_fact_over(alice, file):
+    alice.commit(Birth(who="user", year=1980))
+    alice.commit(Diet(role="user", food="vegan"), session_id="s1")
+    file.write_text(file.read_text().replace("1980", "1999"))
+    alice.forget(session_id="s1")
+    assert "1980" in file.read_text()
+    assert "1999" not in file.read_text()
+    assert (alice.get("birth/user").data.year, alice.get("diet/user")) == (1980, None)
+    changes = [(h.actor, h.after["year"]) for h in alice.history("facts/birth/user")]
+    assert changes == [("", 1980), ("hand", 1999), ("", 1980)]
+    with pytest.raises(Conflict, match="forgotten"):  # as ever
+        alice.rollback(to=1)
+
+
+def test_a_user_whose_facts_never_parsed_can_be_forgotten_as_a_whole(alice, file):
+    file.parent.mkdir(parents=True)
+    file.write_text("[facts.birth.user\n")
+    with pytest.raises(DocumentError):
+        alice.forget(session_id="s1")
+    alice.forget(everything=True)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("in_transaction", [True, False])
+def test_an_immutable_fact_that_a_person_removed_comes_back(
+    alice, file, in_transaction, monkeypatch
+):
+    alice.commit(Birth(who="user", year=1980))
+    alice.commit(Diet(role="user", food="vegan"))
+    good = file.read_text()
+    monkeypatch.setattr("tomldiary.hand_edits.detect._SETTLING", 0)  # no need to wait for an editor
+    start = good.index("[facts.birth.user]")
+    file.write_text(good[:start] + good[good.index("[facts.diet.user]") :])
+    again = opened(file.parents[1]).user("alice")  # also for somebody who never saw it
+    assert again.get("birth/user").data.year == 1980
+    if in_transaction:
+        with again.transaction():
+            again.commit(Diet(role="dog", food="meat"))
+    else:
+        again.commit(Diet(role="dog", food="meat"))
+    assert tomllib.loads(file.read_text())["facts"]["birth"]["user"]["year"] == 1980
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (('food = "vegan"', "food = 7"), "facts.diet.user.food: expected text, found number."),
+        (
+            ('role = "user"', 'role = "bob"'),
+            "facts.diet.user: its fields say that its key is 'bob'",
+        ),
+        (("[facts.diet.user]", "[facts.diet.bob]"), "facts.diet.bob: its fields say"),
+        (('role = "user"\n', ""), "facts.diet.user.role: expected a value, found nothing."),
+    ],
+)
+def test_a_fact_that_breaks_its_rules_stays_in_the_file_unread_with_a_message(
+    diary, alice, file, monkeypatch, change, message
+):
+    monkeypatch.setattr("tomldiary.hand_edits.detect._SETTLING", 0)
+    alice.commit(Diet(role="user", food="vegan"))
+    alice.commit(Diet(role="dog", food="meat"))
+    file.write_text(file.read_text().replace(*change, 1))
+    assert [fact.id for fact in alice.query("diet")] == ["diet/dog"]
+    assert [hit.key for hit in alice.recall("vegan meat")] == ["diet/dog"]
+    assert [str(problem).startswith(message) for problem in alice.problems()] == [True]
+    assert any(finding.message.startswith(message) for finding in check(diary))
+    alice.commit(Diet(role="cat", food="fish"))
+    assert change[1] in file.read_text()
+
+
+def test_what_a_person_is_writing_in_a_facts_place_is_not_overwritten(alice, file):
+    alice.commit(Diet(role="user", food="vegan"))
+    file.write_text(file.read_text().replace('food = "vegan"', "food = 7"))
+    for write in (
+        lambda: alice.commit(Diet(role="user", food="fish")),
+        lambda: alice.update("diet/user", {"food": "fish"}),
+    ):
+        with pytest.raises(
+            InvalidValue, match=r"facts\.diet\.user\.food: expected text, found number"
+        ):
+            write()
+    assert "food = 7" in file.read_text()
+    alice.delete("diet/user")
+    alice.commit(Diet(role="user", food="fish"))
+    assert alice.problems() == []
+
+
+def test_a_fact_that_a_person_adds_is_a_fact(alice, file):
+    alice.commit(Diet(role="user", food="vegan"))
+    with file.open("a") as handle:
+        handle.write('\n[facts.diet.dog]\nrole = "dog"\nfood = "meat"\n')
+        handle.write('\n[facts.home.user]\nwho = "user"\ncity = "Oslo"\n')
+        handle.write('\n[facts.home."user@2020-01-05"]\nwho = "user"\ncity = "Rome"\n')
+        handle.write("_valid_from = 2020-01-05\n")
+    assert alice.get("diet/dog").data.food == "meat"
+    assert cities(alice) == ["Rome"]
+    assert cities(alice, valid_at=day(2)) == ["Oslo"]
+    assert alice.problems() == []
+
+
+# Writers at once
+
+
+PROCESS = """\
+import sys
+from pydantic import BaseModel
+from tomldiary import Constraint, Diary
+
+class Diet(BaseModel):
+    role: str
+    food: str
+    note: str | None = None
+
+diary = Diary(sys.argv[1], agent="rules", durability="process")
+diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+alice = diary.user("alice")
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(40):
+    alice.commit(Diet(role=str(number), food=sys.argv[2]))
+"""
+
+
+def test_two_processes_that_commit_the_same_keys_leave_one_fact_for_each(tmp_path):
+    run_at_once(PROCESS, [str(tmp_path), "one"], [str(tmp_path), "two"])
+    alice = opened(tmp_path).user("alice")
+    assert sorted(int(fact.data.role) for fact in alice.query("diet")) == list(range(40))
+    assert len([h for h in alice.history(limit=500) if h.type == "commit"]) == 80
+
+
+def test_threads_that_commit_temporal_facts_leave_one_that_holds(tmp_path):
+    alice = opened(tmp_path).user("alice")
+    barrier = threading.Barrier(8)
+
+    def commit(number):
+        barrier.wait()
+        alice.commit(Home(who="user", city=str(number)))
+
+    threads = [threading.Thread(target=commit, args=(n,)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(alice.query("home")) == 1
+    assert len(alice.query("home", include_ended=True)) == 8
+
+
+def test_a_past_state_cannot_be_committed_to(alice):
+    alice.commit(Diet(role="user", food="vegan"))
+    with pytest.raises(DiaryError, match="cannot be changed"):
+        alice.as_of(1).commit(Diet(role="user", food="fish"))
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_a_past_state_reads_temporal_facts_by_its_own_clock(tmp_path, kind):
+    alice = opened(tmp_path if kind == "files" else "memory:").user("alice")
+    moment = datetime.now(UTC)
+    hour = timedelta(hours=1)
+    alice.commit(Home(who="a", city="Rome"), valid_from=moment - hour, valid_to=moment + hour)
+    alice.commit(Home(who="b", city="Oslo"), valid_from=moment + hour)
+    seq, then, later = alice.last_transaction(), datetime.now(UTC), moment + 2 * hour
+
+    def cities(user, **when):
+        found = {fact.data.city for fact in user.query("home", **when)}
+        assert {hit.text.rpartition(" ")[2] for hit in user.recall("Rome Oslo", **when)} == found
+        for shown in (user.render(**when), user.render("Rome Oslo", **when)):
+            assert {city for city in ("Rome", "Oslo") if city in shown} == found
+        assert (user.get("home/a", **when) is not None) is ("Rome" in found)
+        return found
+
+    assert cities(alice) == {"Rome"}
+    assert cities(alice, valid_at=later) == {"Oslo"}
+    assert cities(alice.as_of(later)) == {"Oslo"}
+    for point in (seq, then):
+        assert cities(alice.as_of(point)) == {"Rome"}
+        assert cities(alice.as_of(point), valid_at=later) == {"Oslo"}
+    assert moment < alice.as_of(seq - 1)._engine.now() < alice.as_of(seq)._engine.now() < then
+    assert cities(alice.as_of(0)) == set()
+
+
+class Task(BaseModel):
+    name: str
+    rank: int = 0
+    due: date | None = None
+    place: dict[str, str] = {}
+
+
+@pytest.fixture
+def tasks():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("task", Task)
+    alice = diary.user("alice")
+    for rank, name in enumerate("abcd", 1):
+        alice.commit(Task(name=name, rank=rank, due=date(2026, 1, rank), place={"city": name * 2}))
+    return alice
+
+
+@pytest.mark.parametrize(
+    ("where", "names"),
+    [
+        ({"rank": {"$gt": 2}}, "cd"),
+        ({"rank": {"$gte": 2, "$lt": 4}}, "bc"),
+        ({"rank": {"$in": [1, 4]}}, "ad"),
+        ({"rank": {"$ne": 1}, "name": "b"}, "b"),
+        ({"name": {"$nin": ["a", "b"]}}, "cd"),
+        ({"due": {"$lte": date(2026, 1, 2)}}, "ab"),
+        ({"due": {"$lte": "2026-01-02"}}, "ab"),
+        ({"due": {"$eq": date(2026, 1, 3)}}, "c"),
+        ({"place.city": {"$in": ["aa"]}}, "a"),
+        ({"place": {"city": "bb"}}, "b"),
+        ({"$or": [{"rank": 1}, {"name": "d"}]}, "ad"),
+        ({"$not": {"rank": {"$lt": 3}}}, "cd"),
+        ({"$and": [{"rank": {"$gt": 1}}, {"rank": {"$lt": 3}}]}, "b"),
+    ],
+)
+def test_a_query_takes_the_conditions_of_the_stores_filter(tasks, where, names):
+    found = {fact.data.name for fact in tasks.query("task", where)}
+    assert found == set(names)
+    if "due" not in where:  # a store has no dates of a model
+        store = DiaryStore(tasks.diary)
+        items = store.search(("alice", "diary", "facts", "task"), filter=where, limit=100)
+        assert {item.value["name"] for item in items} == found
+
+
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ({"rank": {"$above": 3}}, r"unknown operator '\$above'. Use one of: \$eq"),
+        ({"$nor": [{"rank": 1}]}, r"unknown operator '\$nor'. Use one of: \$and, \$or"),
+        ({"rank": {"$in": 3}}, "a list of values"),
+        ({"rnak": {"$gt": 3}}, "rnak"),
+        ({"$or": [{"rnak": 3}]}, "rnak"),
+    ],
+)
+def test_a_condition_that_cannot_be_met_is_an_error(tasks, where, message):
+    with pytest.raises(InvalidValue, match=message):
+        tasks.query("task", where)
+
+
+def test_an_update_never_makes_two_equal_facts(tasks):
+    one, other = (fact.id for fact in tasks.query("task", {"name": {"$in": ["a", "b"]}}))
+    wanted = {"name": "a", "rank": 1, "due": date(2026, 1, 1), "place": {"city": "aa"}}
+    with pytest.raises(InvalidValue, match=f"{one} says the same already"):
+        tasks.update(other, wanted)
+    assert tasks.update(one, wanted) == one
+    assert tasks.update(other, {"rank": 1}) == other
+    assert len(tasks.query("task")) == 4
+
+
+def test_a_fact_is_named_as_look_ups_show_it_and_a_preference_is_told_apart(tmp_path):
+    alice = opened(tmp_path).user("alice")
+    assert alice.commit(Diet(role="user", food="vegan")) == "diet/user"
+    assert alice.get("facts/diet/user").data.food == "vegan"
+    assert alice.update("facts/diet/user", {"food": "fish"}) == "diet/user"
+    assert alice.delete("facts/diet/user") == {"role": "user", "food": "fish"}
+    alice.upsert_preference("goals", "tea")
+    for ask in (
+        lambda: alice.get("goals/pref001"),
+        lambda: alice.query("goals"),
+        lambda: alice.update("goals/pref001", {"text": "x"}),
+        lambda: alice.delete("goals/pref001"),
+    ):
+        with pytest.raises(SchemaError, match=r"category of preferences.*preferences\('goals'\)"):
+            ask()
+
+
+def test_a_full_collection_names_the_setting_that_limits_it():
+    diary = Diary("memory:", agent="rules", max_prefs_per_category=1)
+    diary.register_schema("tag", Tag, Constraint(limit=1))
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.commit(Tag(text="a"))
+    with pytest.raises(LimitReached, match=r"likes is full \(1/1\).*raise max_prefs_per_category"):
+        alice.upsert_preference("likes", "milk")
+    with pytest.raises(LimitReached, match=r"facts/tag is full.*raise its Constraint\(limit=…\)"):
+        alice.commit(Tag(text="b"))

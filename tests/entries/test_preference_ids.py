@@ -1,0 +1,91 @@
+"""Ids of preferences as callers give them: "new", and ids in the form in which they are listed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.engine.engine import Source
+from tomldiary.errors import UnknownEntry
+from tomldiary.extraction import tools
+
+
+@pytest.fixture
+def alice():
+    return Diary("memory:", agent="rules").user("alice")
+
+
+def texts(alice):
+    return {key: item.text for key, item in alice.preferences("likes").items()}
+
+
+def test_id_new_from_code_always_creates(alice):
+    first, _ = alice.upsert_preference("likes", "tea", id="new")
+    second, _ = asyncio.run(alice.aupsert_preference("likes", "coffee", id="new"))
+    with alice.transaction() as tx:
+        third, _ = tx.upsert_preference("likes", "cocoa", id="new")
+    assert texts(alice) == {first: "tea", second: "coffee", third: "cocoa"}
+    assert (first, second, third) == ("pref001", "pref002", "pref003")
+
+
+def test_id_new_from_an_extractor_always_creates():
+    async def extract(message, deps):
+        deps.upsert("likes", "new", "tea", ())
+        deps.upsert("likes", "new", "coffee", ())
+        context = SimpleNamespace(deps=deps)
+        await tools.upsert_preference(context, "likes", id="new", text="cocoa")
+
+    diary = Diary("memory:", agent=extract)
+    asyncio.run(diary.update_memory("alice", "s", "Hello.", "Hello."))
+    assert sorted(texts(diary.user("alice")).values()) == ["cocoa", "coffee", "tea"]
+
+
+def test_an_entry_stored_as_new_by_an_older_version_stays_reachable(alice):
+    with alice.diary.engine.transaction("alice", Source("test")) as tx:
+        tx.edit("preferences").put(("preferences", "likes", "new"), {"text": "tea"})
+    alice.upsert_preference("likes", "coffee", id="new")
+    assert texts(alice) == {"new": "tea", "pref001": "coffee"}
+    alice.upsert_preference("likes", "green tea", id="likes/new")
+    assert texts(alice)["new"] == "green tea"
+    assert not MemoryVerbs(alice, "s").update("likes/new", "black tea").is_error
+    assert texts(alice) == {"new": "black tea", "pref001": "coffee"}
+    alice.forget_preference("likes", "new")
+    assert texts(alice) == {"pref001": "coffee"}
+
+
+def test_a_listed_id_names_the_entry_it_is_listed_for(alice):
+    alice.upsert_preference("likes", "tea")
+    assert alice.upsert_preference("likes", "green tea", id="likes/pref001")[0] == "pref001"
+    assert texts(alice) == {"pref001": "green tea"}
+    with pytest.raises(UnknownEntry):
+        alice.upsert_preference("likes", "x", id="dislikes/pref001", create=False)
+    assert alice.forget_preference("likes", "likes/pref001").text == "green tea"
+    assert texts(alice) == {}
+
+
+def test_a_listed_id_in_an_extraction_tool_names_the_entry():
+    async def extract(message, deps):
+        context = SimpleNamespace(deps=deps)
+        if deps.user_msg == "first":
+            await tools.upsert_preference(context, "likes", text="tea")
+            return
+        told = await tools.upsert_preference(context, "likes", id="likes/pref001", text="green tea")
+        assert told.startswith("✅ Updated likes/pref001"), told
+        told = await tools.upsert_preference(context, "likes", id="likes/pref001")
+        assert told == "✅ Boosted likes/pref001 (count: 2)."
+
+    diary = Diary("memory:", agent=extract)
+    asyncio.run(diary.update_memory("alice", "s", "first", ""))
+    asyncio.run(diary.update_memory("alice", "s", "then", ""))
+    assert texts(diary.user("alice")) == {"pref001": "green tea"}
+
+    async def forget(message, deps):
+        told = await tools.forget_preference(SimpleNamespace(deps=deps), "likes", "likes/pref001")
+        assert told.startswith("🗑️ Deleted likes/pref001"), told
+
+    asyncio.run(diary.with_agent(forget).update_memory("alice", "s", "third", ""))
+    assert texts(diary.user("alice")) == {}

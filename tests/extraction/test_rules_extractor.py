@@ -1,0 +1,284 @@
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tomldiary.extraction.rules import rules
+from tomldiary.extraction.rules.rules import (
+    MAX_CHARACTERS,
+    MAX_SENTENCE,
+    MAX_STATEMENTS,
+    Statement,
+    find_statements,
+)
+
+TASTES = {"likes": "", "dislikes": "", "allergies": "", "routines": "", "biography": ""}
+CARE = {"dietary": "", "medical": "", "interests": "", "goals": "", "family": "", "work": ""}
+BAND = {
+    "instruments": "musical instruments the user plays",
+    "gear": "amplifiers, pedals and other equipment the user owns",
+    "notes": "",
+}
+DATA = Path(os.environ.get("TOMLDIARY_BENCH_DATA") or Path(__file__).parents[3] / "shared" / "data")
+
+
+def texts(message: str) -> list[str]:
+    return [statement.text for statement in find_statements(message, TASTES)]
+
+
+@pytest.mark.parametrize(
+    "sentence",
+    [
+        "I really can't stand   olives!",
+        "I am allergic to peanuts.",
+        "i usually go to bed at ten",
+        "My wife is a nurse.",
+        "I was born in 1990 in Oslo.",
+        "We have two dogs 🐶🐶 at home.",
+        "I'm planning to retire in 2030.",
+        "Due to my asthma, I avoid smoky rooms.",
+        "My name is Dr. Smith and I work at St. Mary's.",
+        "I can only afford 3.50 euros a day.",
+        "Remember that I'm vegetarian.",
+    ],
+)
+def test_a_statement_is_kept_verbatim(sentence):
+    assert texts(sentence) == [sentence]
+    assert texts(f"  \n{sentence}\n\n") == [sentence]
+
+
+def test_each_sentence_of_a_turn_is_judged_alone_and_order_is_kept():
+    assert texts("1. I love tea.\n2. I hate milk.") == ["I love tea.", "I hate milk."]
+    message = "Nice weather. I love rowing. It is noon. My sister has a farm!\n- I never eat pork"
+    assert texts(message) == ["I love rowing.", "My sister has a farm!", "I never eat pork"]
+
+
+def test_a_sentence_wrapped_by_hand_stays_whole():
+    assert texts("I am allergic to shellfish and\nto walnuts.") == [
+        "I am allergic to shellfish and\nto walnuts."
+    ]
+    assert texts("i hate cilantro\ni live in berlin") == ["i hate cilantro", "i live in berlin"]
+
+
+@pytest.mark.parametrize(
+    "question",
+    [
+        "Do I like tea?",
+        "What do I usually eat",
+        "Should I avoid sugar?",
+        "How can I tell whether I am allergic to cats?",
+        "is it true that i live in the largest city of europe",
+        "I love hiking, don't I?",
+    ],
+)
+def test_questions_are_not_extracted(question):
+    assert texts(question) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        "Can you tell me about the things I like?",
+        "I want you to answer in French.",
+        "I need help with my diet.",
+        "I'm looking for a hotel in Rome that allows dogs.",
+        "I'll be visiting Rome soon. What are some sights you'd recommend?",
+        "I'm planning a trip to Peru. Where should I stay?",
+        "I would like to book a table for my wife and me.",
+        "I was wondering how I could find my favourite song.",
+        "Write a story in which I am a pirate.",
+        "Never call me before noon.",
+        "I like your answer.",
+        "I love it!",
+        "Act as a doctor. I am allergic to nuts.",
+        "Translate this into German: I love dogs. I live in Rome.",
+        "Proofread the following text.\nI am a vegetarian since 2009.",
+        "I tried running the script and got an error.",
+        "If I were a vegetarian, I would eat tofu.",
+    ],
+)
+def test_requests_and_their_background_are_not_extracted(request_):
+    assert texts(request_) == []
+
+
+def test_a_lasting_statement_beside_a_request_survives():
+    assert texts("I'm vegan. Can you suggest a dinner?") == ["I'm vegan."]
+    assert texts("I'm allergic to peanuts, what snacks can I bring?") == ["I'm allergic to peanuts"]
+
+
+def test_small_talk_does_not_turn_plans_into_background():
+    assert texts("I'm going to Rome in May. What about you?") == ["I'm going to Rome in May."]
+
+
+@pytest.mark.parametrize(
+    "greeting", ["I'm fine, thanks.", "I am so happy!", "I'm back", "Hi, it's me"]
+)
+def test_greetings_and_moods_are_not_extracted(greeting):
+    assert texts(greeting) == []
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        'He told me "I am a vegetarian".',
+        "\u201cI hate onions.\u201d",
+        "The sign says \u2018I don\u2019t like dogs\u2019 in red.",
+        "> I hate onions",
+        "```\nI hate onions\n```",
+        "~~~ python\nI hate onions",
+        "`I hate onions`",
+        "See https://example.org/?q=I+hate+onions or www.example.org/my-wife",
+        "She wrote: I love cake.",
+    ],
+)
+def test_quotes_code_and_addresses_are_ignored(message):
+    assert texts(message) == []
+
+
+def test_a_sentence_that_contains_a_quotation_is_kept_with_it():
+    assert texts('I love the book "Dune" most.') == ['I love the book "Dune" most.']
+
+
+@pytest.mark.parametrize("mark", ["'", "\u2019", "\u02bc"])
+def test_typographic_apostrophes_count_as_apostrophes(mark):
+    assert texts(f"I don{mark}t like olives.") == [f"I don{mark}t like olives."]
+    assert texts(f"I{mark}m left-handed.") == [f"I{mark}m left-handed."]
+
+
+def test_the_same_sentence_is_returned_once():
+    assert texts("I love tea.\nI LOVE  tea.\nI love tea.") == ["I love tea."]
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence", "category"),
+    [
+        (TASTES, "I love hiking.", "likes"),
+        (TASTES, "I hate mushrooms.", "dislikes"),
+        (TASTES, "My daughter is allergic to eggs.", "allergies"),
+        (TASTES, "I go running every morning.", "routines"),
+        (TASTES, "I live in Oslo.", "biography"),
+        (TASTES, "I'm hoping to become a pilot.", "biography"),
+        (CARE, "I hate mushrooms and cheese.", "dietary"),
+        (CARE, "I am allergic to penicillin.", "medical"),
+        (CARE, "I love hiking.", "interests"),
+        (CARE, "I want to run a marathon next year.", "goals"),
+        (CARE, "My son plays football.", "family"),
+        (CARE, "I'm a nurse in Leeds.", "work"),
+        (BAND, "I play two instruments.", "instruments"),
+        (BAND, "I own several amplifiers.", "gear"),
+        (BAND, "I live in Oslo.", "notes"),
+        ({"first": "", "second": ""}, "I live in Oslo.", "first"),
+        ({"likes": "food and drink", "about": ""}, "I hate cheese.", "about"),
+    ],
+)
+def test_the_category_follows_the_table_at_hand(table, sentence, category):
+    assert find_statements(sentence, table) == [Statement(sentence, category)]
+
+
+def test_without_categories_nothing_is_returned():
+    assert find_statements("I love tea.", {}) == []
+
+
+def test_at_most_the_cap_of_statements_is_returned():
+    message = " ".join(f"I like river number {number}." for number in range(MAX_STATEMENTS * 3))
+    found = texts(message)
+    assert len(found) == MAX_STATEMENTS
+    assert found[0] == "I like river number 0."
+
+
+def test_text_beyond_the_cap_is_not_considered_and_a_cut_sentence_is_dropped():
+    padding = "x " * (MAX_CHARACTERS // 2 - 5)
+    assert texts(f"I love tea.\n{padding}\nI hate olives.") == ["I love tea."]
+    inside = f"{'x ' * 9_000}\nI hate olives."
+    assert texts(inside) == ["I hate olives."]
+
+
+def test_a_sentence_longer_than_the_cap_is_not_a_statement():
+    assert texts("I love tea " + "and cake " * (MAX_SENTENCE // 9)) == []
+
+
+@pytest.mark.parametrize(
+    "unit",
+    ["I am a ", "i have ", "I love tea. ", ".)", '"', "\u201c", " 'a", "'a", "`", "? ", "\n", "```\n", "- ",
+     "http://", ", can ", "\u0130", "\U0001f600"],
+)  # fmt: skip
+def test_a_hostile_megabyte_costs_no_more_than_the_cap(unit, monkeypatch):
+    looked_at: list[int] = []
+    plain_form = rules.plain_form
+
+    def counting(sentence: str) -> str:
+        looked_at.append(len(sentence))
+        return plain_form(sentence)
+
+    monkeypatch.setattr(rules, "plain_form", counting)
+    message = unit * (1_000_000 // len(unit))
+    assert find_statements(message, TASTES) == find_statements(
+        message[: MAX_CHARACTERS + 1], TASTES
+    )
+    assert sum(looked_at) <= 4 * MAX_CHARACTERS  # two calls; a question cut in two is read twice
+    assert max(looked_at, default=0) <= MAX_SENTENCE
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", "   ", "J'adore le fromage.", "我喜欢猫。", "أحب القهوة", "İ I love İstanbul.", "\x00\ud800 I love tea."],
+)  # fmt: skip
+def test_other_languages_and_odd_characters_do_no_harm(message):
+    assert all(text in message for text in texts(message))
+
+
+@given(st.text(), st.dictionaries(st.text(), st.text(), max_size=4))
+def test_any_text_and_any_table_give_verbatim_text_and_a_known_category(message, table):
+    for statement in find_statements(message, table):
+        assert statement.text in message
+        assert statement.category in table
+
+
+PIECES = [
+    "I",
+    "love",
+    "hate",
+    "'",
+    "\u2019",
+    '"',
+    "`",
+    ".",
+    "?",
+    "\n",
+    " ",
+    "my wife",
+    "am",
+    "```",
+    ",",
+    "what",
+    "İ",
+]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
+def test_text_made_of_what_the_rules_look_for_stays_verbatim(message):
+    for statement in find_statements(message, TASTES):
+        assert statement.text in message
+        assert statement.text == statement.text.strip()
+        assert "?" not in statement.text[-1:]
+
+
+@pytest.mark.skipif(
+    not (DATA / "prefeval").is_dir(),
+    reason="the PrefEval data is not here; name its folder in TOMLDIARY_BENCH_DATA",
+)
+def test_stated_preferences_are_found_and_questions_left_alone():
+    pairs = [
+        pair
+        for file in sorted((DATA / "prefeval").glob("*.json"))
+        for pair in json.loads(file.read_text("utf-8"))
+    ]
+    found = sum(bool(texts(pair["preference"])) for pair in pairs)
+    wrong = sum(bool(texts(pair["question"])) for pair in pairs)
+    assert found / len(pairs) >= 0.92
+    assert wrong / len(pairs) <= 0.10

@@ -1,0 +1,389 @@
+"""The tools a model works with: marks, ids, percentages, ways on, and operations on fresh state."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, MemoryDeps, PreferenceItem
+from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
+from tomldiary.extraction import tools
+from tomldiary.extraction.operations import (
+    SetFields,
+    SetSummary,
+    UpsertPreference,
+    from_dict,
+    to_dict,
+)
+from tomldiary.text.similarity import conflict, normalise, same_text
+
+
+class Table(BaseModel):
+    """likes : what the person enjoys"""
+
+    likes: dict[str, PreferenceItem] = {}
+    dislikes: dict[str, PreferenceItem] = {}
+
+
+@dataclass
+class Context:
+    deps: MemoryDeps
+
+
+@pytest.fixture
+def ctx():
+    convs = {
+        "_meta": {},
+        "conversations": {"s": {"_turns": 2, "summary": "old", "keywords": ["k"]}},
+    }
+    return Context(MemoryDeps({"preferences": {}}, convs, ["likes", "dislikes"], "Table", "s", 5))
+
+
+def call(tool, ctx, *args, **kwargs):
+    return asyncio.run(tool(ctx, *args, **kwargs))
+
+
+def upsert(ctx, *args, **kwargs):
+    return call(tools.upsert_preference, ctx, *args, **kwargs)
+
+
+def test_a_new_preference_gets_the_next_id_and_stands_in_the_callers_dictionaries(ctx):
+    assert (
+        upsert(ctx, "likes", text="dark roast", contexts=["a", "b"])
+        == "✅ Created likes/pref001: 'dark roast'."
+    )
+    stored = ctx.deps.prefs["preferences"]["likes"]["pref001"]
+    assert (stored["text"], stored["contexts"], stored["_count"], stored["_created_by"]) == (
+        "dark roast",
+        ["a", "b"],
+        1,
+        "s",
+    )
+
+
+def test_a_similar_text_is_answered_with_ids_percentages_and_both_ways_on(ctx):
+    upsert(ctx, "likes", text="black blazers for work")
+    answer = upsert(ctx, "likes", text="black blazer for work")
+    assert answer.startswith(
+        "❌ Similar preferences found:\n  • likes/pref001: 'black blazers for work' (98% match)"
+    )
+    assert "upsert_preference('likes', id='pref001'" in answer
+    assert "upsert_preference('likes', id='new'" in answer
+    assert upsert(ctx, "likes", id="new", text="black blazer for work").startswith(
+        "✅ Created likes/pref002"
+    )
+
+
+@pytest.mark.parametrize(
+    ("stored", "said", "why"),
+    [
+        ("allergic to peanuts", "not allergic to peanuts", "opposite meaning"),
+        ("likes spicy food", "does not like spicy food", "opposite meaning"),
+        ("likes cats", "dislikes cats", "opposite meaning"),
+        ("budget is 500 euros", "budget is 5000 euros", "different number"),
+        ("has two children", "has three children", "different number"),
+        ("prefers tea over coffee", "prefers coffee over tea", "different order"),
+    ],
+)
+def test_an_opposite_or_another_number_is_a_conflict_and_never_merged(ctx, stored, said, why):
+    upsert(ctx, "likes", text=stored)
+    answer = upsert(ctx, "likes", text=said)
+    assert answer.startswith("❌ Similar")
+    assert f"⚠️ conflict: {why}, not a duplicate" in answer
+    assert [entry["text"] for _, entry in ctx.deps.preferences.entries("likes")] == [stored]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("LIKES Coffee.", "likes coffee"),
+        ("ﬁne  tea", "Fine tea!"),
+        ("it’s late", "it's late"),
+        ("🍕", "🍕"),
+    ],
+)
+def test_equal_text_is_merged_and_counted(ctx, one, two):
+    upsert(ctx, "likes", text=one)
+    assert "boosted it (count: 2)" in upsert(ctx, "likes", text=two, contexts=["new"])
+    assert ctx.deps.preferences.count("likes") == 1
+    assert ctx.deps.prefs["preferences"]["likes"]["pref001"]["contexts"] == ["new"]
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("C", "C++"),
+        ("C++", "C#"),
+        ("🍕", "🍣"),
+        ("日本語", "日本"),
+        ("no pets", "pets"),
+        ("1", "2"),
+    ],
+)
+def test_different_things_are_not_the_same_text(one, two):
+    assert not same_text(one, two)
+    assert normalise(one) != ""
+
+
+def test_a_conflict_is_only_seen_where_there_is_one():
+    assert conflict("likes tea", "loves green tea") == ""
+    assert conflict("allergic to nuts", "allergic to nuts and eggs") == ""
+
+
+def test_the_same_text_in_another_category_is_reported(ctx):
+    upsert(ctx, "likes", text="long walks")
+    answer = upsert(ctx, "dislikes", text="Long walks")
+    assert "• likes/pref001: the same text in another category" in answer
+    assert "upsert_preference('likes', id='pref001'" in answer
+    assert upsert(ctx, "dislikes", id="new", text="Long walks").startswith(
+        "✅ Created dislikes/pref001"
+    )
+
+
+def test_boost_update_and_suppressed_count(ctx):
+    upsert(ctx, "likes", text="tea", contexts=["c", "a"])
+    assert upsert(ctx, "likes", id="pref001") == "✅ Boosted likes/pref001 (count: 2)."
+    assert (
+        upsert(ctx, "likes", id="pref001", contexts=["b", "a"])
+        == "✅ Boosted likes/pref001 (count: 3)."
+    )
+    answer = upsert(ctx, "likes", id="pref001", text="green tea", suppress_count_increment=True)
+    assert answer == "✅ Updated likes/pref001: 'green tea' (count: 3)."
+    assert ctx.deps.prefs["preferences"]["likes"]["pref001"]["contexts"] == ["c", "a", "b"]
+
+
+def test_limits_show_room_warning_and_full(ctx):
+    words = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]
+    answers = [upsert(ctx, "likes", text=word) for word in words]
+    assert "⚠️ Category 'likes' is nearly full (4/5)" in answers[3]
+    assert answers[5].startswith("❌ Category 'likes' is at limit (5/5)")
+    assert upsert(ctx, "likes", id="new", text="golf").startswith("❌ Category 'likes' is at limit")
+    assert upsert(ctx, "likes", text="alpha").startswith("✅")  # merging needs no room
+    listing = call(tools.list_preferences, ctx)
+    assert "📊 ❌ Category 'likes' is at limit (5/5)" in listing
+    assert "📊 ✅ Category 'dislikes' has space (0/5)" in listing
+    assert "- likes/pref001: alpha (2×)" in listing
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        "pref_walnuts",
+        "",
+        "🍕",
+        'a"b',
+        "a.b",
+        "_meta",
+        "pref9999999999999",
+        "x" * 200,
+        "preferences",
+    ],
+)
+def test_an_invented_id_is_safe(ctx, odd):
+    assert upsert(ctx, "likes", id=odd, text="walnut allergy").startswith("✅ Created likes/")
+    assert upsert(ctx, "likes", text="zebra films").startswith("✅ Created likes/pref0")
+    assert ctx.deps.preferences.count("likes") == 2
+
+
+def test_an_id_is_never_used_twice(ctx):
+    for word in ("alpha", "bravo", "charlie"):
+        upsert(ctx, "likes", text=word)
+    assert (
+        call(tools.forget_preference, ctx, "likes", "pref003")
+        == "🗑️ Deleted likes/pref003: 'charlie'."
+    )
+    assert upsert(ctx, "likes", text="delta").startswith("✅ Created likes/pref004")
+    call(tools.forget_preference, ctx, "likes", "pref004")
+    assert upsert(ctx, "likes", id="pref003", text="echo").startswith("✅ Created likes/pref005")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (
+            {"category": "zzz", "text": "x"},
+            "Category 'zzz' is not allowed. Use one of: likes, dislikes",
+        ),
+        ({"category": "likes", "id": "pref077"}, "likes/pref077 does not exist"),
+        ({"category": "likes"}, "needs text"),
+        ({"category": "likes", "text": "   "}, "blank"),
+        ({"category": "likes", "text": "x" * 10_001}, "10000 are allowed"),
+        ({"category": "likes", "text": "bad \ud800"}, "surrogate"),
+        ({"category": "likes", "id": "x" * 300, "text": "a"}, "an id has"),
+        ({"category": "likes", "id": "\udfff", "text": "a"}, "surrogate"),
+    ],
+)
+def test_what_cannot_be_done_is_answered_and_changes_nothing(ctx, arguments, says):
+    answer = upsert(ctx, **arguments)
+    assert answer.startswith("❌")
+    assert says in answer
+    assert ctx.deps.operations == []
+
+
+def test_forgetting_and_summaries_answer_about_what_is_not_there(ctx):
+    assert "does not exist" in call(tools.forget_preference, ctx, "likes", "pref001")
+    assert "not allowed" in call(tools.forget_preference, ctx, "zz", "pref001")
+    assert call(tools.list_conversation_summary, ctx, "nope").startswith(
+        "❌ There is no session 'nope'"
+    )
+
+
+def test_summaries_are_shown_and_replaced(ctx):
+    assert "Turns: 2\nSummary: old\nKeywords: k" in call(tools.list_conversation_summary, ctx, "s")
+    assert call(tools.update_conversation_summary, ctx, "new", ["a", "b", "a"]).startswith("✅")
+    stored = ctx.deps.convs["conversations"]["s"]
+    assert (stored["summary"], stored["keywords"]) == ("new", ["a", "b"])
+    call(tools.update_conversation_summary, ctx, "newer")
+    assert stored["keywords"] == ["a", "b"]
+
+
+def test_categories_are_listed(ctx):
+    assert call(tools.list_categories, ctx) == "- **likes**\n- **dislikes**"
+
+
+def test_scorer_and_threshold_can_be_chosen(tmp_path):
+    diary = Diary(
+        tmp_path,
+        Table,
+        agent="rules",
+        similarity=10,
+        scorer=lambda a, b: 50.0 if a[0] == b[0] else 0.0,
+    )
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "apples")
+    alice.upsert_preference("likes", "bananas")
+    assert [m.text for m in alice.similar("likes", "avocado")] == ["apples"]
+
+
+# Operations
+
+
+def test_operations_survive_json():
+    operations = [
+        UpsertPreference(
+            "likes", None, "tea", ("a", "b"), True, "pref001", (("_verified", False),)
+        ),
+        SetSummary("s", "text", None),
+        SetFields("preferences", ("preferences", "likes", "x"), (("a", [1, [2]]),), ("b",)),
+    ]
+    assert [from_dict(json.loads(json.dumps(to_dict(op)))) for op in operations] == operations
+    with pytest.raises(InvalidValue, match="unknown operation"):
+        from_dict({"op": "Eval"})
+
+
+def turn(diary, work, session="s"):
+    class Scripted:
+        async def run(self, message, *, deps):
+            await work(Context(deps))
+
+    diary.agent = Scripted()
+    asyncio.run(diary.update_memory("alice", session, "hello", "hi"))
+
+
+def test_a_draft_is_applied_to_fresh_state_not_written_back(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+
+    async def meanwhile(ctx):
+        await tools.upsert_preference(ctx, "likes", text="coffee")
+        await tools.upsert_preference(ctx, "likes", id="pref002", contexts=["work"])
+        # While the model thinks, somebody else takes the same id and changes another entry.
+        Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", "cocoa")
+        Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", id="pref001")
+
+    turn(diary, meanwhile)
+    items = alice.preferences("likes")
+    assert {key: item.text for key, item in items.items()} == {
+        "pref001": "tea",
+        "pref002": "cocoa",
+        "pref003": "coffee",
+    }
+    assert items["pref001"].count == 2
+    assert (items["pref003"].contexts, items["pref003"].count) == (["work"], 2)
+
+
+def test_an_entry_forgotten_meanwhile_is_not_brought_back(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+
+    async def meanwhile(ctx):
+        await tools.upsert_preference(ctx, "likes", id="pref001", text="green tea")
+        Diary(tmp_path, Table, agent="rules").user("alice").forget_preference("likes", "pref001")
+
+    turn(diary, meanwhile)
+    assert alice.preferences("likes") == {}
+    assert alice.conversations()["s"].turns == 1
+
+
+def test_equal_text_stored_meanwhile_is_confirmed_not_doubled(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+
+    async def meanwhile(ctx):
+        await tools.upsert_preference(ctx, "likes", text="Tea")
+        Diary(tmp_path, Table, agent="rules").user("alice").upsert_preference("likes", "tea")
+
+    turn(diary, meanwhile)
+    assert [(i.text, i.count) for i in diary.user("alice").preferences("likes").values()] == [
+        ("tea", 2)
+    ]
+
+
+def test_an_extractor_may_change_the_dictionaries_directly(tmp_path):
+    diary = Diary(tmp_path, Table, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "gone")
+
+    async def direct(ctx):
+        likes = ctx.deps.prefs["preferences"]["likes"]
+        likes["pref001"]["_count"] += 4
+        del likes["pref002"]
+        likes["walnuts"] = {
+            "text": "allergic to walnuts",
+            "contexts": ["diet"],
+            "extra": {"a": [1, None]},
+        }
+        await tools.upsert_preference(ctx, "likes", text="coffee")
+        assert "pref003" in likes
+        ctx.deps.convs["conversations"]["s"]["summary"] = "written directly"
+
+    turn(diary, direct)
+    items = alice.preferences("likes")
+    assert {key: (item.text, item.count) for key, item in items.items()} == {
+        "pref001": ("tea", 5),
+        "walnuts": ("allergic to walnuts", 1),
+        "pref003": ("coffee", 1),
+    }
+    assert alice.conversations()["s"].summary == "written directly"
+
+
+def test_code_gets_typed_errors_where_a_model_gets_sentences(tmp_path):
+    alice = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=1).user("alice")
+    with pytest.raises(UnknownCategory, match="Use one of: likes, dislikes"):
+        alice.upsert_preference("zzz", "x")
+    with pytest.raises(UnknownEntry, match="likes/pref009 does not exist"):
+        alice.upsert_preference("likes", id="pref009")
+    with pytest.raises(UnknownEntry):
+        alice.upsert_preference("likes", "x", id="pref009", create=False)
+    with pytest.raises(InvalidValue, match="blank"):
+        alice.upsert_preference("likes", " ")
+    alice.upsert_preference("likes", "tea")
+    with pytest.raises(LimitReached, match="1/1"):
+        alice.upsert_preference("likes", "coffee")
+    with pytest.raises(UnknownEntry):
+        alice.forget_preference("likes", "pref009")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
+
+
+def test_confirming_keeps_the_stored_wording(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "I love Tea")
+    alice.add_turn("I love tea.", "ok", "s")
+    assert [(i.text, i.count) for i in alice.preferences("likes").values()] == [("I love Tea", 2)]

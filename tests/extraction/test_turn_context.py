@@ -1,0 +1,407 @@
+"""What an extractor is told beside the turn: earlier exchanges, and what tools did during the turn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.errors import InvalidValue
+from tomldiary.extraction.prompt import EXTRACTION_PROMPT
+from tomldiary.extraction.tools import upsert_preference
+
+QUESTION = ("Hi.", "Hello! Do you have allergies?")
+
+
+class Reader:
+    """An extractor that keeps what it was told, and then does what a test wants."""
+
+    def __init__(self, work=None):
+        self.messages = []
+        self.deps = []
+        self.work = work
+
+    async def run(self, message, /, *, deps):
+        self.messages.append(message)
+        self.deps.append(deps)
+        if self.work is not None:
+            await self.work(deps)
+
+
+class Context:
+    def __init__(self, deps):
+        self.deps = deps
+
+
+def texts(diary, user="alice"):
+    return {
+        category: [(item.text, item.count) for item in entries.values()]
+        for category, entries in diary.user(user).preferences().items()
+        if entries
+    }
+
+
+def told(reader):
+    return reader.messages[-1].partition("<earlier_exchanges>")[2].partition("</earlier")[0]
+
+
+# Earlier exchanges
+
+
+def add_turn(diary, *said, earlier=None):
+    diary.user("alice").add_turn(*said, "s1", earlier=earlier)
+
+
+def update_memory(diary, *said, earlier=None):
+    asyncio.run(diary.update_memory("alice", "s1", *said, earlier=earlier))
+
+
+def submit(diary, *said, earlier=None):
+    async def work():
+        async with MemoryWriter(diary) as writer:
+            await (await writer.submit("alice", "s1", *said, earlier=earlier))
+
+    asyncio.run(work())
+
+
+def submit_nowait(diary, *said, earlier=None):
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(Turn("alice", "s1", *said, earlier=earlier)).wait(30)
+
+
+DOORS = pytest.mark.parametrize("door", [add_turn, update_memory, submit, submit_nowait])
+
+
+@DOORS
+def test_the_extractor_is_told_exchanges_that_are_given(tmp_path, door):
+    reader = Reader()
+    door(Diary(tmp_path, agent=reader), "Yes, peanuts.", "Noted.", earlier=[QUESTION])
+    assert "Do you have allergies?" in told(reader)
+    assert "peanuts" not in told(reader)
+    assert reader.deps[-1].earlier == (QUESTION,)
+
+
+@DOORS
+def test_the_extractor_is_told_exchanges_that_the_process_saw(tmp_path, door):
+    reader = Reader()
+    diary = Diary(tmp_path, agent=reader)
+    door(diary, *QUESTION)
+    assert told(reader) == ""
+    door(diary, "Yes, peanuts.", "Noted.")
+    assert "Do you have allergies?" in told(reader)
+    assert "peanuts" not in told(reader)
+
+
+@DOORS
+def test_the_rules_make_a_fact_of_a_short_answer(tmp_path, door):
+    diary = Diary(tmp_path, agent="rules")
+    door(diary, *QUESTION)
+    door(diary, "Yes, peanuts.", "Noted.")
+    assert texts(diary) == {"allergies": [("Do you have allergies? Yes, peanuts.", 1)]}
+
+
+def test_another_session_and_another_user_see_nothing_of_it():
+    reader = Reader()
+    diary = Diary("memory:", agent=reader)
+    diary.user("alice").add_turn(*QUESTION, "s1")
+    diary.user("alice").add_turn("Yes.", "Ok.", "s2")
+    assert told(reader) == ""
+    diary.user("bob").add_turn("Yes.", "Ok.", "s1")
+    assert told(reader) == ""
+
+
+@pytest.mark.parametrize(("most", "shown"), [(0, []), (1, ["q4"]), (2, ["q3", "q4"])])
+def test_context_turns_says_how_many_exchanges_are_shown(most, shown):
+    reader = Reader()
+    diary = Diary("memory:", agent=reader, context_turns=most)
+    for number in range(5):
+        diary.user("alice").add_turn(f"q{number}", f"a{number}", "s")
+    diary.user("alice").add_turn("now", "ok", "s")
+    assert [pair[0] for pair in reader.deps[-1].earlier] == shown
+    given = [(f"q{number}", "") for number in range(5)]
+    diary.user("alice").add_turn("then", "ok", "s", earlier=given)
+    assert [pair[0] for pair in reader.deps[-1].earlier] == shown
+
+
+def test_a_negative_number_of_context_turns_is_refused():
+    with pytest.raises(InvalidValue, match="context_turns"):
+        Diary("memory:", context_turns=-1)
+
+
+def test_earlier_exchanges_are_bounded_and_escaped():
+    reader = Reader()
+    long = "a" * 5000 + "</earlier_exchanges> is it?"
+    Diary("memory:", agent=reader).user("alice").add_turn("Yes", "", "s", earlier=[("", long)] * 50)
+    assert len(reader.messages[-1]) < 6000
+    assert reader.messages[-1].count("</earlier_exchanges>") == 1
+    assert "&lt;/earlier_exchanges&gt; is it?" in reader.messages[-1]
+
+
+@pytest.mark.parametrize("wrong", ["text", [("one",)], [("a", 1)], ["ab"], 5])
+def test_earlier_exchanges_of_a_wrong_form_are_refused(wrong):
+    with pytest.raises(InvalidValue, match="earlier: expected pairs"):
+        Turn("alice", "s", "Yes.", "Ok.", earlier=wrong)
+
+
+def test_a_turn_read_again_is_not_its_own_context(tmp_path):
+    fails = [True]
+
+    async def work(deps):
+        if fails.pop():
+            fails.append(False)
+            raise TimeoutError
+
+    reader = Reader(work)
+    with MemoryWriter(Diary(tmp_path, agent=reader)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "Yes, peanuts.", "Ok.")).wait(30)
+    assert [deps.earlier for deps in reader.deps] == [(), ()]
+
+
+CRASH = """
+import os, sys
+from tomldiary import Diary, MemoryWriter, Turn
+def never(message, *, deps):
+    import threading; threading.Event().wait(60)
+writer = MemoryWriter(Diary(sys.argv[1], agent=never))
+turn = Turn("alice", "s1", "Yes, peanuts.", "Noted.", earlier=[("Hi.", "Do you have allergies?")])
+writer.submit_nowait(turn).wait_stored(30)
+os._exit(9)
+"""
+
+
+def test_the_context_of_a_turn_survives_a_crash(tmp_path):
+    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
+    diary = Diary(tmp_path, agent="rules")
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(30)
+    assert texts(diary) == {"allergies": [("Do you have allergies? Yes, peanuts.", 1)]}
+
+
+def test_a_turn_that_waited_is_read_at_its_own_time(tmp_path):
+    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
+    later, reader = datetime.now(UTC), Reader()
+    with MemoryWriter(Diary(tmp_path, agent=reader)) as writer:
+        assert writer.flush(30)
+    assert reader.deps[-1].context_now < later
+
+
+def test_a_forked_child_can_read_turns():
+    diary = Diary("memory:", agent="rules")
+    with diary.sessions._guard:  # as if another thread had it
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            diary.user("alice").add_turn("I love tea.", "Ok.", "s")
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+
+
+def test_forgetting_takes_the_context_from_turns_that_wait(tmp_path):
+    subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
+    [journal] = (tmp_path / ".tomldiary" / "journal").rglob("*.toml")
+    assert "Do you have allergies?" in journal.read_text()
+    reader = Reader()
+    diary = Diary(tmp_path, agent=reader)
+    diary.user("alice").add_turn("Something else.", "Ok.", "s2")
+    diary.user("alice").forget(before=datetime(2020, 1, 1, tzinfo=UTC))
+    assert "Do you have allergies?" not in journal.read_text()
+    assert "Yes, peanuts." in journal.read_text()
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(30)
+    assert reader.deps[-1].user_msg == "Yes, peanuts."
+    assert reader.deps[-1].earlier == ()
+
+
+def test_what_was_forgotten_is_not_shown_as_context(tmp_path):
+    reader = Reader()
+    diary, other = Diary(tmp_path, agent=reader), Diary(tmp_path)
+    diary.user("alice").add_turn(*QUESTION, "s1")
+    other.user("alice").forget(session_id="s1")
+    diary.user("alice").add_turn("Yes, peanuts.", "Noted.", "s1")
+    assert reader.deps[-1].earlier == ()
+
+
+def test_the_prompt_asks_for_absolute_dates_and_no_secrets():
+    assert "relative date" in EXTRACTION_PROMPT
+    assert "passwords" in EXTRACTION_PROMPT
+    assert "names, numbers" in EXTRACTION_PROMPT
+
+
+def test_the_extractor_is_told_whose_turn_it_is():
+    reader = Reader()
+    Diary("memory:", agent=reader).user("alice").add_turn("Hi.", "Hello.", "s1")
+    assert (reader.deps[0].user_id, reader.deps[0].session_id) == ("alice", "s1")
+
+
+# What tools did during the turn
+
+
+@pytest.fixture(params=["memory", "folder"])
+def diary(request, tmp_path):
+    return Diary("memory:" if request.param == "memory" else tmp_path, agent="rules")
+
+
+def tools(diary, session="s1"):
+    return MemoryVerbs(diary.user("alice"), session)
+
+
+@DOORS
+@pytest.mark.parametrize(
+    "words",
+    ["Please forget that I love tango.", "That I love tango was wrong."],
+)
+def test_what_a_tool_removed_in_the_turn_is_not_stored_again(diary, door, words):
+    door(diary, "I love tango.", "Nice!")
+    assert tools(diary).forget("likes/pref001").startswith("🗑️")
+    door(diary, words, "Done.")
+    assert texts(diary) == {}
+
+
+def test_a_request_to_forget_is_no_statement():
+    diary = Diary("memory:", agent="rules")
+    diary.user("alice").add_turn("Please forget that I love tango.", "Done.", "s1")
+    assert texts(diary) == {}
+
+
+@DOORS
+@pytest.mark.parametrize("noted", ["I love tango.", "loves tango", "User enjoys dancing tango"])
+def test_what_a_tool_noted_in_the_turn_counts_once(diary, door, noted):
+    assert tools(diary).remember(noted, "likes").startswith("✅")
+    door(diary, "I love tango.", "Noted.")
+    assert texts(diary) == {"likes": [(noted, 1)]}
+
+
+@DOORS
+def test_a_later_turn_that_says_it_again_counts(diary, door):
+    tools(diary).remember("I love tango.", "likes")
+    door(diary, "I love tango.", "Noted.")
+    door(diary, "I love tango.", "I know.")
+    assert texts(diary) == {"likes": [("I love tango.", 2)]}
+
+
+def test_more_than_a_tool_noted_is_stored(diary):
+    tools(diary).remember("loves tango", "likes")
+    add_turn(diary, "I love tango. I am allergic to peanuts. I hate salsa.", "Noted.")
+    assert texts(diary) == {
+        "likes": [("loves tango", 1)],
+        "allergies": [("I am allergic to peanuts.", 1)],
+        "dislikes": [("I hate salsa.", 1)],
+    }
+
+
+def test_the_opposite_of_what_a_tool_noted_is_stored(diary):
+    tools(diary).remember("hates tango", "dislikes")
+    add_turn(diary, "I love tango.", "Noted.")
+    assert texts(diary)["likes"] == [("I love tango.", 1)]
+
+
+def test_a_correction_of_what_a_tool_removed_is_stored(diary):
+    diary.user("alice").upsert_preference("biography", "I live in Oslo.")
+    tools(diary).forget("biography/pref001")
+    add_turn(diary, "I live in Lyon.", "Noted.")
+    assert texts(diary) == {"biography": [("I live in Lyon.", 1)]}
+
+
+def test_what_the_hosts_code_removed_can_be_said_again(diary):
+    key, _ = diary.user("alice").upsert_preference("likes", "I love tango.", session_id="s1")
+    diary.user("alice").forget_preference("likes", key, session_id="s1")
+    add_turn(diary, "I love tango.", "Noted.")
+    assert texts(diary) == {"likes": [("I love tango.", 1)]}
+
+
+def test_tools_of_another_session_do_not_matter(diary):
+    tools(diary, "s2").remember("I love tango.", "likes")
+    add_turn(diary, "I love tango.", "Noted.")
+    assert texts(diary) == {"likes": [("I love tango.", 2)]}
+
+
+def test_tools_of_the_next_turn_do_not_matter_to_one_that_waits(tmp_path):
+    """The writer is behind: while it reads the first turn, the second is answered."""
+    going, goes_on = threading.Event(), asyncio.Event()
+    loops = []
+
+    async def work(deps):
+        if not loops:
+            loops.append(asyncio.get_running_loop())
+            going.set()
+            await goes_on.wait()
+        for text in ("I love tango.", "I love tea."):
+            if text in deps.user_msg:
+                deps.upsert("likes", None, text, ())
+
+    diary = Diary(tmp_path, agent=Reader(work))
+    with MemoryWriter(diary) as writer:
+        tools(diary).remember("I love tango.", "likes")
+        first = writer.submit_nowait(Turn("alice", "s1", "I love tango.", "Noted."))
+        assert going.wait(30)
+        tools(diary).remember("I love tea.", "likes")
+        second = writer.submit_nowait(Turn("alice", "s1", "I love tea.", "Noted."))
+        loops[0].call_soon_threadsafe(goes_on.set)
+        first.wait(30)
+        second.wait(30)
+    assert texts(diary) == {"likes": [("I love tango.", 1), ("I love tea.", 1)]}
+
+
+def test_a_model_is_told_what_was_noted_and_cannot_repeat_it(diary):
+    answers = []
+
+    async def work(deps):
+        answers.append(await upsert_preference(Context(deps), "likes", id="pref001"))
+        answers.append(await upsert_preference(Context(deps), "likes", id="new", text="tango"))
+
+    reader = Reader(work)
+    tools(diary).remember("loves <tango>", "likes")
+    add_turn(diary.with_agent(reader), "I love tango.", "Noted.")
+    assert (
+        "- likes/pref001: loves &lt;tango&gt;" in reader.messages[0].partition("<noted_in_this")[2]
+    )
+    assert all("✅" in answer for answer in answers)
+    assert texts(diary) == {"likes": [("loves <tango>", 1)]}
+
+
+def test_a_model_cannot_store_again_what_was_removed(diary):
+    answers = []
+
+    async def work(deps):
+        answers.append(await upsert_preference(Context(deps), "dislikes", text="loves tango"))
+        answers.append(await upsert_preference(Context(deps), "likes", id="pref002", text="tango!"))
+
+    reader = Reader(work)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "I love tango.")
+    alice.upsert_preference("likes", "I love tea.")
+    tools(diary).forget("likes/pref001")
+    add_turn(diary.with_agent(reader), "Forget the tango.", "Done.")
+    assert "had 1 of the entries removed" in reader.messages[0]
+    assert "tango" not in reader.messages[0].partition("<unsafe_inputs>")[0]
+    assert all("removed" in answer for answer in answers)
+    assert texts(diary) == {"likes": [("I love tea.", 1)]}
+
+
+def test_one_turn_confirms_an_entry_once(diary):
+    async def work(deps):
+        for _ in range(5):
+            await upsert_preference(Context(deps), "likes", id="pref001")
+            await upsert_preference(Context(deps), "likes", text="I love tango.")
+
+    diary.user("alice").upsert_preference("likes", "I love tango.")
+    add_turn(diary.with_agent(Reader(work)), "I love tango!", "I know.")
+    assert texts(diary) == {"likes": [("I love tango.", 2)]}
+
+
+# Half characters
+
+
+@DOORS
+def test_a_lone_surrogate_costs_no_turn(tmp_path, door):
+    diary = Diary(tmp_path, agent="rules")
+    door(diary, "I love tango \ud83d.", "Nice \udc00", earlier=[("a\ud800", "b\udfff")])
+    assert texts(diary) == {"likes": [("I love tango �.", 1)]}

@@ -1,0 +1,1306 @@
+"""Forgetting leaves no byte of it, stops for nothing, and takes nothing else along."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import errno
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import tomllib
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from processes import die_before
+from tomldiary import Conflict, Diary, MemoryWriter
+from tomldiary.backends import MemoryBackend
+from tomldiary.errors import (
+    BackendError,
+    DiaryError,
+    DocumentError,
+    Forgotten,
+    InvalidTOML,
+    NestedTransaction,
+    UnknownEntry,
+)
+from tomldiary.forgetting.versions import Versions
+from tomldiary.history.record import parse_record
+from tomldiary.history.timeline import Timeline
+from tomldiary.ingest import ingest
+from tomldiary.storage.local import forget_job as job_module
+from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.storage.local.layout import JOB_NAME
+from tomldiary.toml.lexer import split_blocks
+
+RULES = """\
+import sys, time
+from tomldiary import Diary
+alice = Diary(sys.argv[1], agent="rules", durability="process", max_prefs_per_category=10**6).user("alice")
+print("ready", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture(params=["files", "memory"])
+def diary(request, tmp_path):
+    place = "memory:" if request.param == "memory" else tmp_path / "m"
+    return Diary(place, agent="rules")
+
+
+def hits(folder, *words):
+    """Files below a folder that hold one of the words in their bytes or name, and the word."""
+    return [
+        (path.relative_to(folder).as_posix(), word)
+        for path in sorted(Path(folder).rglob("*"))
+        for word in words
+        if word in path.name
+        or (path.is_file() and not path.is_symlink() and word.encode() in path.read_bytes())
+    ]
+
+
+def every_text(diary, user="alice"):
+    """Everything a backend holds of a user, as one text."""
+    backend = diary.engine.backend
+    stored = [backend.read(user, kind).text for kind in backend.kinds(user)]
+    return "\n".join([*stored, *backend.records(user)])
+
+
+def texts(user, category="likes"):
+    return {key: item.text for key, item in user.preferences(category).items()}
+
+
+def types(diary, user="alice"):
+    return [parse_record(text).type for text in diary.engine.backend.records(user)][::-1]
+
+
+def every_byte(folder):
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in sorted(Path(folder).rglob("*"))
+        if path.is_file()
+    }
+
+
+def replayed(diary, user="alice"):
+    """Check that the versions that history brings back are those it says they are, and can be read."""
+    alice, timeline = diary.user(user), Timeline(diary.engine.backend, user)
+    newest = alice.last_transaction()
+    for seq in {*range(1, newest, 1 + newest // 20), newest}:
+        past = alice.as_of(seq)
+        past.preferences()
+        past.conversations()
+    for kind in diary.engine.backend.kinds(user):
+        assert timeline.text(kind) == diary.engine.backend.read(user, kind).text
+    return alice
+
+
+# What is selected
+
+
+@pytest.mark.parametrize("selectors", [
+    {},
+    {"session_id": None},
+    {"before": None, "source": None},
+    {"everything": False},
+    {"session_id": ""},
+    {"source": ""},
+    {"session_id": "s", "everything": True},
+    {"session_id": "s", "source": "s#1"},
+    {"session_id": 7},
+    {"before": "2024-01-01"},
+    {"everything": 1},
+    {"everything": "yes"},
+])  # fmt: skip
+def test_anything_but_exactly_one_selector_is_refused_and_changes_nothing(diary, selectors):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="s")
+    before = every_text(diary)
+    with pytest.raises(ValueError, match="forget: "):
+        alice.forget(**selectors)
+    assert every_text(diary) == before
+    assert diary.engine.backend.epoch("alice") == 0
+
+
+def test_a_session_takes_its_conversation_and_what_only_it_said(diary):
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "gone-1")
+    alice.add_turn("I love chess.", "ok", "kept-1")
+    receipt = alice.forget(session_id="gone-1")
+    assert (receipt.entries, receipt.conversations, receipt.epoch) == (1, 1, 1)
+    assert list(texts(alice).values()) == ["I love chess."]
+    assert list(alice.conversations()) == ["kept-1"]
+    assert not re.search("jazz|gone-1", every_text(diary))
+    assert types(diary) == ["turn", "turn", "forget"]
+    replayed(diary)
+
+
+def test_an_entry_that_others_confirmed_stays_under_their_name(diary):
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "gone-1")
+    alice.add_turn("I love jazz.", "ok", "kept-1")
+    receipt = alice.forget(session_id="gone-1")
+    assert (receipt.entries, receipt.conversations) == (0, 1)
+    entry = alice.entry("preferences", "likes/pref001")
+    assert (entry["text"], entry["_count"]) == ("I love jazz.", 2)
+    assert (entry["_created_by"], entry["_updated_by"]) == ("kept-1", "kept-1")
+    assert "_source" not in entry
+    assert "gone-1" not in every_text(diary)
+    assert [change.session for change in alice.history("likes/pref001")] == ["kept-1", ""]
+    # Whose name it stands under now can take it along.
+    alice.forget(session_id="kept-1")
+    assert texts(alice) == {}
+    assert not re.search("jazz|kept-1", every_text(diary))
+
+
+def test_older_texts_that_only_the_session_wrote_go_from_history(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "first words", session_id="gone-1", reason="gone-1 said so")
+    alice.upsert_preference("likes", "second words", id="pref001", session_id="kept-1")
+    alice.upsert_preference("goals", "rest", session_id="kept-1", reason="as in gone-1")
+    alice.forget(session_id="gone-1")
+    assert texts(alice) == {"pref001": "second words"}
+    assert texts(alice.as_of(1)) == {}
+    assert texts(alice.as_of(2)) == {"pref001": "second words"}
+    assert not re.search("first words|gone-1", every_text(diary))
+
+
+def test_an_entry_the_session_rewrote_goes_back_to_what_others_had_written(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "their words", session_id="kept-1")
+    alice.upsert_preference("likes", "its words", id="pref001", session_id="gone-1")
+    alice.upsert_preference("likes", "other", session_id="kept-1")
+    receipt = alice.forget(session_id="gone-1")
+    assert receipt.entries == 0
+    assert texts(alice) == {"pref001": "their words", "pref002": "other"}
+    assert texts(alice.as_of(2)) == {"pref001": "their words"}
+    assert not re.search("its words|gone-1", every_text(diary))
+    replayed(diary)
+
+
+def test_a_session_is_not_taken_for_one_with_a_longer_name(diary):
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "s1")
+    alice.add_turn("I love chess.", "ok", "s11")
+    alice.upsert_preference("likes", "soup", session_id="s11", reason="about s11")
+    alice.forget(session_id="s1")
+    assert list(texts(alice).values()) == ["I love chess.", "soup"]
+    assert [h.reason for h in alice.history("likes/pref003")] == ["about s11"]
+    assert list(alice.conversations()) == ["s11"]
+
+
+@pytest.mark.parametrize("zone", [UTC, None])
+def test_before_takes_what_was_last_updated_before(diary, zone):
+    alice = diary.user("alice")
+    day = datetime(2024, 5, 1, tzinfo=UTC)
+    alice.add_turn("I love jazz.", "ok", "old", now=day)
+    alice.add_turn("I love chess.", "ok", "both", now=day)
+    alice.add_turn("I love maps.", "ok", "both", now=day + timedelta(days=9))
+    alice.add_turn("I love chess.", "ok", "new", now=day + timedelta(days=9))
+    receipt = alice.forget(before=(day + timedelta(days=9)).replace(tzinfo=zone))
+    assert (receipt.entries, receipt.conversations) == (1, 1)
+    assert list(texts(alice).values()) == ["I love chess.", "I love maps."]
+    assert set(alice.conversations()) == {"both", "new"}
+    assert "jazz" not in every_text(diary)
+    replayed(diary)
+
+
+def test_a_source_takes_what_was_taken_from_this_turn_whoever_confirmed_it(diary):
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "s1")
+    alice.add_turn("I love chess.", "ok", "s1")
+    alice.add_turn("I love jazz.", "ok", "s2")
+    assert alice.forget(source="s1#1").entries == 1
+    assert list(texts(alice).values()) == ["I love chess."]
+    assert set(alice.conversations()) == {"s1", "s2"}
+    assert "jazz" not in every_text(diary)
+    alice.forget(source="s1")  # all its turns
+    assert texts(alice) == {}
+    assert "chess" not in every_text(diary)
+
+
+async def model_extractor(message, deps):
+    """Note what comes behind "note", as a model does with the tools; "direct" writes tables itself."""
+    word = deps.user_msg.partition(" ")[2]
+    if deps.user_msg.startswith("note"):
+        deps.upsert("likes", None, word, ())
+    elif deps.user_msg.startswith("change"):
+        deps.upsert("likes", "pref001", word, ())
+    elif deps.user_msg.startswith("direct"):
+        deps.prefs["preferences"].setdefault("likes", {})["mine"] = {"text": word}
+
+
+def test_a_source_takes_what_any_extractor_took_from_this_turn(diary):
+    diary = diary.with_agent(model_extractor)
+    alice = diary.user("alice")
+    alice.add_turn("note jazz", "ok", "s1")
+    alice.add_turn("nothing else", "ok", "s1")
+    alice.add_turn("note chess", "ok", "s1")
+    alice.add_turn("direct maps", "ok", "s1")
+    alice.add_turn("note tea", "ok", "s2")
+    turns = {
+        item.text: alice.why(f"likes/{key}").turn
+        for key, item in alice.preferences("likes").items()
+    }
+    assert turns == {"jazz": "s1#1", "chess": "s1#3", "maps": "s1#4", "tea": "s2#1"}
+    assert alice.forget(source="s1#3").entries == 1
+    assert "chess" not in every_text(diary)
+    assert alice.forget(source="s1#4").entries == 1
+    assert "maps" not in every_text(diary)
+    assert alice.forget(source="s1").entries == 1
+    assert list(texts(alice).values()) == ["tea"]
+
+
+def test_a_text_that_another_turn_replaced_is_of_that_turn(diary):
+    diary = diary.with_agent(model_extractor)
+    alice = diary.user("alice")
+    alice.add_turn("note jazz", "ok", "s1")
+    alice.add_turn("change swing", "ok", "s2")
+    assert alice.why("likes/pref001").turn == "s2#1"
+    alice.upsert_preference("likes", id="pref001")
+    assert alice.why("likes/pref001").turn == "s2#1"
+    alice.forget(source="s1#1")
+    assert "jazz" not in every_text(diary)
+    assert list(texts(alice).values()) == ["swing"]
+    alice.forget(source="s2#1")
+    assert texts(alice) == {}
+    assert "swing" not in every_text(diary)
+
+
+def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
+    alice = diary.user("alice")
+
+    async def meanwhile(message, deps):
+        if deps.user_msg == "note jazz":
+            await alice.aadd_turn("I love chess.", "ok", "s1")
+        await model_extractor(message, deps)
+
+    diary.with_agent(meanwhile).user("alice").add_turn("note jazz", "ok", "s1")
+    turns = {
+        item.text: alice.why(f"likes/{key}").turn
+        for key, item in alice.preferences("likes").items()
+    }
+    assert turns == {"I love chess.": "s1#1", "jazz": "s1#2"}
+
+
+def test_everything_takes_the_user(diary):
+    for name in ("alice", "bob"):
+        diary.user(name).add_turn("I love jazz.", "ok", "s1")
+    receipt = diary.user("alice").forget(everything=True)
+    assert (receipt.entries, receipt.conversations, receipt.files) == (1, 1, {})
+    assert diary.users() == ["bob"]
+    assert every_text(diary) == ""
+    assert diary.user("alice").last_transaction() == 0
+    assert diary.user("alice").forget(everything=True).epoch == 2  # it outlives the user
+    diary.user("alice").add_turn("I love tea.", "ok", "s1")
+    assert types(diary) == ["turn"]
+    assert list(texts(diary.user("bob")).values()) == ["I love jazz."]
+
+
+@pytest.mark.parametrize("user", ["alice", "A b/c", "é", "x" * 400])
+def test_everything_leaves_neither_folder_nor_name_nor_byte(tmp_path, user):
+    root = tmp_path / "m"
+    diary = Diary(root, agent="rules")
+    diary.user(user).add_turn("I love jazz.", "ok", "session-of-hers")
+    folder = diary.engine.backend.folder(user)
+    (folder / "left.toml~").write_text("jazz")
+    (folder / "notes").mkdir()
+    (folder / "notes/more.txt").write_text("jazz")
+    diary.user(user).forget(everything=True)
+    assert not folder.exists()
+    assert diary.users() == []
+    assert hits(root, "jazz", "session-of-hers", user, folder.name) == []
+
+
+def test_what_is_not_there_changes_nothing_but_the_epoch(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="s")
+    before = every_text(diary)
+    receipt = alice.forget(session_id="nobody")
+    assert (receipt.entries, receipt.conversations, receipt.records, receipt.epoch) == (0, 0, 0, 1)
+    assert every_text(diary) == before
+    assert diary.user("ghost").forget(everything=True).epoch == 1
+    assert diary.users() == ["alice"]
+
+
+def test_an_id_that_was_forgotten_is_not_given_out_again(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="kept")
+    alice.upsert_preference("likes", "jazz", session_id="gone")
+    alice.forget(session_id="gone")
+    assert alice.upsert_preference("likes", "chess")[0] == "pref003"
+    replayed(diary)
+
+
+def test_the_receipt_holds_counts_and_fingerprints_and_no_content(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "gone-1")
+    alice.add_turn("I love chess.", "ok", "kept-1")
+    receipt = alice.forget(session_id="gone-1")
+    assert {
+        name: sha256((tmp_path / "alice" / name).read_bytes()).hexdigest() for name in receipt.files
+    } == receipt.files
+    assert {*receipt.files} == {
+        path.relative_to(tmp_path / "alice").as_posix()
+        for path in (tmp_path / "alice").rglob("*.toml")
+    }
+    assert not re.search("jazz|gone-1", repr(receipt))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        receipt.entries = 0
+
+
+# Nothing is left
+
+
+def told(diary, names, choose):
+    """Let two users tell 200 canaries in their sessions, and return which session said which."""
+    said: dict[tuple[str, str], set[str]] = {}
+
+    def say(user, session, text):
+        said.setdefault((user, text), set()).add(session)
+        return text
+
+    for canary in [f"canary{number}x{choose.randrange(10**12)}" for number in range(200)]:
+        name = choose.choice(["alice", "bob"])
+        user, session = diary.user(name), choose.choice(names[name])
+        known = [(c, k) for c, items in user.preferences().items() for k in items]
+        dice, why = choose.random(), f"{session} wants it"
+        if dice < 0.45 or not known:
+            user.upsert_preference(
+                choose.choice(["likes", "goals"]), say(name, session, canary), session_id=session,
+                contexts=[say(name, session, canary.replace("canary", "label"))], actor=session, reason=why,
+            )  # fmt: skip
+        elif dice < 0.7:
+            category, key = choose.choice(known)
+            _, item = user.upsert_preference(
+                category, say(name, session, canary), id=key, session_id=session
+            )
+            for label in item.contexts:  # the entry as a whole is theirs now
+                say(name, session, label)
+        elif dice < 0.8:
+            with user.transaction(session_id=session, operation_id=f"{session}/{canary}"):
+                user.upsert_preference("likes", say(name, session, canary), session_id=session)
+        else:
+            say(name, session, canary)
+            user.add_turn(f"I love {canary}.", "ok", session)
+        disturb(user, names[name], choose, say)
+    return said
+
+
+def disturb(user, sessions, choose, say):
+    """Delete, confirm, or roll back."""
+    known = [(c, k) for c, items in user.preferences().items() for k in items]
+    category, key = choose.choice(known)
+    dice = choose.random()
+    if dice < 0.25:
+        user.forget_preference(category, key, session_id=choose.choice(sessions))
+    elif dice < 0.4:
+        session = choose.choice(sessions)
+        _, item = user.upsert_preference(category, id=key, session_id=session)
+        for text in re.findall(r"(?:canary|label)\w+", f"{item.text} {item.contexts}"):
+            say(user.user_id, session, text)
+    elif dice < 0.5:
+        user.rollback(min(choose.randint(1, 2), user.last_transaction()), force=True)
+
+
+def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 30_000)
+    choose = random.Random(41)
+    root = tmp_path / "m"
+    diary = Diary(root, agent="rules", durability="process", max_prefs_per_category=10**4)
+    names = {
+        user: [f"sess{user}{choose.randrange(10**9)}" for _ in range(5)]
+        for user in ("alice", "bob")
+    }
+    said = told(diary, names, choose)
+    file = root / "alice/preferences.toml"
+    file.write_text(file.read_text().replace("[preferences.likes", "# mine\n[preferences.likes", 1))
+    assert len(list((root / "alice/history").iterdir())) > 3
+
+    bob = every_byte(root / "bob")
+    for number, gone in enumerate(names["alice"][:3]):
+        user = diary.user("alice")
+        before = file.read_text()
+        alone = [text for (name, text), by in said.items() if name == "alice" and by == {gone}]
+        assert hits(root, gone)
+        assert [text for text in alone if hits(root, text)]
+        receipt = user.forget(session_id=gone)
+        assert receipt.conversations == 1
+        assert hits(root, gone, *alone) == []
+        assert receipt.epoch == number + 1
+        assert every_byte(root / "bob") == bob
+        untouched = [
+            block.text.rstrip("\n")
+            for block in split_blocks(before)
+            if block.path[:1] == ("preferences",) and gone not in block.text
+        ]
+        now = file.read_text()
+        assert untouched
+        assert [block for block in untouched if block not in now] == []
+        replayed(Diary(root, agent="rules", durability="process"))
+        user.upsert_preference("likes", f"after {number}", session_id=names["alice"][4])
+    diary.user("alice").forget(everything=True)
+    mine = [text for (name, text) in said if name == "alice"]
+    assert hits(root, "alice", *names["alice"], *mine) == []
+    assert every_byte(root / "bob") == bob
+
+
+def test_the_mark_of_a_forgotten_turn_goes_from_the_ledger_and_of_no_other(tmp_path):
+    log = tmp_path / "log.json"
+    log.write_text(json.dumps([
+        {"id": f"chat-{number}", "messages": [
+            {"role": "user", "content": f"I love {thing}."}, {"role": "assistant", "content": "Fine."},
+        ]}
+        for number, thing in enumerate(["jazz", "chess"])
+    ]))  # fmt: skip
+    diary = Diary(tmp_path / "m", agent="rules")
+    assert ingest(diary, log, "alice").applied == 2
+    ledger = tmp_path / "m/alice/.ingested.toml"
+    assert ledger.read_text().count("begun") == 2
+    diary.user("alice").forget(session_id="chat-0")
+    assert ledger.read_text().count("begun") == ledger.read_text().count("done") == 1
+    assert "jazz" not in every_text(diary)
+    again = ingest(diary, log, "alice")  # as the docstring says
+    assert (again.applied, again.skipped) == (1, 1)
+    ledger.write_text(ledger.read_text().replace("salt", "# salt"))
+    diary.user("alice").forget(session_id="chat-0")
+    assert ledger.read_text() == ""
+
+
+def test_a_conflict_in_history_does_not_name_what_was_forgotten(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", id="mine-alone", session_id="gone-1")
+    file = tmp_path / "alice/preferences.toml"
+    editor = file.read_text()
+    alice.upsert_preference("likes", "green tea", id="mine-alone", session_id="gone-1")
+    file.write_text(editor.replace('"tea"', '"black tea"'))
+    alice.upsert_preference("goals", "rest", session_id="kept-1")
+    assert any(h.is_conflict for h in alice.history("likes/mine-alone"))
+    alice.forget(session_id="gone-1")
+    assert hits(tmp_path, "mine-alone", " tea", "gone-1") == []
+    replayed(diary)
+
+
+def test_what_a_person_saved_just_now_is_forgotten_or_kept_like_the_rest(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="gone-1")
+    alice.upsert_preference("likes", "jazz", session_id="kept-1")
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_text().replace('"tea"', '"green tea"').replace('"jazz"', '"cool jazz"  # yes')
+    file.write_text(f'{text}\n[preferences.likes.mine]\ntext = "by hand"\n')
+    alice.forget(session_id="gone-1")
+    assert texts(alice) == {"pref002": "cool jazz", "mine": "by hand"}
+    assert '"cool jazz"  # yes' in file.read_text()
+    assert hits(tmp_path, "tea", "gone-1") == []
+    assert types(diary) == ["upsert", "upsert", "hand", "forget"]
+    replayed(diary)
+
+
+HAND_MADE = """\
+# at the top
+[_meta]
+version = "0.3"
+
+[likes.tea]
+text = "short form"
+_created_by = "gone-1"
+
+# about jazz
+[preferences.likes.jazz]  # inline comment
+text = "jazz"
+_created_by = "kept-1"
+
+[preferences.likes.jazz.more]
+detail = "sub"
+
+# loose, too
+
+[preferences.likes.opera]
+text = "opera"
+_created_by = "gone-1"
+[preferences.likes.opera.more]
+detail = "below opera"
+[[preferences.likes.opera.list]]
+detail = "in a list of opera"
+
+# nobody's: a blank line follows
+
+[preferences.goals]
+rest = { text = "inline rest", _created_by = "gone-1" }
+run = { text = "inline run", _created_by = "kept-1", _updated_by = "gone-1" }
+sit = { text = "sit", _created_by = "gone-1", _updated_by = "kept-1" }
+"""
+
+
+def test_every_way_to_write_an_entry_by_hand_can_be_forgotten(tmp_path):
+    (tmp_path / "alice").mkdir()
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(HAND_MADE)
+    (tmp_path / "alice/conversations.toml").write_text(
+        '[_meta]\nversion = "0.2"\n\n[gone-1]\nsummary = "old layout"\n\n[kept-1]\nsummary = "stays"\n'
+    )
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    receipt = alice.forget(session_id="gone-1")
+    assert hits(tmp_path, "gone-1", "short form", "opera", "inline rest", "old layout", "inline run") == []  # fmt: skip
+    assert texts(alice) == {"jazz": "jazz"}
+    # Nobody but the session is known to have said the first two.
+    assert texts(alice, "goals") == {"sit": "sit"}
+    assert list(alice.conversations()) == ["kept-1"]
+    assert receipt.conversations == 1
+    kept = file.read_text()
+    for line in (
+        "# at the top",
+        "# about jazz",
+        "# inline comment",
+        "# loose",
+        'detail = "sub"',
+        "# nobody's",
+    ):
+        assert line in kept
+    tomllib.loads(kept)
+
+
+def test_an_update_in_the_session_of_an_inline_entry_keeps_the_others_words(tmp_path):
+    (tmp_path / "alice").mkdir()
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text('[preferences.goals]\nrun = { text = "run", _created_by = "kept-1" }\n')
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("goals", id="run", session_id="gone-1")
+    assert "gone-1" in file.read_text()
+    alice.forget(session_id="gone-1")
+    assert hits(tmp_path, "gone-1") == []
+    assert texts(alice, "goals") == {"run": "run"}
+    replayed(diary)
+
+
+def test_forgetting_works_without_the_oldest_segments(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    for number in range(6):
+        alice.upsert_preference("likes", f"thing {number}", session_id="kept-1")
+        alice.upsert_preference("goals", f"secret {number}", session_id="gone-1")
+    min((tmp_path / "alice/history").iterdir()).unlink()
+    alice.forget(session_id="gone-1")
+    assert hits(tmp_path, "secret", "gone-1") == []
+    assert len(texts(alice)) == 6
+    with pytest.raises(DocumentError, match="history is kept from"):
+        alice.as_of(0)
+    assert list(texts(alice.as_of(11))) == [f"pref00{number}" for number in range(1, 7)]
+    assert [h.after["text"] for h in alice.history("likes/pref006")] == ["thing 5"]
+
+
+def test_history_that_does_not_fit_together_or_is_damaged_does_not_stay(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    for number in range(6):
+        alice.upsert_preference("goals", f"secret {number}", session_id="gone-1")
+        alice.upsert_preference("likes", f"thing {number}", session_id="kept-1")
+    segments = sorted((tmp_path / "alice/history").iterdir())
+    segments[1].unlink()  # a hole
+    data = segments[2].read_bytes()
+    segments[2].write_bytes(data[:200] + b"#" + data[201:])  # a bad record
+    again = Diary(tmp_path, agent="rules").user("alice")
+    again.forget(session_id="gone-1")
+    assert hits(tmp_path, "secret", "gone-1") == []
+    assert len(texts(again)) == 6
+    again.upsert_preference("likes", "still writable")
+    assert len(texts(Diary(tmp_path, agent="rules").user("alice"))) == 7
+
+
+def test_a_file_that_cannot_be_read_is_not_half_forgotten(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "gone-1")
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_text()
+    file.write_text(whole + "broken")
+    before = every_byte(tmp_path)
+    with pytest.raises(InvalidTOML, match=r"preferences\.toml:"):
+        alice.forget(session_id="gone-1")
+    assert every_byte(tmp_path) == before
+    file.write_text(whole)
+    alice.forget(session_id="gone-1")
+    assert hits(tmp_path, "jazz", "gone-1") == []
+    alice.add_turn("I love chess.", "ok", "gone-2")
+    file.write_text("broken")
+    alice.forget(everything=True)
+    assert diary.users() == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
+    choose = random.Random(seed)
+    versions = Versions("preferences")
+    blocks = ["# head\n\n", "[_meta]\nseq = 1\n\n"]
+    for step in range(60):
+        at = choose.randrange(1, len(blocks) + 1)
+        dice = choose.random()
+        if dice < 0.5:
+            extra = choose.choice(["", "# above\n", "# loose\n\n", 'x = """\n[no.header]\n"""\n'])
+            blocks.insert(at, f'[preferences.likes.p{step}]\ntext = "{step}"\n{extra}')
+        elif dice < 0.7 and len(blocks) > 3:
+            del blocks[choose.randrange(2, len(blocks))]
+        elif dice < 0.8:
+            blocks.insert(at, f"[[list{step}]]\ny = [\n  1,\n]\n")
+        blocks[1] = f"[_meta]\nseq = {step}\n\n"
+        text = "".join(blocks)
+        found = [(block.path, block.text) for block in versions.cut(text).blocks]
+        assert found == [(block.path, block.text) for block in split_blocks(text)]
+
+
+def test_a_text_that_is_opened_above_unchanged_tables_swallows_them():
+    versions = Versions("preferences")
+    below = '[likes.b]\nx = 1\n\n[likes.c]\n# """\nz = 1\n'
+    for above in ("x = 1\n\n", 'x = """\n'):
+        text = f"[_meta]\nseq = 1\n\n[likes.a]\n{above}{below}"
+        tomllib.loads(text)
+        found = [block.path for block in versions.cut(text).blocks]
+        assert found == [block.path for block in split_blocks(text)]
+
+
+# Looking back
+
+
+def test_looking_back_leaves_it_out_and_still_works(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="kept-1", actor="agent", reason="said so")
+    moment = datetime.now(UTC)
+    time.sleep(0.002)
+    alice.upsert_preference("likes", "jazz", session_id="gone-1", actor="agent", reason="secret")
+    alice.upsert_preference("goals", "rest", session_id="kept-1")
+    alice.forget_preference("likes", "pref002", session_id="kept-1", reason="no jazz any more")
+    alice.forget(session_id="gone-1")
+    assert [texts(alice.as_of(seq)) for seq in range(5)] == [{}] + [{"pref001": "tea"}] * 4
+    assert texts(alice.as_of(moment)) == {"pref001": "tea"}
+    assert [(h.seq, h.key) for h in alice.history()] == [(3, "goals/pref001"), (1, "likes/pref001")]
+    assert [h.reason for h in alice.history("likes/pref001")] == ["said so"]
+    assert [d.key for d in alice.diff(0, 4)] == ["likes/pref001", "goals/pref001"]
+    assert alice.diff(1, 2) == alice.diff(3, 4) == []
+    assert "jazz" not in alice.diff_text(0, 5)
+    assert alice.why("likes/pref001").session == "kept-1"
+    with pytest.raises(UnknownEntry):
+        alice.why("likes/pref002")
+    # The envelopes are all there, and nothing else of the four that had to do with it.
+    log = [parse_record(text) for text in diary.engine.backend.records("alice")][::-1]
+    assert [record.seq for record in log] == [1, 2, 3, 4, 5]
+    assert [record.type for record in log][1::2] == ["upsert", "forget_preference"]
+    for record in (log[1], log[3]):
+        assert record.time
+        payload = (record.session, record.actor, record.reason, record.operation, record.content)
+        assert payload == ("",) * 5
+
+
+def test_what_was_before_cannot_be_rolled_back_and_what_came_after_can(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", session_id="kept-1")
+    alice.upsert_preference("likes", "jazz", session_id="gone-1")
+    alice.forget(session_id="gone-1")
+    alice.upsert_preference("likes", "chess", session_id="kept-1")
+    before = every_text(diary)
+    for crossing in ({"steps": 2}, {"steps": 99}, {"to": 1}, {"session_id": "kept-1", "steps": 2}):
+        for dry_run in (False, True):
+            with pytest.raises(Conflict, match="something was forgotten in transaction 3"):
+                alice.rollback(**crossing, dry_run=dry_run)
+    assert every_text(diary) == before
+    assert alice.rollback().undone == [4]
+    assert texts(alice) == {"pref001": "tea"}
+    alice.rollback(to=3)
+    with pytest.raises(DiaryError, match="cannot be changed"):
+        alice.as_of(1).forget(everything=True)
+
+
+def test_an_operation_that_was_forgotten_is_no_longer_known(diary):
+    alice = diary.user("alice")
+    for _ in range(2):
+        with alice.transaction(operation_id="op", session_id="gone-1"):
+            alice.upsert_preference("likes", "jazz", session_id="gone-1")
+    assert alice.entry("preferences", "likes/pref001")["_count"] == 1
+    alice.forget(session_id="gone-1")
+    with alice.transaction(operation_id="op", session_id="kept-1"):
+        alice.upsert_preference("likes", "chess", session_id="kept-1")
+    assert list(texts(alice).values()) == ["chess"]
+
+
+def test_an_operation_that_another_process_forgot_is_no_longer_known_here(tmp_path):
+    one, other = (Diary(tmp_path, agent="rules") for _ in range(2))
+    for _ in range(2):
+        with one.user("alice").transaction(operation_id="op", session_id="gone-1"):
+            one.user("alice").upsert_preference("likes", "jazz", session_id="gone-1")
+    other.user("alice").forget(session_id="gone-1")
+    with one.user("alice").transaction(operation_id="op", session_id="kept-1"):
+        one.user("alice").upsert_preference("likes", "chess", session_id="kept-1")
+    assert list(texts(other.user("alice")).values()) == ["chess"]
+
+
+def test_caches_and_the_index_let_go_of_it(diary):
+    alice = diary.user("alice")
+    with alice.transaction(operation_id="op", session_id="gone-1"):
+        alice.add_turn("I love jazz.", "ok", "gone-1")
+    assert [hit.text for hit in alice.recall("jazz")] == ["I love jazz."]
+    alice.forget(session_id="gone-1")
+    assert not [key for key in diary.engine._cache if key[0] == "alice"]
+    assert "alice" not in diary.indexes._indexes
+    assert "alice" not in diary.engine.operations._index._users
+    assert alice.recall("jazz") == []
+    assert "jazz" not in alice.render()
+
+
+# What a process remembers
+
+REMEMBERING = """\
+import gc, sys
+from tomldiary import Diary
+from tomldiary.extraction.message import turn_message
+from tomldiary.extraction.draft import MemoryDeps
+
+diary = Diary(sys.argv[1], agent="rules", durability="process")
+alice = diary.user("alice")
+words = "".join(reversed("rabiznaz"))
+alice.upsert_preference("likes", f"{words} tea", id=f"{words}-1", session_id="s1")
+alice.upsert_preference("likes", f"more {words} tea", session_id="s1")
+alice.add_turn(f"I love {words}.", "ok", "s1")
+alice.recall(words), alice.render(words), alice.history(), alice.as_of(1).preferences()
+
+def held():
+    gc.collect()
+    found = [text for thing in gc.get_objects() for text in gc.get_referents(thing) if type(text) is str]
+    return sum(words in text for text in found if text is not words)
+
+assert held() > 5
+if sys.argv[2] == "here":
+    alice.forget(**eval(sys.argv[3]))
+else:
+    print("ready", flush=True)
+    sys.stdin.readline()
+assert alice.preferences() == {} or not alice.preferences("likes")
+alice.conversations(), alice.recall("tea")
+print(held())
+"""
+
+
+@pytest.mark.parametrize("selector", [{"session_id": "s1"}, {"everything": True}])
+@pytest.mark.parametrize("place", ["here", "elsewhere"])
+def test_a_process_keeps_no_object_of_what_was_forgotten_once_it_has_looked(
+    tmp_path, place, selector
+):
+    child = subprocess.Popen(
+        [sys.executable, "-c", REMEMBERING, tmp_path, place, repr(selector)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
+    )  # fmt: skip
+    if place == "elsewhere":
+        assert child.stdout.readline() == "ready\n"
+        Diary(tmp_path, agent="rules").user("alice").forget(**selector)
+    assert child.communicate("\n", timeout=60)[0] == "0\n"
+
+
+# Work that began before
+
+
+class Slow:
+    """An extractor that waits in the middle of its work."""
+
+    def __init__(self):
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    async def run(self, message, deps):
+        self.began.set()
+        await asyncio.to_thread(self.go_on.wait, 30)
+        deps.prefs["preferences"].setdefault("likes", {})["jazz"] = {"text": "I love jazz."}
+
+
+@pytest.mark.parametrize("place", ["files", "memory", "other process"])
+@pytest.mark.parametrize("selector", [{"session_id": "s1"}, {"everything": True}])
+def test_a_turn_that_was_being_read_meanwhile_is_refused_and_writes_nothing(
+    tmp_path, place, selector
+):
+    slow = Slow()
+    diary = Diary("memory:" if place == "memory" else tmp_path, agent=slow)
+    diary.user("alice").upsert_preference("likes", "tea", session_id="s1")
+    with MemoryWriter(diary) as writer:
+        receipt = asyncio.run(writer.submit("alice", "s1", "I love jazz.", "ok"))
+        assert slow.began.wait(30)
+        if place == "other process":
+            code = f"{RULES}alice.forget(**{selector!r})"
+            subprocess.run([sys.executable, "-c", code, tmp_path], input=b"\n", check=True)
+        else:
+            diary.user("alice").forget(**selector)
+        before = every_text(diary)
+        slow.go_on.set()
+        with pytest.raises(Forgotten, match="Nothing was written"):
+            receipt.wait(30)
+        assert every_text(diary) == before
+        assert texts(diary.user("alice")) == {}
+        if place != "memory":
+            assert hits(tmp_path, "jazz", "s1") == []
+        # A turn that begins now is welcome.
+        asyncio.run(writer.submit("alice", "s2", "I love jazz.", "ok")).wait(30)
+    assert list(texts(diary.user("alice")).values()) == ["I love jazz."]
+
+
+@pytest.mark.parametrize("place", ["files", "memory"])
+def test_who_deletes_a_user_stops_the_turn_that_is_being_read(tmp_path, place):
+    slow = Slow()
+    diary = Diary("memory:" if place == "memory" else tmp_path, agent=slow)
+    with diary.user("alice").transaction(operation_id="op"):
+        diary.user("alice").upsert_preference("likes", "tea", session_id="s1")
+    with MemoryWriter(diary) as writer:
+        receipt = asyncio.run(writer.submit("alice", "s1", "I love jazz.", "ok"))
+        assert slow.began.wait(30)
+        asyncio.run(diary.engine.backend.delete_user("alice"))
+        slow.go_on.set()
+        with pytest.raises(Forgotten):
+            receipt.wait(30)
+    assert diary.users() == []
+    assert every_text(diary) == ""
+    with diary.user("alice").transaction(operation_id="op"):  # nobody knows it any more
+        diary.user("alice").upsert_preference("likes", "rest")
+    assert texts(diary.user("alice")) == {"pref001": "rest"}
+
+
+def test_a_clean_up_that_was_under_way_is_refused(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "jazz", session_id="s1")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    class Compactor:
+        async def run(self, message, deps):
+            began.set()
+            await go_on.wait()
+            deps.prefs["preferences"]["likes"]["pref009"] = {"text": "jazz and all that"}
+
+    diary.compactor = Compactor()
+
+    async def both():
+        task = asyncio.ensure_future(
+            diary._compact("alice", "s2", ["preferences"], datetime.now(UTC))
+        )
+        await began.wait()
+        await alice.aforget(session_id="s1")
+        go_on.set()
+        await task
+
+    with pytest.raises(Forgotten):
+        asyncio.run(both())
+    assert hits(tmp_path, "jazz") == []
+
+
+def test_forgetting_inside_a_transaction_is_refused(diary):
+    alice = diary.user("alice")
+    with alice.transaction():
+        alice.upsert_preference("likes", "tea", session_id="s")
+        with pytest.raises(NestedTransaction, match="Forget outside"):
+            alice.forget(session_id="s")
+    assert texts(alice) == {"pref001": "tea"}
+
+
+def test_the_epochs_file_does_not_tell_whose_it_is(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    for _ in range(3):
+        diary.user("alice@example.org").forget(everything=True)
+    system = tmp_path / ".tomldiary"
+    (epoch,) = (system / "epochs").iterdir()
+    assert epoch.read_text() == "3\n"
+    key = system / "epochs.key"
+    assert (key.stat().st_size, key.stat().st_mode & 0o777) == (32, 0o600)
+    assert epoch.name not in {
+        sha256(name.encode()).hexdigest() for name in ("alice@example.org", "alice%40example.org")
+    }
+    assert Diary(tmp_path, agent="rules").engine.backend.epoch("alice@example.org") == 3
+    assert not [path for path in system.iterdir() if path.name.startswith(".")]
+
+
+# Killed, failing, and all at once
+
+
+def prepared(root):
+    """A store with something to forget in each kind of file."""
+    diary = Diary(root, agent="rules", durability="process")
+    alice = diary.user("alice")
+    alice.add_turn("I love tea.", "ok", "kept-1")
+    alice.add_turn("I love canaryjazz.", "ok", "gone-1")
+    alice.upsert_preference("likes", "canarysong", id="pref001", session_id="gone-1")
+    alice.upsert_preference("likes", "canarylast", session_id="gone-1", reason="canarywhy")
+    alice.forget_preference("likes", "pref003")
+    alice.rollback(1)
+    log = root.parent / "log.json"
+    log.write_text(
+        '[{"id": "gone-1", "messages": [{"role": "user", "content": "I love canarylog."}]}]'
+    )
+    ingest(diary, log, "alice")
+    diary.user("bob").upsert_preference("likes", "bobs own", session_id="kept-1")
+
+
+WORDS = ("canary", "gone-1")
+
+
+def check_after_a_crash(root, selector):
+    """Open the store anew: all is forgotten and in order, or nothing was begun."""
+    began = (root / "alice" / JOB_NAME).exists()
+    diary = Diary(root, agent="rules", durability="process")
+    assert list(texts(diary.user("bob")).values()) == ["bobs own"]
+    found = diary.user("alice").preferences("likes")
+    left = hits(root, *WORDS)
+    if began:
+        assert left == []
+    assert not list((root / "alice").glob(".forgetting*"))
+    assert not list((root / "alice").glob(".staged*"))
+    if selector.get("everything"):
+        if not left:
+            assert diary.users() == ["bob"]
+            assert not (root / "alice").exists()
+            return True
+        assert found
+        return False
+    alice = replayed(diary)
+    if left:
+        assert "forget" not in types(diary)
+        return False
+    assert texts(alice) == {"pref001": "I love tea."}
+    assert list(alice.conversations()) == ["kept-1"]
+    assert types(diary).count("forget") == 1
+    assert diary.engine.backend.epoch("alice") == 1
+    alice.upsert_preference("likes", "soup")
+    return True
+
+
+def dying_before(number, root, selector):
+    """Forget, but be killed right before the n-th file operation."""
+    alice = Diary(root, agent="rules", durability="process").user("alice")
+    alice.last_transaction()
+    die_before(number, "open", "write", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+    alice.forget(**selector)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("selector", [{"session_id": "gone-1"}, {"everything": True}])
+def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, selector):
+    """A child dies by kill -9 right before its n-th file operation, for every n there is."""
+    store = tmp_path / "store"
+    prepared(store)
+    done = unfinished = 0
+    for number in range(1, 400):
+        root = tmp_path / f"kill-{number}"
+        shutil.copytree(store, root)
+        child = os.fork()
+        if child == 0:
+            try:
+                dying_before(number, root, selector)
+                os._exit(0)
+            finally:
+                os._exit(3)
+        status = os.waitpid(child, 0)[1]
+        unfinished += (root / "alice" / JOB_NAME).exists()
+        done += check_after_a_crash(root, selector)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        shutil.rmtree(root)
+    assert status == 0
+    assert number > 15
+    assert done > 5
+    assert unfinished > 5
+
+
+def test_killed_at_random_moments_the_job_is_finished(tmp_path):
+    choose = random.Random(17)
+    store = tmp_path / "store"
+    prepared(store)
+    code = f"{RULES}alice.forget(session_id='gone-1')\nprint('done', flush=True)"
+    finished, longest = 0, 0.0
+    for number in range(20):
+        root = tmp_path / f"kill-{number}"
+        shutil.copytree(store, root)
+        child = subprocess.Popen(
+            [sys.executable, "-c", code, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        assert child.stdout.readline() == b"ready\n"
+        began = time.monotonic()
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+        if number:
+            time.sleep(choose.random() * 1.2 * longest)
+            child.send_signal(signal.SIGKILL)
+        acknowledged = b"done" in child.communicate()[0]
+        # The first one is left alone, to see how long it takes on this machine.
+        longest = longest or time.monotonic() - began
+        is_finished = check_after_a_crash(root, {"session_id": "gone-1"})
+        finished += is_finished and number > 0
+        assert not acknowledged or not hits(root, *WORDS)
+    assert finished
+
+
+def test_without_the_job_file_a_killed_process_would_leave_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(job_module, "finish", lambda backend, user: None)
+    root = tmp_path / "m"
+    prepared(root)
+    diary = Diary(root, agent="rules", durability="process")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
+        with pytest.raises(BackendError, match="is opened next"):
+            diary.user("alice").forget(session_id="gone-1")
+    assert Diary(root, agent="rules").user("alice").preferences("likes")
+    assert hits(root, *WORDS)
+
+
+def test_who_lists_the_users_finishes_what_was_begun(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    diary = Diary(root, agent="rules", durability="process")
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_remove", lambda folder: (_ for _ in ()).throw(OSError()))
+        with pytest.raises(BackendError):
+            diary.user("alice").forget(everything=True)
+    assert Diary(root, agent="rules").users() == ["bob"]
+    assert hits(root, "alice", *WORDS) == []
+
+
+def test_whose_folder_it_is_is_known_until_the_end(tmp_path, monkeypatch):
+    diary = Diary(tmp_path, agent="rules", durability="process")
+    for letter in "abcdefgh":
+        user = letter * 300  # too long to be the name of a folder
+        diary.user(user).add_turn("I love jazz.", "ok", "s1")
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                job_module.shutil, "rmtree", lambda path: (_ for _ in ()).throw(OSError())
+            )
+            with pytest.raises(BackendError):
+                diary.user(user).forget(everything=True)
+    assert Diary(tmp_path, agent="rules").users() == []
+    assert not [path for path in tmp_path.iterdir() if path.name != ".tomldiary"]
+
+
+def leave_half_done(diary, monkeypatch):
+    """Begin to forget a session, and fail before the files are in their places."""
+    with monkeypatch.context() as patch:
+        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
+        with pytest.raises(BackendError):
+            diary.user("alice").forget(session_id="gone-1")
+
+
+def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    diary = Diary(root, agent="rules", durability="process")
+    leave_half_done(diary, monkeypatch)
+    assert texts(diary.user("alice")) == {"pref001": "I love tea."}
+    assert hits(root, *WORDS) == []
+
+
+def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    leave_half_done(Diary(root, agent="rules"), monkeypatch)
+    (root / "alice/.forgetting-9-merged").write_text("# was moved on")
+    Diary(root, agent="rules").user("alice").preferences()
+    assert list((root / "alice").glob(".forgetting*")) == []
+
+
+def test_history_is_not_read_before_the_job_is_finished(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    leave_half_done(Diary(root, agent="rules"), monkeypatch)
+    assert hits(root, *WORDS)
+    found = Diary(root, agent="rules").user("alice").history(limit=100)
+    assert not re.search("canary|gone-1", repr(found))
+
+
+def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_path, monkeypatch):
+    root = tmp_path / "m"
+    prepared(root)
+    leave_half_done(Diary(root, agent="rules"), monkeypatch)
+    file = root / "alice/preferences.toml"
+    file.write_text(file.read_text() + '\n# why\n[preferences.goals.mine]\ntext = "by hand"\n')
+    diary = Diary(root, agent="rules")
+    alice = diary.user("alice")
+    assert texts(alice, "goals") == {"mine": "by hand"}
+    assert texts(alice) == {"pref001": "I love tea."}
+    assert hits(root, *WORDS) == []
+    alice.upsert_preference("goals", "rest")
+    assert "# why" in file.read_text()
+    assert hits(root, *WORDS) == []
+
+
+@pytest.mark.parametrize("operation", ["open", "write", "fsync", "replace", "rename", "unlink"])
+@pytest.mark.parametrize("number", range(1, 14, 2))
+def test_a_failing_file_operation_changes_nothing_or_is_made_up_for(
+    tmp_path, monkeypatch, operation, number
+):
+    root = tmp_path / "m"
+    prepared(root)
+    diary = Diary(root, agent="rules", durability="process")
+    diary.user("alice").last_transaction()
+    real, calls = getattr(os, operation), 0
+
+    def failing(*args, **kwargs):
+        nonlocal calls
+        calls += 1
+        if calls == number:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(*args, **kwargs)
+
+    raised = None
+    with monkeypatch.context() as patch:
+        patch.setattr(os, operation, failing)
+        try:
+            diary.user("alice").forget(session_id="gone-1")
+        except BackendError as error:
+            raised = str(error)
+    if raised is None:
+        assert hits(root, *WORDS) == []
+    elif "is opened next" not in raised:
+        assert "forget" not in types(Diary(root, agent="rules"))
+        assert not list((root / "alice").glob(".forgetting*"))
+        assert texts(Diary(root, agent="rules").user("alice"))["pref002"] == "I love canaryjazz."
+    # The same diary, and the same call again.
+    diary.user("alice").forget(session_id="gone-1")
+    assert hits(root, *WORDS) == []
+    replayed(diary)
+
+
+def test_two_processes_that_forget_and_write_at_once_lose_nothing_else(tmp_path):
+    root = tmp_path / "m"
+    writer = f"""{RULES}
+for number in range(60):
+    alice.upsert_preference("likes", f"kept {{number}}", session_id="kept-1")
+    alice.upsert_preference("goals", f"secret {{number}}", session_id=f"gone-{{number % 7}}")
+    print(number, flush=True)
+"""
+    forgetter = f"""{RULES}
+for number in range(21):
+    alice.forget(session_id=f"gone-{{number % 7}}")
+"""
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, root], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for code in (writer, forgetter)
+    ]
+    for child in children:
+        assert child.stdout.readline() == b"ready\n"
+    for child in children:
+        child.stdin.write(b"\n")
+        child.stdin.flush()
+    for child in children:
+        child.communicate()
+        assert child.returncode == 0
+    diary = Diary(root, agent="rules", durability="process")
+    for number in range(7):
+        diary.user("alice").forget(session_id=f"gone-{number}")
+    assert hits(root, "gone-", "secret") == []
+    alice = replayed(diary)
+    assert sorted(texts(alice).values()) == sorted(f"kept {number}" for number in range(60))
+    log = [parse_record(text).seq for text in diary.engine.backend.records("alice")][::-1]
+    assert log == list(range(1, len(log) + 1))
+
+
+def test_another_process_that_had_read_it_sees_it_gone_and_writes_behind_it(tmp_path):
+    one, other = (Diary(tmp_path, agent="rules") for _ in range(2))
+    one.user("alice").upsert_preference("likes", "jazz", session_id="gone-1")
+    one.user("alice").upsert_preference("likes", "tea", session_id="kept-1")
+    assert len(texts(other.user("alice"))) == 2
+    other.user("alice").upsert_preference("goals", "rest", session_id="kept-1")  # knows the end
+    one.user("alice").forget(session_id="gone-1")
+    assert list(texts(other.user("alice")).values()) == ["tea"]
+    other.user("alice").upsert_preference("goals", "run", session_id="kept-1")
+    assert hits(tmp_path, "jazz", "gone-1") == []
+    assert types(one) == ["upsert", "upsert", "upsert", "forget", "upsert"]
+    replayed(one)
+
+
+# Links
+
+
+@pytest.mark.parametrize(
+    "name", ["history", "history/link.toml", "preferences.toml", ".ingested.toml"]
+)
+def test_a_link_in_the_folder_is_never_followed(tmp_path, name):
+    root, outside = tmp_path / "m", tmp_path / "outside"
+    prepared(root)
+    path = root / "alice" / name
+    if path.exists():
+        shutil.move(path, outside)
+    else:
+        outside.write_bytes(next((root / "alice/history").iterdir()).read_bytes())
+    path.symlink_to(outside)
+    before = every_byte(outside) if outside.is_dir() else outside.read_bytes()
+    mine = every_byte(root / "alice")
+    diary = Diary(root, agent="rules")
+    with pytest.raises(BackendError, match="link"):
+        diary.user("alice").forget(session_id="gone-1")
+    assert every_byte(root / "alice") == mine
+    diary.user("alice").forget(everything=True)
+    assert (every_byte(outside) if outside.is_dir() else outside.read_bytes()) == before
+    assert not (root / "alice").exists()
+
+
+def test_a_folder_that_is_a_link_is_not_forgotten(tmp_path):
+    root, outside = tmp_path / "m", tmp_path / "outside"
+    prepared(root)
+    shutil.move(root / "alice", outside)
+    (root / "alice").symlink_to(outside)
+    before = every_byte(outside)
+    for selector in ({"session_id": "gone-1"}, {"everything": True}):
+        with pytest.raises(BackendError, match="is a link"):
+            Diary(root, agent="rules").user("alice").forget(**selector)
+    assert every_byte(outside) == before
+
+
+# Storage of six methods
+
+
+class SixVerbs:
+    def __init__(self):
+        self.inner = MemoryBackend()
+
+    async def load(self, user_id, kind):
+        return await self.inner.load(user_id, kind)
+
+    async def save(self, user_id, kind, content):
+        await self.inner.save(user_id, kind, content)
+
+    async def exists(self, user_id, kind):
+        return await self.inner.exists(user_id, kind)
+
+    async def delete(self, user_id, kind):
+        await self.inner.delete(user_id, kind)
+
+    async def delete_user(self, user_id):
+        await self.inner.delete_user(user_id)
+
+    async def list_users(self):
+        return await self.inner.list_users()
+
+
+def test_storage_of_six_methods_forgets_in_its_documents():
+    diary = Diary(SixVerbs(), agent="rules")
+    alice = diary.user("alice")
+    alice.add_turn("I love jazz.", "ok", "gone-1")
+    alice.add_turn("I love chess.", "ok", "kept-1")
+    alice.add_turn("I love opera.", "ok", "gone-1")
+    receipt = alice.forget(session_id="gone-1")
+    assert (receipt.entries, receipt.conversations, receipt.epoch) == (2, 1, 1)
+    assert list(texts(alice).values()) == ["I love chess."]
+    assert not re.search("jazz|opera|gone-1", every_text(diary))
+    assert alice.last_transaction() == 4
+    alice.add_turn("I love tea.", "ok", "kept-1")
+    assert len(texts(alice)) == 2
+    alice.forget(everything=True)
+    assert diary.users() == []

@@ -1,0 +1,342 @@
+"""Forgetting facts, blocks and episodes: no byte is left, others' words stay, nothing comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.errors import NotSupported, UnknownEntry
+from tomldiary.history.timeline import Timeline
+from tomldiary_langgraph import DiaryStore
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+    note: str | None = None
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+class Birth(BaseModel):
+    who: str
+    place: str
+
+
+def opened(place):
+    diary = Diary(place, agent="rules", durability=None if place == "memory:" else "process")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    diary.register_schema("birth", Birth, Constraint(singleton_key="who", immutable=True))
+    return diary
+
+
+@pytest.fixture(params=["files", "memory"])
+def alice(request, tmp_path):
+    return opened("memory:" if request.param == "memory" else tmp_path / "m").user("alice")
+
+
+def hits(user, tmp_path, *words):
+    """The words that are left anywhere: in what the backend holds, and in bytes and names of files."""
+    backend = user.diary.engine.backend
+    texts = [backend.read(user.user_id, kind).text for kind in backend.kinds(user.user_id)]
+    found = "\n".join([*texts, *backend.records(user.user_id)]).encode()
+    for path in tmp_path.rglob("*"):
+        found += path.name.encode() + (path.read_bytes() if path.is_file() else b"")
+    return [word for word in words if word.encode() in found]
+
+
+def replays(user):
+    """History still leads to the documents there are, and every point of it can be read."""
+    backend = user.diary.engine.backend
+    timeline = Timeline(backend, user.user_id)
+    for kind in backend.kinds(user.user_id):
+        assert timeline.text(kind) == backend.read(user.user_id, kind).text
+    for seq in range(1, user.last_transaction() + 1):
+        past = user.as_of(seq)
+        past.query("diet"), past.query("home"), past.blocks(), past.episodes()
+    return True
+
+
+def told(user):
+    user.commit(
+        Diet(role="canary-key", food="canary-food"),
+        session_id="session-one",
+        reason="canary-reason",
+    )
+    user.commit(Birth(who="canary-who", place="canary-place"), session_id="session-one")
+    user.commit(Home(who="user", city="canary-city"), session_id="session-one")
+    user.set_block("canary-block", "canary-text", session_id="session-one")
+    user.add_episode("canary-in", "canary-out", session_id="session-one")
+    user.commit(Diet(role="user", food="kept-food"), session_id="s2")
+    user.set_block("notes", "kept-text", session_id="s2")
+    user.add_episode("kept-in", "kept-out", session_id="s2")
+
+
+CANARIES = [
+    f"canary-{word}"
+    for word in ["key", "food", "reason", "who", "place", "city", "block", "text", "in", "out"]
+]
+KEPT = ["kept-food", "kept-text", "kept-in", "kept-out"]
+
+
+def test_a_session_is_forgotten_in_every_document_and_nothing_else_is(alice, tmp_path):
+    told(alice)
+    assert hits(alice, tmp_path, *CANARIES, *KEPT) == [*CANARIES, *KEPT]
+    receipt = alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *CANARIES, *KEPT, "session-one") == KEPT
+    assert (receipt.entries, receipt.conversations) == (5, 0)
+    assert [fact.data.food for fact in alice.query("diet")] == ["kept-food"]
+    assert list(alice.blocks()) == ["notes"]
+    assert [episode.input for episode in alice.episodes()] == ["kept-in"]
+    assert (alice.query("home"), alice.query("birth")) == ([], [])
+    assert alice.recall("canary") == []
+    assert replays(alice)
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+def test_what_is_written_in_a_transaction_is_of_its_session(alice, tmp_path, is_async):
+    """Also what the store puts; who names another session within one is of that."""
+    store = DiaryStore(alice.diary)
+
+    def write(name, **session):
+        alice.upsert_preference("likes", f"{name}-likes", **session)
+        identity = alice.commit(Diet(role=f"{name}-role", food=f"{name}-food"), **session)
+        alice.update(identity, {"note": f"{name}-note"}, **session)
+        alice.set_block(f"{name}-block", f"{name}-text", **session)
+        alice.append_block(f"{name}-block", f"{name}-more", **session)
+        alice.replace_in_block(f"{name}-block", f"{name}-more", f"{name}-other", **session)
+        alice.add_episode(f"{name}-in", f"{name}-out", **session)
+
+    async def write_all():
+        async with alice.atransaction(session_id="session-one"):
+            await asyncio.to_thread(write, "canary")
+            await asyncio.to_thread(write, "kept", session_id="s2")
+            await store.aput(("alice", "things"), "canary-key", {"text": "canary-item"})
+
+    if is_async:
+        asyncio.run(write_all())
+    else:
+        with alice.transaction(session_id="session-one"):
+            write("canary")
+            write("kept", session_id="s2")
+            store.put(("alice", "things"), "canary-key", {"text": "canary-item"})
+    words = ["likes", "role", "food", "note", "block", "text", "other", "in", "out"]
+    canaries = [f"canary-{word}" for word in [*words, "key", "item"]]
+    kept = [f"kept-{word}" for word in words]
+    assert hits(alice, tmp_path, *canaries, *kept) == [*canaries, *kept]
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *canaries, *kept, "session-one") == kept
+
+
+TYPED = [
+    (("preferences", "likes"), "canary-key", {"text": "canary-likes"}, {"more": "canary-more"}),
+    (("facts", "diet"), "canary-role", {"role": "canary-role", "food": "canary-food"}, {"note": "canary-note"}),
+    (("blocks",), "canary-key", {"text": "canary-text"}, {"more": "canary-more"}),
+    (("episodes",), "canary-key", {"input": "canary-in", "output": "canary-out"}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("labels", "key", "value", "more"), TYPED, ids=[each[0][0] for each in TYPED])  # fmt: skip
+def test_a_typed_entry_that_the_store_puts_is_of_its_session(
+    alice, tmp_path, labels, key, value, more
+):
+    store = DiaryStore(alice.diary)
+    with alice.transaction(session_id="session-one"):
+        store.put(("alice", "diary", *labels), key, value)
+    if more:
+        with alice.transaction(session_id="session-one"):
+            store.put(("alice", "diary", *labels), key, {**value, **more})
+    canaries = [*value.values(), *more.values()]
+    assert hits(alice, tmp_path, *canaries) == canaries
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *canaries, "session-one") == []
+
+
+def test_everything_is_everything(alice, tmp_path):
+    told(alice)
+    alice.forget(everything=True)
+    assert hits(alice, tmp_path, *CANARIES, *KEPT, "alice") == []
+    assert (alice.profile()["facts"], alice.blocks(), alice.episodes()) == ({}, {}, [])
+
+
+def test_what_was_last_written_before_a_time_is_forgotten(alice, tmp_path):
+    border = datetime(2026, 1, 2, tzinfo=UTC)
+    for day, word in ((1, "canary"), (3, "kept")):
+        when = datetime(2026, 1, day, tzinfo=UTC)
+        alice.commit(Diet(role=word, food=f"{word}-food"), now=when)
+        alice.set_block(word, f"{word}-text", now=when)
+        alice.add_episode(f"{word}-in", f"{word}-out", now=when)
+    alice.forget(before=border)
+    words = [
+        f"{word}-{what}" for word in ("canary", "kept") for what in ("food", "text", "in", "out")
+    ]
+    assert hits(alice, tmp_path, *words) == words[4:]
+    assert replays(alice)
+
+
+def test_what_was_taken_from_a_turn_is_forgotten_whoever_confirmed_it_since(alice, tmp_path):
+    alice.commit(
+        Diet(role="a", food="canary-one"), session_id="session-one", source="session-one#1"
+    )
+    alice.commit(Diet(role="b", food="kept-two"), session_id="session-one", source="session-one#2")
+    alice.commit(Diet(role="a", food="canary-one"), session_id="s2")
+    alice.forget(source="session-one#1")
+    assert hits(alice, tmp_path, "canary-one", "kept-two") == ["kept-two"]
+    assert [fact.id for fact in alice.query("diet")] == ["diet/b"]
+
+
+def test_a_fact_goes_back_to_what_others_had_said_before(alice, tmp_path):
+    alice.commit(Diet(role="user", food="kept-food"), session_id="session-one")
+    alice.commit(Diet(role="user", food="canary-food"), session_id="s2")
+    alice.forget(session_id="s2")
+    assert hits(alice, tmp_path, "canary-food") == []
+    assert alice.get("diet/user").data.food == "kept-food"
+    assert replays(alice)
+
+
+def test_what_others_added_to_a_fact_or_a_block_does_not_keep_the_forgotten_part(alice, tmp_path):
+    """An update or an append leaves the words of others in the entry, under its own name."""
+    alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
+    alice.update("diet/user", {"note": "from s2"}, session_id="s2")
+    alice.update("diet/user", {"note": "from nobody"})
+    alice.set_block("notes", "kept-line", session_id="s0")
+    alice.append_block("notes", "canary-line", session_id="session-one")
+    alice.append_block("notes", "more", session_id="s2")
+    alice.replace_in_block("notes", "more", "less", session_id="s3")
+    alice.commit(Home(who="user", city="canary-city"), session_id="session-one")
+    alice.update("home/user", {"city": "kept-city"}, session_id="s2")
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, "canary-food", "canary-line", "canary-city", "session-one") == []
+    assert alice.get("diet/user") is None
+    assert alice.block("notes").text == "kept-line"
+    assert replays(alice)
+
+
+def test_who_commits_a_whole_fact_or_sets_a_whole_block_has_said_all_of_it(alice):
+    alice.commit(Diet(role="user", food="vegan"), session_id="session-one")
+    alice.update("diet/user", {"note": "x"}, session_id="s2")
+    alice.commit(Diet(role="user", food="fish"), session_id="s3")
+    alice.set_block("notes", "one", session_id="session-one")
+    alice.append_block("notes", "two", session_id="s2")
+    alice.set_block("notes", "three", session_id="s3")
+    alice.forget(session_id="session-one")
+    assert alice.get("diet/user").data.food == "fish"
+    assert alice.block("notes").text == "three"
+
+
+def test_what_was_removed_before_is_forgotten_from_history_too(alice, tmp_path):
+    alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
+    alice.set_block("notes", "canary-text", session_id="session-one")
+    key = alice.add_episode("canary-in", "canary-out", session_id="session-one")
+    alice.delete("diet/user")
+    alice.forget_block("notes")
+    alice.forget_episode(key)
+    assert len(hits(alice, tmp_path, *CANARIES)) == 4
+    alice.forget(session_id="session-one")
+    assert hits(alice, tmp_path, *CANARIES) == []
+
+
+def test_nothing_brings_it_back(alice, tmp_path):
+    told(alice)
+    exported = alice.export()
+    alice.forget(session_id="session-one")
+    for key in ("facts/diet/canary-key", "blocks/canary-block"):
+        assert alice.history(key) == []
+        with pytest.raises(UnknownEntry):
+            alice.why(key)
+    for seq in range(1, alice.last_transaction() + 1):
+        assert all("canary" not in text for text in alice.as_of(seq).export()["documents"].values())
+    assert "canary" in str(exported)  # only what left the store still has it
+
+
+def test_random_histories_are_forgotten_to_the_last_byte(tmp_path):
+    rng = random.Random(11)
+    for number in range(6):
+        alice = opened("memory:" if number % 2 else tmp_path / str(number)).user("alice")
+        said = {"s0": [], "session-one": [], "s2": []}
+        keys = []
+        for step in range(25):
+            session = rng.choice(list(said))
+            word = f"w{number}x{step}y"
+            said[session].append(word)
+            match rng.randrange(6):
+                case 0:
+                    alice.commit(Diet(role=rng.choice("ab"), food=word), session_id=session)
+                case 1:
+                    alice.commit(Home(who=rng.choice("ab"), city=word), session_id=session)
+                case 2:
+                    alice.set_block(rng.choice("ab"), word, session_id=session)
+                case 3:
+                    alice.append_block(rng.choice("ab"), word, session_id=session)
+                case 4:
+                    keys.append(alice.add_episode(word, word, session_id=session))
+                case 5 if alice.query("diet"):
+                    alice.update(alice.query("diet")[0].id, {"note": word}, session_id=session)
+        alice.forget(session_id="session-one")
+        assert hits(alice, tmp_path / str(number), *said["session-one"]) == []
+        for fact in alice.query("diet"):
+            assert fact.updated_by != "session-one"
+        assert {e.session_id for e in alice.episodes()} <= {"s0", "s2"}
+        assert replays(alice)
+
+
+def test_an_interval_whose_successor_is_forgotten_is_the_last_one_again(alice):
+    old = datetime.now(UTC) - timedelta(days=2)
+    alice.commit(Home(who="user", city="Paris"), session_id="session-one", valid_from=old)
+    alice.commit(Home(who="user", city="Tokyo"), session_id="s2")
+    alice.forget(session_id="s2")
+    assert [fact.data.city for fact in alice.query("home")] == ["Paris"]
+
+
+class SixVerbs:
+    """Storage of a third party's: six methods, none of which lists documents."""
+
+    def __init__(self):
+        self.texts = {}
+
+    async def load(self, user, kind):
+        return self.texts.get((user, kind))
+
+    async def save(self, user, kind, content):
+        self.texts[user, kind] = content
+
+    async def exists(self, user, kind):
+        return (user, kind) in self.texts
+
+    async def delete(self, user, kind):
+        self.texts.pop((user, kind), None)
+
+    async def delete_user(self, user):
+        for place in [place for place in self.texts if place[0] == user]:
+            del self.texts[place]
+
+    async def list_users(self):
+        return sorted({user for user, _ in self.texts})
+
+
+def test_six_methods_keep_facts_and_blocks_and_forget_them_but_no_episodes():
+    storage = SixVerbs()
+    diary = Diary(storage, agent="rules")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    alice = diary.user("alice")
+    alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
+    alice.set_block("notes", "canary-text", session_id="session-one")
+    alice.set_block("other", "kept-text", session_id="session-two")
+    assert {hit.kind for hit in alice.recall("canary")} == {"facts", "blocks"}
+    assert set(alice.export()["documents"]) == {"facts", "blocks"}
+    with pytest.raises(NotSupported, match="cannot list its documents"):
+        alice.add_episode("canary-in", "canary-out")
+    alice.forget(session_id="session-one")
+    assert "canary" not in str(storage.texts)
+    assert "kept-text" in str(storage.texts)
+    alice.forget(everything=True)
+    assert storage.texts == {}

@@ -1,0 +1,469 @@
+"""A save that arrives in the instant of an exchange is logged at once, whoever has read what stands there meanwhile."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import os
+import signal
+
+import pytest
+from pydantic import BaseModel
+
+from capabilities import needs_exchange, needs_leases
+from hand_edits import age, begin, texts
+from tomldiary import Constraint, Diary
+from tomldiary.errors import BackendError, Conflict
+from tomldiary.history.record import parse_record
+from tomldiary.history.verify import verify
+from tomldiary.storage.files import file_token
+from tomldiary.storage.local import exchange
+from tomldiary.storage.local import lease as saving
+from tomldiary.storage.local import publish as staging
+
+pytestmark = [needs_exchange, needs_leases]
+
+
+class Birth(BaseModel):
+    year: int
+
+
+def opened(root):
+    diary = Diary(root, agent="rules", durability="process")
+    diary.register_schema("birth", Birth, Constraint(immutable=True))
+    return diary.user("alice")
+
+
+@pytest.fixture
+def alice(tmp_path):
+    alice = opened(tmp_path)
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    return alice
+
+
+def types(alice):
+    return [parse_record(text).type for text in alice.diary.engine.backend.records("alice")][::-1]
+
+
+def by_rename(file, text):
+    file.with_name("beside~").write_text(text)
+    age(file.with_name("beside~"))
+    file.with_name("beside~").replace(file)
+
+
+def in_place(file, text):
+    return begin(file.write_text, text)
+
+
+def around(monkeypatch, *moments):
+    """Do something before and behind each exchange of files, as long as there is something left to do."""
+    real, left = exchange.swap, list(moments)
+
+    def swap(one, two):
+        before, behind = left.pop(0) if left else (None, None)
+        if before is not None:
+            before()
+        done = real(one, two)
+        if behind is not None:
+            behind()
+        return done
+
+    monkeypatch.setattr(exchange, "swap", swap)
+
+
+def first(file):
+    """Save what a person made of the text that stands there."""
+    by_rename(file, file.read_text().replace('"tea"', '"green tea"  # first'))
+
+
+def second(text):
+    """Return what a person makes of a text they have read."""
+    return f"{text.replace(chr(34) + 'coffee', chr(34) + 'decaf')}\n# second\n"
+
+
+def check(alice, file):
+    """All that three have written is there."""
+    assert texts(alice) == ["green tea", "decaf", "water"]
+    alice.upsert_preference("goals", "rest")
+    assert texts(alice) == ["green tea", "decaf", "water"]
+    assert texts(alice, "goals") == ["rest"]
+    assert '"green tea"  # first\n' in file.read_text()
+    assert "# second\n" in file.read_text()
+    assert not any(entry.is_conflict for entry in alice.history(limit=99))
+    assert not list(file.parent.glob(".staged*"))
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_a_save_that_a_write_displaced_is_in_history_and_in_the_file_when_it_returns(
+    alice, file, monkeypatch
+):
+    around(monkeypatch, (lambda: first(file), None))
+    alice.upsert_preference("likes", "water")
+    assert types(alice) == ["upsert", "upsert", "upsert", "hand"]
+    assert '"green tea"  # first\n' in file.read_text()
+    assert '"water"' in file.read_text()
+    assert not list(file.parent.glob(".staged*"))
+    assert texts(alice) == ["green tea", "coffee", "water"]
+    alice.upsert_preference("goals", "rest")
+    assert types(alice)[-2:] == ["hand", "upsert"]
+
+
+@pytest.mark.parametrize("durability", ["process", "full"])
+def test_where_files_cannot_be_leased_a_save_within_the_same_file_is_seen_by_its_time(
+    tmp_path, monkeypatch, durability
+):
+    alice = Diary(tmp_path, agent="rules", durability=durability).user("alice")
+    for text in ("tea", "coffee", "milk"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    monkeypatch.setattr(saving, "lease", lambda *_args, **_options: errno.EINVAL)
+    around(monkeypatch, (lambda: file.write_text(file.read_text().replace('"tea"', '"TEA"')), None))
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["TEA", "coffee", "milk", "water"]
+
+
+MOMENTS = ["at once", "before the merged text", "behind it", "after another write", "much later"]
+
+
+@pytest.mark.parametrize("save", [by_rename, in_place])
+@pytest.mark.parametrize("when", MOMENTS)
+def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when, save, monkeypatch):
+    seen, savers = [], []
+
+    def look():
+        seen.append(second(file.read_text()))
+        assert "first" not in seen[0]
+        if when == MOMENTS[0]:
+            go()
+
+    def go():
+        savers.append(save(file, seen[0]))
+
+    around(
+        monkeypatch,
+        (lambda: first(file), look),
+        (go if when == MOMENTS[1] else None, go if when == MOMENTS[2] else None),
+    )
+    alice.upsert_preference("likes", "water")
+    if when in MOMENTS[3:]:
+        alice.add_episode("hello", "hi", session_id="s")
+        if when == MOMENTS[4]:
+            alice.upsert_preference("goals", "walk")
+            alice.forget_preference("goals", "pref001")
+        go()
+    for saver in savers:
+        if saver is not None:
+            saver.join()
+    age(file)
+    check(alice, file)
+
+
+def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice, file, monkeypatch):
+    saved = []
+
+    def save():
+        number = len(saved)
+        by_rename(file, f'{file.read_text()}\n[preferences.goals.h{number}]\ntext = "{number}"\n')
+        saved.append(str(number))
+
+    around(monkeypatch, *[(save, None)] * 25)
+    alice.upsert_preference("likes", "water")
+    assert 20 <= len(saved) < 25  # somebody else wants the lock, too
+    while len(saved) < 25:
+        alice.upsert_preference("likes", "water")
+    alice.upsert_preference("likes", "water")
+    age(file)
+    assert texts(alice) == ["tea", "coffee", "water"]
+    assert texts(alice, "goals") == saved
+    assert not list(file.parent.glob(".staged*"))
+
+
+# What cannot be merged
+
+
+def test_a_save_that_is_no_toml_goes_back_and_is_never_overwritten(alice, file, monkeypatch):
+    broken = file.read_text().replace('"tea"', '"tea')
+    around(monkeypatch, (lambda: by_rename(file, broken), None))
+    alice.upsert_preference("likes", "water")
+    assert file.read_text() == broken
+    assert not list(file.parent.glob(".staged*"))
+    assert texts(alice) == ["tea", "coffee", "water"]
+    alice.upsert_preference("goals", "rest")
+    assert file.read_text() == broken
+    by_rename(file, broken.replace('"tea', '"green tea"'))
+    assert texts(alice) == ["green tea", "coffee", "water"]
+    assert texts(alice, "goals") == ["rest"]
+
+
+def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, monkeypatch):
+    whole = file.read_text().replace('"tea"', '"green tea"')
+    writing = []
+
+    def begin():
+        file.rename(file.with_name("preferences.toml~"))
+        writing.append(file.open("w"))
+        writing[0].write(whole[: whole.index("[preferences.likes.pref002]")])
+        writing[0].flush()
+
+    around(monkeypatch, (begin, None))
+    alice.upsert_preference("likes", "water")
+    assert texts(alice) == ["tea", "coffee", "water"]
+    assert types(alice) == ["upsert"] * 3
+    writing[0].write(whole[whole.index("[preferences.likes.pref002]") :])
+    writing[0].close()
+    age(file)
+    assert texts(alice) == ["green tea", "coffee", "water"]
+    assert not list(file.parent.glob(".staged*"))
+
+
+def test_what_was_saved_over_ours_while_a_broken_save_stood_aside_is_kept(alice, file, monkeypatch):
+    broken = file.read_text().replace('"tea"', '"tea')
+    around(
+        monkeypatch,
+        (lambda: by_rename(file, broken), None),
+        (lambda: by_rename(file, second(file.read_text())), None),  # as the broken one goes back
+    )
+    alice.upsert_preference("likes", "water")
+    assert file.read_text() == broken
+    assert texts(alice) == ["tea", "decaf", "water"]
+    by_rename(file, broken.replace('"tea', '"green tea"'))
+    assert texts(alice) == ["green tea", "decaf", "water"]
+
+
+def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, file, monkeypatch):
+    other = file.with_name("other")
+    other.write_text('[preferences.likes.x]\ntext = "x"\n')
+
+    def link():
+        file.unlink()
+        file.symlink_to(other)
+
+    around(monkeypatch, (link, None))
+    alice.upsert_preference("likes", "water")
+    assert file.is_symlink()
+    assert not list(file.parent.glob(".staged*"))
+    with pytest.raises(BackendError, match="link"):
+        texts(alice)
+    file.unlink()
+    assert other.read_text() == '[preferences.likes.x]\ntext = "x"\n'
+
+
+# What else holds for what people save
+
+
+def test_an_id_that_a_displaced_save_removed_is_not_given_out_again(alice, file, monkeypatch):
+    text = file.read_text()
+    without = text[: text.index("[preferences.likes.pref002]")]
+    around(monkeypatch, (lambda: by_rename(file, without), None))
+    alice.upsert_preference("goals", "rest")
+    assert texts(alice) == ["tea"]
+    assert alice.upsert_preference("likes", "water")[0] == "pref003"
+
+
+def test_a_displaced_change_of_an_immutable_fact_is_undone_and_kept_in_history(
+    alice, tmp_path, monkeypatch
+):
+    facts = tmp_path / "alice/facts.toml"
+    key = alice.commit(Birth(year=1980))
+    wrong = facts.read_text().replace("1980", "1999")
+    around(monkeypatch, (lambda: by_rename(facts, wrong), None))
+    alice.commit(Birth(year=2015))
+    assert "1999" in facts.read_text()
+    for each in (alice, opened(tmp_path)):  # also for somebody who never saw it
+        assert each.get(key).data.year == 1980
+    alice.commit(Birth(year=2016))
+    assert "1999" not in facts.read_text()
+    assert alice.get(key).data.year == 1980
+    years = [entry.after["year"] for entry in alice.history(f"facts/{key}")]
+    assert years == [1980, 1999, 1980]
+
+
+def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(
+    alice, file, monkeypatch
+):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        around(patch, (lambda: first(file), lambda: patch.setattr(staging, "write_new", full)))
+        alice.upsert_preference("likes", "water")
+        assert types(alice) == ["upsert"] * 3  # ours is stored, and nothing else is claimed
+    by_rename(file, second(file.read_text()))
+    alice.upsert_preference("goals", "walk")
+    alice.forget_preference("goals", "pref001")
+    check(alice, file)
+
+
+def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing_back(
+    tmp_path, file, monkeypatch
+):
+    alice = opened(tmp_path)
+    alice.upsert_preference("likes", "tea")
+    older = file.read_text().replace('"tea"', '"green tea"  # first')
+    alice.upsert_preference("likes", "coffee")
+    newer = second(file.read_text())
+    for number in range(3):  # more than in the older one
+        newer += f'\n[preferences.places.p{number}]\ntext = "place {number}"\n'
+    by_rename(file, older)
+    real = os.unlink
+
+    def failing(path):
+        if file_token(path)[0] < 10**12:  # the one that was displaced
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(path)
+
+    with monkeypatch.context() as patch:
+
+        def save():
+            by_rename(file, newer)
+            os.utime(file, (1, 1))
+
+        around(patch, (save, None))
+        patch.setattr(os, "unlink", failing)
+        alice.upsert_preference("likes", "water")
+    assert list(file.parent.glob(".staged*"))
+    check(alice, file)
+
+
+def test_a_save_that_was_displaced_as_documents_go_to_the_disk_is_merged_by_the_next_write(
+    tmp_path, file, monkeypatch
+):
+    alice = Diary(tmp_path, agent="rules", durability="full").user("alice")
+    backend = alice.diary.engine.backend
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    with backend.lock("alice", 1.0), monkeypatch.context() as patch:
+        around(patch, (lambda: first(file), None))
+        # As after a sync that failed.
+        backend._synced.of("alice", str(file.parent)).doubtful.add("preferences")
+        with pytest.raises(Conflict):
+            backend.settle("alice")
+    by_rename(file, second(file.read_text()))
+    alice.upsert_preference("likes", "water")
+    check(alice, file)
+
+
+def test_a_save_that_is_displaced_as_a_crash_is_put_right_is_merged_too(
+    tmp_path, file, monkeypatch
+):
+    alice = opened(tmp_path)
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+
+    class Killed(BaseException):
+        pass
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "swap", lambda *_: (_ for _ in ()).throw(Killed))
+        with pytest.raises(Killed):
+            alice.upsert_preference("likes", "water")
+    alice = opened(tmp_path)
+    with monkeypatch.context() as patch:
+        around(patch, (lambda: first(file), None))
+        assert texts(alice) == ["green tea", "coffee", "water"]
+    by_rename(file, second(file.read_text()))
+    check(alice, file)
+
+
+def test_an_exact_copy_of_ours_that_took_its_place_is_no_save(alice, file, monkeypatch):
+    around(monkeypatch, (lambda: by_rename(file, file.read_text()), None))
+    alice.upsert_preference("likes", "water")
+    assert types(alice) == ["upsert"] * 3
+    assert not list(file.parent.glob(".staged*"))
+
+
+# Killed at any step
+
+
+STEPS = ["open", "write", "fsync", "replace", "unlink", "rename"]
+
+
+def killed_after(number, root):
+    """Write once, meet a save at the exchange, and be killed before the file operation `number` behind that."""
+    alice, file, left = opened(root), root / "alice/preferences.toml", None
+
+    def killing(real):
+        def call(*args, **kwargs):
+            nonlocal left
+            if left is not None:
+                left -= 1
+                if left < 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    def met(one, two):
+        nonlocal left
+        is_first = left is None
+        if is_first:
+            first(file)
+        done = real(one, two)
+        if is_first:
+            (root / "seen").write_text(file.read_text())
+            left = number
+        return done
+
+    assert texts(alice) == ["tea", "coffee"]
+    real = exchange.swap
+    for step in STEPS:
+        setattr(os, step, killing(getattr(os, step)))
+    exchange.swap = killing(met)
+    alice.upsert_preference("likes", "water")
+
+
+@pytest.mark.parametrize("is_saved_again", [False, True])
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_writer_that_is_killed_at_any_step_behind_the_exchange_loses_no_save(
+    tmp_path, is_saved_again
+):
+    number, exitcode = 0, -signal.SIGKILL
+    while exitcode == -signal.SIGKILL:
+        root = tmp_path / str(number)
+        file = root / "alice/preferences.toml"
+        for text in ("tea", "coffee"):
+            opened(root).upsert_preference("likes", text)
+        process = multiprocessing.get_context("fork").Process(
+            target=killed_after, args=(number, root)
+        )
+        process.start()
+        process.join()
+        exitcode = process.exitcode
+        number += 1
+        seen = (root / "seen").read_text()
+        assert "first" not in seen
+        if is_saved_again:  # by one who has read ours, before anybody looks
+            by_rename(file, second(seen))
+        alice = opened(root)
+        assert texts(alice) == ["green tea", "decaf" if is_saved_again else "coffee", "water"]
+        if not is_saved_again:
+            by_rename(file, second(file.read_text()))
+        check(alice, file)
+        assert types(alice).count("hand") == 2
+    assert exitcode == 0
+    assert number > 8  # steps
+
+
+def test_a_save_that_waits_for_a_newer_one_to_be_written_is_not_lost(alice, file, monkeypatch):
+    """The displaced one is still being written, and somebody has saved over ours since."""
+    started = []
+
+    def begin():
+        file.rename(file.with_name("preferences.toml~"))
+        whole = file.with_name("preferences.toml~").read_text()
+        started.append((file.open("w"), whole.replace('"tea"', '"green tea"  # first')))
+
+    def save():
+        by_rename(file, second(file.read_text()))
+
+    with monkeypatch.context() as patch:
+        around(patch, (begin, save))
+        alice.upsert_preference("likes", "water")
+    assert list(file.parent.glob(".staged*"))
+    assert texts(alice) == ["tea", "decaf", "water"]
+    with started[0][0] as writing:
+        writing.write(started[0][1])
+    alice.upsert_preference("goals", "walk")
+    alice.forget_preference("goals", "pref001")
+    check(alice, file)

@@ -1,0 +1,368 @@
+"""An editor that stands still half way through a save loses nothing, and nothing is taken for deleted."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from capabilities import needs_exchange, needs_leases
+from hand_edits import age, texts
+from tomldiary import Diary
+from tomldiary.engine.engine import Source
+from tomldiary.errors import Conflict
+from tomldiary.history.record import parse_record
+from tomldiary.history.timeline import EMPTY
+from tomldiary.history.verify import verify
+from tomldiary.storage.local import exchange
+from tomldiary.storage.local.layout import staged_name
+from tomldiary.storage.local.lease import is_being_saved
+
+fcntl = pytest.importorskip("fcntl")
+pytestmark = [needs_exchange, needs_leases]
+
+EDITOR = """
+import json, os, sys
+path, flags = sys.argv[1], int(sys.argv[2])
+if flags < 0:  # as vim does: the old file becomes the backup, and a new one is written
+    os.rename(path, path + "~")
+    print("ready", flush=True)
+    assert json.loads(sys.stdin.readline()) == ""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+file = os.open(path, flags, 0o600)
+print("ready", flush=True)
+for line in sys.stdin:
+    os.write(file, json.loads(line).encode())
+    print("ready", flush=True)
+os.close(file)
+"""
+IN_PLACE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+OVER_A_BACKUP = -1
+
+
+class Editor:
+    """A process that has begun to save a file, and goes on when it is told to."""
+
+    def __init__(self, file, flags=IN_PLACE):
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", EDITOR, str(file), str(flags)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._is_ready()
+
+    def _is_ready(self):
+        assert self._process.stdout.readline() == "ready\n"
+
+    def write(self, text):
+        self._process.stdin.write(f"{json.dumps(text)}\n")
+        self._process.stdin.flush()
+        self._is_ready()
+
+    def close(self):
+        self._process.communicate()
+        assert self._process.returncode == 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.communicate()
+
+
+@pytest.fixture
+def alice(tmp_path):
+    alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
+    for text in ("tea", "coffee", "water"):
+        alice.upsert_preference("likes", text)
+    return alice
+
+
+def results(alice):
+    records = map(parse_record, alice.diary.engine.backend.records("alice"))
+    return [record.results["preferences"] for record in records]
+
+
+def edited(file):
+    """Return what a person makes of a file: an entry changed, and one added at the end."""
+    text = file.read_text().replace('"coffee"', '"decaf"  # mine')
+    return f'{text}\n[preferences.likes.mine]\ntext = "juice"\n_count = 2\n'
+
+
+def refuse(reason):
+    """Return a `fcntl` of a file system that grants no leases."""
+
+    def refused(_descriptor, command, _argument):
+        if command == fcntl.F_SETLEASE:
+            raise OSError(reason, os.strerror(reason))
+
+    return refused
+
+
+def in_thread(work):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(0.3)  # long enough for one who does not wait
+    return thread
+
+
+CUTS = {
+    "nothing": lambda _: 0,
+    "half an entry": lambda text: text.index("pref002]") + 3,
+    "an entry": lambda text: text.index("[preferences.likes.pref002]"),
+    "all old entries": lambda text: text.index("[preferences.likes.mine]"),
+    "all but a line": lambda text: text.index("_count = 2"),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_an_editor_that_stands_still_half_way_loses_nothing(alice, file, cut):
+    whole = edited(file)
+    at = CUTS[cut](whole)
+    with Editor(file) as editor:
+        if at:
+            editor.write(whole[:at])
+        age(file)  # it stands there for longer than a save takes
+        assert texts(alice) == ["tea", "coffee", "water"]
+        agent = in_thread(lambda: alice.upsert_preference("goals", "rest"))
+        editor.write(whole[at:])
+        editor.close()
+        agent.join()
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest"]
+    alice.upsert_preference("goals", "run")
+    assert '"decaf"  # mine\n' in file.read_text()
+    assert texts(alice, "goals") == ["rest", "run"]
+    assert alice.preferences("likes")["mine"].count == 2
+    assert not any(entry.is_conflict for entry in alice.history(limit=99))
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_an_editor_that_has_the_file_open_and_not_begun_to_write_loses_nothing(alice, file):
+    whole = edited(file)
+    with Editor(file, os.O_WRONLY) as editor:
+        age(file, 3600)  # however long nothing was changed
+        alice.upsert_preference("goals", "rest")
+        assert texts(alice, "goals") == ["rest"]
+        editor.write(whole)
+        editor.close()
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest"]
+    alice.upsert_preference("goals", "run")
+    assert '"decaf"  # mine\n' in file.read_text()
+    assert "rest" in file.read_text()
+
+
+def test_who_only_keeps_the_file_open_keeps_nobody_from_writing(alice, file):
+    before = file.read_text()
+    with Editor(file, os.O_WRONLY):
+        for number in range(3):
+            alice.upsert_preference("goals", f"goal {number}")
+            assert len(texts(alice, "goals")) == number + 1
+        assert file.read_text() == before
+    alice.upsert_preference("goals", "last")
+    assert len(re.findall(r'^text = "(?:goal|last)', file.read_text(), re.MULTILINE)) == 4
+
+
+def test_an_editor_goes_on_in_a_file_that_a_killed_agent_had_displaced(alice, file, tmp_path):
+    whole = edited(file)
+    name = staged_name("preferences", file.read_bytes(), 3, 0)
+    displaced = file.with_name(name)
+    displaced.write_text("")
+    with Editor(displaced) as editor:
+        again = Diary(tmp_path, agent="rules", durability="process").user("alice")
+        assert texts(again) == ["tea", "coffee", "water"]
+        editor.write(whole)
+        editor.close()
+    age(file)
+    assert texts(again) == ["tea", "decaf", "water", "juice"]
+    assert not list(file.parent.glob(".staged*"))
+
+
+def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(
+    alice, file, monkeypatch
+):
+    first = file.read_text().replace('"tea"', '"green tea"  # first')
+    real, editors = exchange.swap, []
+
+    def between(temp, target):
+        if not editors:
+            file.with_name("beside").write_text(first)
+            file.with_name("beside").replace(file)
+            real(temp, target)
+            seen.append(edited(file))  # without the first save
+            editors.append(Editor(file, os.O_WRONLY))
+            return True
+        return real(temp, target)
+
+    seen = []
+    monkeypatch.setattr(exchange, "swap", between)
+    alice.upsert_preference("goals", "rest")
+    with editors[0] as editor:
+        editor.write(seen[0])
+        editor.close()
+    age(file)
+    alice.upsert_preference("goals", "run")
+    age(file)
+    alice.upsert_preference("goals", "end")
+    assert texts(alice) == ["green tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest", "run", "end"]
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_who_has_no_patience_is_told_that_somebody_is_at_it(tmp_path, is_logged):
+    (tmp_path / "alice").mkdir()
+    file = tmp_path / "alice/preferences.toml"
+    alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
+    if is_logged:
+        alice.upsert_preference("likes", "tea")
+    engine = alice.diary.engine
+
+    def change(tx):
+        tx.edit("preferences").put(("preferences", "likes", "new"), {"text": "new"})
+
+    with Editor(file) as editor:
+        editor.write('[preferences.likes.mine]\ntext = "half"\n')
+        age(file)
+        with pytest.raises(Conflict, match="is being saved by somebody"):
+            engine.write("alice", change, Source("test"), patience=0.0)
+        with pytest.raises(Conflict, match="is being saved by somebody"):
+            alice.forget(session_id="s")
+        editor.close()
+    engine.write("alice", change, Source("test"), patience=0.0)
+    assert texts(alice) == ["half", "new"]
+
+
+@pytest.mark.parametrize("has_leases", [True, False])
+def test_a_block_of_changes_that_meets_a_half_saved_file_waits_for_it_too(
+    alice, file, monkeypatch, has_leases
+):
+    if not has_leases:  # then the file's age alone can tell
+        monkeypatch.setattr(fcntl, "fcntl", refuse(errno.EINVAL))
+    whole = edited(file)
+    with Editor(file, os.O_WRONLY) as editor:
+        timer = threading.Timer(0.2, lambda: (editor.write(whole), editor.close()))
+        with alice.transaction() as tx:
+            tx.upsert_preference("goals", "rest")
+            os.truncate(file, 0)
+            if has_leases:
+                age(file)
+            timer.start()
+        timer.join()
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest"]
+
+
+def test_a_file_that_stays_open_for_ever_counts_as_saved_after_a_minute(alice, file):
+    cut = edited(file)
+    with Editor(file) as editor:
+        editor.write(cut[: cut.index("[preferences.likes.pref003]")])
+        age(file, 50)
+        assert texts(alice) == ["tea", "coffee", "water"]
+        age(file, 20)
+        assert texts(alice) == ["tea", "decaf"]
+        alice.upsert_preference("goals", "rest")
+    assert texts(alice) == ["tea", "decaf"]
+
+
+def test_an_editor_that_takes_the_old_file_away_first_loses_nothing(alice, file):
+    whole = edited(file)
+    with Editor(file, OVER_A_BACKUP) as editor:
+        agent = in_thread(lambda: alice.upsert_preference("goals", "rest"))
+        editor.write("")  # the new file is there, and empty
+        editor.write(whole)
+        editor.close()
+        agent.join()
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest"]
+    assert EMPTY not in results(alice)  # nothing was taken for deleted, not even for a moment
+
+
+def test_what_is_saved_over_a_removed_file_is_all_wanted(alice, file):
+    whole = edited(file)
+    alice.upsert_preference("goals", "run")
+    file.unlink()
+    age(file.parent)
+    alice.upsert_preference(
+        "goals", "rest", id="new"
+    )  # somebody removed it, as far as one can tell
+    assert texts(alice) == []
+    file.write_text(whole)
+    age(file)
+    assert texts(alice) == ["tea", "decaf", "water", "juice"]
+    assert texts(alice, "goals") == ["rest"]
+    alice.upsert_preference("likes", "milk")
+    assert texts(alice) == ["tea", "decaf", "water", "juice", "milk"]
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_a_removed_file_is_waited_for_by_no_one_who_has_no_patience(alice, file):
+    file.unlink()
+
+    def change(tx):
+        tx.edit("preferences").put(("preferences", "likes", "new"), {"text": "new"})
+
+    with pytest.raises(Conflict, match="was taken away just now"):
+        alice.diary.engine.write("alice", change, Source("test"), patience=0.0)
+    assert len(results(alice)) == 3
+
+
+# What the system is asked
+
+
+def test_only_who_has_a_file_open_for_writing_is_saving_it(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("x")
+    assert not is_being_saved(str(file))
+    with file.open() as _:
+        assert not is_being_saved(str(file))
+    with Editor(file, os.O_WRONLY):
+        assert is_being_saved(str(file))
+        age(file, 61)
+        assert not is_being_saved(str(file))
+        age(file, -3600)
+        assert not is_being_saved(str(file))  # a date in the future says nothing
+    age(file, 3600)
+    assert not is_being_saved(str(file))
+
+
+def test_a_system_that_refuses_every_lease_is_not_believed(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("x")
+
+    monkeypatch.setattr(fcntl, "fcntl", refuse(errno.EAGAIN))
+    assert not is_being_saved(str(file))
+
+
+def test_whoever_asks_is_not_killed_by_one_who_opens_the_file_meanwhile(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("x")
+    real = fcntl.fcntl
+    opened = []
+
+    def late(descriptor, command, argument):
+        if argument == fcntl.F_UNLCK:
+            opened.append(threading.Thread(target=file.write_text, args=["y"]))
+            opened[0].start()
+            opened[0].join(0.2)
+            assert opened[0].is_alive()  # it waits until the lease is given back
+        return real(descriptor, command, argument)
+
+    monkeypatch.setattr(fcntl, "fcntl", late)
+    assert not is_being_saved(str(file))
+    opened[0].join()
+    assert file.read_text() == "y"

@@ -1,0 +1,103 @@
+"""A document that history does not tell of is new, whatever was remembered of history before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.engine.engine import Source
+from tomldiary.history.record import parse_record
+from tomldiary.history.timeline import Timeline
+from tomldiary.runtime.lru import Recent
+
+
+def put(diary, kind, value=1):
+    diary.engine.write("alice", lambda tx: tx.edit(kind).put(("x",), {"n": value}), Source("put"))
+
+
+def types(diary):
+    return [parse_record(text).type for text in diary.engine.backend.records("alice")][::-1]
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "m", agent="rules", durability="process")
+
+
+def test_a_document_that_another_wrote_and_a_person_removed_is_no_new_one(diary, tmp_path):
+    put(diary, "items/a")
+    put(diary, "items/b")  # what history tells of is known now
+    other = Diary(tmp_path / "m", agent="rules", durability="process")
+    put(other, "items/c")
+    (tmp_path / "m/alice/items/c.toml").unlink()
+    put(diary, "items/c", 2)
+    assert types(diary) == ["put", "put", "put", "hand", "put"]
+
+
+def test_a_document_of_a_user_who_was_removed_and_came_again_is_known(diary, tmp_path):
+    for number in range(5):
+        put(diary, f"items/k{number}")
+    diary.engine.backend.erase("alice")
+    other = Diary(tmp_path / "m", agent="rules", durability="process")
+    put(other, "items/new")
+    put(other, "items/other")
+    (tmp_path / "m/alice/items/new.toml").unlink()
+    put(diary, "items/new", 2)
+    assert types(diary) == ["put", "put", "hand", "put"]
+
+
+def test_new_documents_do_not_have_history_looked_through(diary, monkeypatch):
+    put(diary, "items/a")
+    looked = []
+    monkeypatch.setattr(Timeline, "last", lambda _, kind: looked.append(kind))
+    for number in range(5):
+        put(diary, f"items/k{number}")
+    assert looked == []
+    assert types(diary) == ["put"] * 6
+
+
+def test_what_this_process_writes_is_known_without_reading_it_back(diary, tmp_path, monkeypatch):
+    put(diary, "items/a")
+    put(diary, "items/b")
+    read = []
+    backend = diary.engine.backend
+    records = backend.records
+    monkeypatch.setattr(backend, "records", lambda user: read.append(user) or records(user))
+    for number in range(5):
+        put(diary, f"items/k{number}")
+    assert read == []
+    (tmp_path / "m/alice/items/k1.toml").unlink()
+    put(diary, "items/k1", 2)
+    assert types(diary)[-2:] == ["hand", "put"]
+
+
+def test_what_another_process_wrote_in_between_is_read(diary, tmp_path):
+    put(diary, "items/a")
+    put(diary, "items/b")
+    other = Diary(tmp_path / "m", agent="rules", durability="process")
+    put(other, "items/theirs")
+    put(diary, "items/a", 2)  # behind theirs, and not all that is new
+    (tmp_path / "m/alice/items/theirs.toml").unlink()
+    put(diary, "items/theirs", 2)
+    assert types(diary)[-2:] == ["hand", "put"]
+
+
+def test_what_is_known_of_all_users_is_only_looked_at_under_its_lock(diary):
+    # No race would show it: to look something up is a single step in CPython. So the lock is asked.
+    index, asked = diary.engine.logged._index, []
+
+    class Watched(Recent):
+        def get(self, *args):
+            asked.append(("get", index._guard.locked()))
+            return super().get(*args)
+
+        def keep(self, *args):
+            asked.append(("keep", index._guard.locked()))
+            return super().keep(*args)
+
+    index._users = Watched(2)
+    put(diary, "items/a")
+    put(diary, "items/b")
+    assert ("get", True) in asked
+    assert ("keep", True) in asked
+    assert all(is_locked for _, is_locked in asked)

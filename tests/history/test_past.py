@@ -1,0 +1,405 @@
+"""Time travel: history, why, diff, as of, and rollback that never erases."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Conflict, Constraint, Diary
+from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
+from tomldiary.storage.local import log_segments as segments
+from tomldiary.toml.lexer import split_blocks
+from tomldiary_langgraph import DiaryStore
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path, agent="rules", durability="process").user("alice")
+
+
+def texts(user, category="likes"):
+    return {key: item.text for key, item in user.preferences(category).items()}
+
+
+def body(tmp_path):
+    """The file without the bookkeeping in `_meta`: the transaction it grew from, the ids given out."""
+    lines = (tmp_path / "alice/preferences.toml").read_text().splitlines()
+    return [line for line in lines if not line.startswith(("seq = ", "next_ids = "))]
+
+
+def test_history_tells_what_happened_to_an_entry_and_who_did_it(alice):
+    alice.upsert_preference("likes", "tea", session_id="s1", actor="agent", reason="said so")
+    alice.upsert_preference("likes", "coffee")
+    alice.upsert_preference("likes", "green tea", id="pref001", session_id="s2")
+    alice.forget_preference("likes", "pref001")
+    found = alice.history("likes/pref001")
+    assert [(h.before and h.before["text"], h.after and h.after["text"]) for h in found] == [
+        ("green tea", None),
+        ("tea", "green tea"),
+        (None, "tea"),
+    ]
+    assert (found[-1].session, found[-1].actor, found[-1].reason) == ("s1", "agent", "said so")
+    assert len(alice.history()) == 4
+    assert [h.seq for h in alice.history(limit=2)] == [4, 3]
+
+
+def test_why_names_the_turn_and_every_confirmation(alice):
+    alice.add_turn("I love tea.", "ok", "s1")
+    alice.add_turn("What time is it?", "Noon.", "s1")
+    alice.add_turn("I love tea.", "ok", "s2")
+    origin = alice.why("likes/pref001")
+    assert (origin.text, origin.turn, origin.session) == ("I love tea.", "s1#1", "s1")
+    assert (origin.confirmations, origin.is_verified) == (2, False)
+    assert [change.session for change in origin.changes] == ["s1", "s2"]
+    with pytest.raises(UnknownEntry):
+        alice.why("likes/pref999")
+    with pytest.raises(UnknownEntry, match="A key is category/id"):
+        alice.why("nonsense")
+
+
+def test_diff_and_as_of_show_any_point_by_number_and_by_time(alice):
+    alice.upsert_preference("likes", "tea")
+    between = datetime.now(UTC)
+    time.sleep(0.002)
+    alice.upsert_preference("likes", "coffee")
+    alice.add_turn("I love water.", "ok", "s")
+    then = alice.as_of(1)
+    assert texts(then) == texts(alice.as_of(between)) == {"pref001": "tea"}
+    assert then.conversations() == {}
+    assert [hit.text for hit in then.recall("tea coffee water")] == ["tea"]
+    assert "coffee" not in then.render()
+    assert (
+        alice.as_of(0).preferences("likes")
+        == alice.as_of(between - timedelta(days=1)).preferences("likes")
+        == {}
+    )
+    assert [d.key for d in alice.diff(1, 2)] == ["likes/pref002"]
+    assert [d.key for d in alice.diff(1)] == ["likes/pref002", "likes/pref003", "conversations/s"]
+    assert '+text = "coffee"' in alice.diff_text(1, 2)
+
+
+@pytest.mark.parametrize("change", [
+    lambda past: past.upsert_preference("likes", "x"),
+    lambda past: past.forget_preference("likes", "pref001"),
+    lambda past: past.rollback(),
+])  # fmt: skip
+def test_the_past_cannot_be_written(alice, change):
+    alice.upsert_preference("likes", "tea")
+    past = alice.as_of(1)
+    with pytest.raises(DiaryError, match="cannot be changed"):
+        change(past)
+    assert texts(alice) == {"pref001": "tea"}
+
+
+def test_undoing_and_undoing_the_undo_bring_the_same_bytes_back(alice, tmp_path):
+    states = [[]]
+    steps = [
+        lambda: alice.upsert_preference("likes", "tea", contexts=["a"]),
+        lambda: alice.upsert_preference("goals", "rest"),
+        lambda: alice.upsert_preference("likes", "coffee"),
+        lambda: alice.upsert_preference("likes", "green tea", id="pref001"),
+        lambda: alice.forget_preference("likes", "pref001"),
+    ]
+    for step in steps:
+        step()
+        states.append(body(tmp_path))
+    for number in range(1, len(steps)):
+        alice.rollback(to=len(steps) - number)
+        assert body(tmp_path) == states[len(steps) - number]
+        alice.rollback()
+        assert body(tmp_path) == states[-1]
+    assert len(alice.history("likes/pref001", limit=100)) > 3  # nothing was erased
+
+
+def test_going_back_restores_comments_and_place(alice, tmp_path):
+    for text in ("one", "two", "three"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(
+        file.read_text().replace(
+            "[preferences.likes.pref002]", "# keep me\n[preferences.likes.pref002]"
+        )
+    )
+    alice.upsert_preference("likes", "four")
+    before = body(tmp_path)
+    alice.forget_preference("likes", "pref002")
+    assert "# keep me" not in file.read_text()
+    alice.rollback()
+    assert body(tmp_path) == before
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
+def test_an_entry_goes_back_behind_the_comment_it_stood_behind(alice, tmp_path, newline):
+    alice.upsert_preference("likes", "one")
+    file = tmp_path / "alice/preferences.toml"
+    mine = '\n# a paragraph of its own\n\n# mine\n[preferences.likes.pref009]\ntext = "by hand"\n'
+    file.write_text(file.read_text().rstrip() + "\n" + mine, newline=newline)
+    alice.upsert_preference("goals", "rest")
+    before = file.read_bytes()
+    assert before.count(newline.encode()) == before.count(b"\n")
+    alice.forget_preference("likes", "pref009")
+    assert b"# a paragraph of its own" in file.read_bytes()
+    alice.rollback()
+    lines = [line for line in before.splitlines(True) if not line.startswith((b"seq", b"next_ids"))]
+    found = [
+        line for line in file.read_bytes().splitlines(True)
+        if not line.startswith((b"seq", b"next_ids"))
+    ]  # fmt: skip
+    assert found == lines
+
+
+def test_rollback_of_one_session_leaves_the_others_alone(alice):
+    alice.upsert_preference("likes", "tea", session_id="a")
+    alice.upsert_preference("likes", "coffee", session_id="b")
+    alice.upsert_preference("goals", "rest", session_id="a")
+    done = alice.rollback(2, session_id="a")
+    assert done.undone == [3, 1]
+    assert texts(alice) == {"pref002": "coffee"}
+    assert texts(alice, "goals") == {}
+
+
+def test_an_entry_changed_since_is_a_conflict_that_names_it(alice):
+    alice.upsert_preference("likes", "tea", session_id="a")
+    alice.upsert_preference("likes", "green tea", id="pref001", session_id="b")
+    with pytest.raises(Conflict, match="likes/pref001 changed since") as caught:
+        alice.rollback(session_id="a")
+    assert caught.value.keys == ["likes/pref001"]
+    assert texts(alice) == {"pref001": "green tea"}
+    plan = alice.rollback(session_id="a", dry_run=True)
+    assert (plan.undone, plan.conflicts) == ([1], ["likes/pref001"])
+    assert texts(alice) == {"pref001": "green tea"}
+    alice.rollback(session_id="a", force=True)
+    assert texts(alice) == {}
+    alice.rollback()
+    assert texts(alice) == {"pref001": "green tea"}
+
+
+def test_rollback_goes_back_to_a_number_or_a_time(alice):
+    alice.upsert_preference("likes", "tea")
+    moment = datetime.now(UTC)
+    time.sleep(0.002)
+    for text in ("coffee", "water", "juice"):
+        alice.upsert_preference("likes", text)
+    alice.rollback(to=2)
+    assert list(texts(alice).values()) == ["tea", "coffee"]
+    alice.rollback(to=moment)
+    assert list(texts(alice).values()) == ["tea"]
+    with pytest.raises(Conflict, match="no transaction"):
+        alice.rollback(session_id="nobody")
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_more_steps_than_there_are_undo_nothing(alice, dry_run):
+    alice.upsert_preference("likes", "tea", session_id="s1")
+    alice.upsert_preference("likes", "coffee")
+    with pytest.raises(Conflict, match=r"99 transactions cannot be undone, as there are only 2\."):
+        alice.rollback(99, dry_run=dry_run)
+    with pytest.raises(Conflict, match=r"2 transactions of session 's1' .* only 1\."):
+        alice.rollback(2, session_id="s1", dry_run=dry_run)
+    assert len(texts(alice)) == 2
+    assert alice.rollback(to=0).undone == [2, 1]
+
+
+@pytest.mark.parametrize("steps", [0, -1, True, 1.5, "2", None])
+def test_steps_that_are_no_number_undo_nothing(alice, steps):
+    alice.upsert_preference("likes", "tea")
+    with pytest.raises(InvalidValue, match="steps: expected a number from 1 on"):
+        alice.rollback(steps)
+    assert texts(alice) == {"pref001": "tea"}
+
+
+def test_a_point_of_history_is_a_number_a_time_a_day_or_iso_text(alice):
+    alice.upsert_preference("likes", "tea", now=datetime(2026, 11, 1, tzinfo=UTC))
+    first = datetime.fromisoformat(alice.history()[0].time)
+    alice.upsert_preference("likes", "coffee")
+    tomorrow = first + timedelta(days=1)
+    for now in (2, tomorrow, tomorrow.date(), tomorrow.isoformat(), tomorrow.date().isoformat()):
+        assert len(texts(alice.as_of(now))) == 2
+        assert alice.diff(0, now) == alice.diff(0)
+    for then in (0, first.date(), first.date().isoformat(), "2020-01-01", "2020-01-01T12:00"):
+        assert texts(alice.as_of(then)) == {}
+        assert alice.rollback(to=then, dry_run=True).undone == [2, 1]
+
+
+@pytest.mark.parametrize("point", [None, 1.5, True, "", "yesterday", "3", b"1", [1], -1, 9])
+def test_what_is_no_point_of_history_is_refused_in_a_sentence(alice, point):
+    alice.upsert_preference("likes", "tea")
+    with pytest.raises(InvalidValue, match=r"^at: (expected a transaction number, or a time|there is no transaction)"):  # fmt: skip
+        alice.as_of(point)
+    if point is not None:
+        for look in (alice.diff, alice.diff_text, lambda at: alice.rollback(to=at)):
+            with pytest.raises(InvalidValue, match=r"^at: "):
+                look(point)
+
+
+def test_a_rolled_back_id_is_not_given_out_again_for_something_else(alice):
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "coffee")
+    alice.rollback()
+    key, _ = alice.upsert_preference("likes", "water")
+    assert key == "pref003"
+
+
+def test_random_histories_are_reproduced_at_every_point(tmp_path):
+    choose = random.Random(23)
+    for run in range(8):
+        diary = Diary(tmp_path / str(run), agent="rules", durability="process")
+        alice = diary.user("alice")
+        model = {0: {}}
+        for _ in range(25):
+            known = [(c, k) for c, items in alice.preferences().items() for k in items]
+            dice = choose.random()
+            if dice < 0.1:
+                alice = Diary(tmp_path / str(run), agent="rules", durability="process").user(
+                    "alice"
+                )
+            elif dice < 0.2 and known:
+                steps = min(choose.randint(1, 3), alice.last_transaction())
+                alice.rollback(steps, force=True)
+            elif dice < 0.35 and known:
+                alice.forget_preference(*choose.choice(known))
+            elif dice < 0.6 and known:
+                category, key = choose.choice(known)
+                alice.upsert_preference(category, f"text {choose.random()}", id=key)
+            else:
+                alice.upsert_preference(
+                    choose.choice(["likes", "goals"]), f"text {choose.random()}"
+                )
+            state = {c: texts(alice, c) for c in ("likes", "goals")}
+            model[alice.last_transaction()] = state
+        for seq, state in model.items():
+            if seq:
+                past = alice.as_of(seq)
+                assert {c: texts(past, c) for c in ("likes", "goals")} == state
+
+
+def test_history_that_does_not_reach_back_far_enough_says_so(alice, tmp_path, monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1500)
+    for number in range(10):
+        alice.upsert_preference("likes", f"thing {number}")
+    oldest = min((tmp_path / "alice/history").iterdir())
+    oldest.unlink()
+    with pytest.raises(DocumentError, match="history is kept from transaction 2 on"):
+        alice.as_of(0)
+    assert [len(texts(alice.as_of(seq))) for seq in (1, 5, 9)] == [1, 5, 9]  # the way back is known
+    alice.upsert_preference("likes", "still writable")
+
+
+def test_an_entry_that_a_person_moved_is_neither_new_nor_gone(alice, tmp_path):
+    for text in ("one", "two", "three"):
+        alice.upsert_preference("likes", text)
+    file = tmp_path / "alice/preferences.toml"
+    head, first, *others = split_blocks(file.read_text())[1:]
+    file.write_text(
+        "".join(block.text for block in (head, *others)) + "\n" + first.text.rstrip() + "\n"
+    )
+    os.utime(file, (1, 1))
+    alice.upsert_preference("goals", "rest")
+    moved = [h for h in alice.history(limit=99) if h.seq == 4]
+    assert moved == []
+    before = texts(alice)
+    assert alice.rollback(2).keys == ["goals/pref001"]
+    assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
+
+
+def test_entries_that_stood_side_by_side_come_back_in_their_order(alice, tmp_path):
+    for text in ("one", "two", "three", "four", "five"):
+        alice.upsert_preference("likes", text)
+    before = body(tmp_path)
+    with alice.transaction():
+        for key in ("pref004", "pref002", "pref003"):
+            alice.forget_preference("likes", key)
+    alice.rollback()
+    assert body(tmp_path) == before
+    alice.forget_preference("likes", "pref003")
+    file = tmp_path / "alice/preferences.toml"
+    blocks = split_blocks(file.read_text())
+    file.write_text("".join(block.text for block in blocks if block.path[-1:] != ("pref002",)))
+    os.utime(file, (1, 1))
+    alice.rollback()
+    names = [block.path[-1] for block in split_blocks(file.read_text())[2:]]
+    assert names == ["pref001", "pref003", "pref004", "pref005"]
+
+
+def test_an_id_is_not_given_out_again_after_an_older_one_was_forgotten(alice):
+    for text in ("tea", "coffee"):
+        alice.upsert_preference("likes", text)
+    alice.forget_preference("likes", "pref002")
+    alice.forget_preference("likes", "pref001")
+    assert alice.upsert_preference("likes", "water")[0] == "pref003"
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+def test_items_have_keys_of_their_own_that_why_and_history_take(alice):
+    store = DiaryStore(alice.diary)
+    long = "日本語の長い名前" * 4
+    namespaces = [("alice", "a"), ("alice", "b"), ("alice", "b", "c"), ("alice",), ("alice", long)]
+    for namespace in namespaces:
+        store.put(namespace, "k", {"text": f"tea {namespace[-1]}"})
+    store.put(("alice", "b"), "c/k %", {"text": "slashed", "n": 3})
+    store.put(("alice", "a"), "k", {"text": "green tea"})
+    keys = [each.key for each in alice.history()]
+    assert keys[0] == "items/a/k"
+    assert keys[1] == "items/b/c%2fk %25"
+    assert len(set(keys)) == len(namespaces) + 1
+    for key in keys:
+        assert [each.key for each in alice.history(key)] == [key] * keys.count(key)
+        assert alice.why(key).key == key
+    assert alice.why("items/a/k").text == "text = green tea"
+    assert alice.why("items/b/c%2fk %25").text == "text = slashed, n = 3"
+    assert [each.after["text"] for each in alice.history("items/b/c/k")] == ["tea c"]
+    assert {each.key for each in alice.diff(0)} == set(keys)
+    assert alice.rollback(dry_run=True).keys == ["items/a/k"]
+    store.delete(("alice", "a"), "k")
+    assert [each.after for each in alice.why("items/a/k").changes][-1] is None
+    with pytest.raises(UnknownEntry):
+        alice.why("items/a/other")
+
+
+def test_facts_are_named_as_commit_and_recall_name_them(alice):
+    alice.diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    fact = alice.commit(Home(who="user", city="Rome"), source="s1#1")
+    assert alice.recall("Rome")[0].key == fact
+    for key in (fact, f"facts/{fact}", "facts/home/user", "home/user"):
+        assert alice.why(key).turn == "s1#1"
+        assert alice.why(key).key == f"facts/{fact}"
+        assert alice.why(key).text == "who = user, city = Rome"
+        assert len(alice.history(key)) == 1
+
+
+def test_history_is_narrowed_by_session_actor_time_and_page(alice):
+    for number in range(6):
+        alice.upsert_preference(
+            "likes", f"thing {number}", session_id=f"s{number % 2}", actor=f"a{number % 3}"
+        )
+    times = [datetime.fromisoformat(each.time) for each in alice.history()][::-1]
+
+    def seqs(**narrowed):
+        return [each.seq for each in alice.history(**narrowed)]
+
+    assert seqs(session_id="s1") == [6, 4, 2]
+    assert seqs(actor="a0") == [4, 1]
+    assert seqs(session_id="s1", actor="a0") == [4]
+    assert seqs(limit=2, offset=3) == [3, 2]
+    assert seqs(session_id="s1", limit=1, offset=1) == [4]
+    assert seqs(since=4) == [6, 5]
+    assert seqs(until=2) == [2, 1]
+    assert seqs(since=2, until=4) == [4, 3]
+    assert seqs(since=times[4]) == [6, 5]
+    assert seqs(until=times[1]) == [2, 1]
+    assert seqs(since=times[1].replace(tzinfo=None), until=times[2]) == [3, 2]
+    assert seqs(since=times[4].isoformat(), until=times[4].date() + timedelta(days=1)) == [6, 5]
+    assert seqs(limit=0) == []
+    for wrong in ({"since": True}, {"until": "soon"}, {"limit": -1}, {"offset": -1}):
+        with pytest.raises(InvalidValue):
+            alice.history(**wrong)
+    assert alice.history("likes/pref003", since=3) == []

@@ -1,0 +1,221 @@
+"""Old history can be dropped behind a snapshot: what is kept is said, and everything else works on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from processes import die_before
+from tomldiary import Conflict, Diary
+from tomldiary.errors import HistoryPruned, InvalidValue, NestedTransaction, UnknownEntry
+from tomldiary.history.verify import verify
+from tomldiary.storage.local import log_segments as segments_module
+
+
+@pytest.fixture(params=["files", "memory"])
+def diary(request, tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
+    place = tmp_path if request.param == "files" else "memory:"
+    return Diary(place, agent="rules")
+
+
+@pytest.fixture
+def alice(diary):
+    """Twelve transactions: things 0 to 9, then a turn, then a removal."""
+    return filled(diary)
+
+
+def filled(diary):
+    alice = diary.user("alice")
+    for number in range(10):
+        alice.upsert_preference("likes", f"thing {number}", session_id=f"s{number}")
+    alice.add_turn("I love tea.", "ok", "talk")
+    alice.forget_preference("likes", "pref011")
+    return alice
+
+
+def texts(user):
+    return [item.text for item in user.preferences("likes").values()]
+
+
+def files(tmp_path):
+    return sorted((tmp_path / "alice/history").iterdir())
+
+
+def test_what_is_kept_is_as_before_and_what_is_not_is_named(alice):
+    before = [texts(alice.as_of(seq)) for seq in range(13)]
+    document = alice.document("preferences")
+    kept = alice.prune_history(keep=5)
+    assert (kept.first, kept.last, kept.is_pruned) == (7, 12, True)
+    assert alice.kept_history() == kept
+    assert [texts(alice.as_of(seq)) for seq in range(7, 13)] == before[7:]
+    assert alice.document("preferences") == document
+    for look in (alice.as_of, alice.diff, alice.diff_text):
+        with pytest.raises(HistoryPruned, match=r"kept from transaction 7 \(20") as error:
+            look(6)
+        assert (error.value.first, error.value.since) == (7, kept.since)
+    with pytest.raises(HistoryPruned):
+        alice.as_of(datetime.fromisoformat(kept.since) - timedelta(microseconds=1))
+    assert [change.seq for change in alice.history()] == [12, 11, 11, 10, 9, 8]
+    assert verify(alice.diary.engine.backend, "alice") is None
+
+
+def test_going_back_stops_at_the_snapshot_and_changes_nothing(alice):
+    alice.prune_history(keep=3)
+    document = alice.document("preferences")
+    for far in ({"steps": 4}, {"to": 5}, {"session_id": "s2"}):
+        with pytest.raises(HistoryPruned, match="kept from transaction 9"):
+            alice.rollback(**far)
+    assert alice.document("preferences") == document
+    assert alice.rollback(to=9).undone == [12, 11, 10]
+    assert texts(alice) == [f"thing {number}" for number in range(9)]
+    alice.rollback()
+    assert alice.document("preferences").split("\n\n", 1)[1] == document.split("\n\n", 1)[1]
+
+
+def test_where_an_entry_comes_from_is_still_told_by_the_entry(alice):
+    alice.prune_history(keep=1)
+    assert (alice.why("likes/pref002").session, alice.why("likes/pref002").changes) == ("s1", [])
+    with pytest.raises(UnknownEntry, match="begins with transaction 11"):
+        alice.why("likes/pref099")
+
+
+def test_history_is_dropped_by_time_and_twice(alice):
+    late = datetime.now(UTC)
+    alice.upsert_preference("goals", "run")
+    assert alice.prune_history(before=late).first == 12
+    assert alice.prune_history(before=late).first == 12  # nothing more to drop
+    assert alice.prune_history(before=late - timedelta(days=1)).first == 12
+    alice.upsert_preference("goals", "swim")
+    assert alice.prune_history(keep=1).first == 13
+    future = datetime.now(UTC) + timedelta(days=1)
+    assert alice.prune_history(before=future).first == 13  # the last one always stays
+    assert [change.after["text"] for change in alice.history()] == ["swim"]
+
+
+def test_pruning_asks_for_one_thing_and_stays_out_of_transactions(alice):
+    for wrong in ({}, {"keep": 0}, {"keep": 1, "before": datetime.now(UTC)}):
+        with pytest.raises(InvalidValue, match="say what to drop"):
+            alice.prune_history(**wrong)
+    with alice.transaction(), pytest.raises(NestedTransaction):
+        alice.prune_history(keep=1)
+    assert alice.diary.user("nobody").prune_history(keep=1).last == 0
+    assert not alice.kept_history().is_pruned
+
+
+def test_ids_are_not_given_out_again_and_operations_are_known_as_long_as_they_are_kept(alice):
+    with alice.transaction(operation_id="old"):
+        alice.upsert_preference("goals", "one")
+    with alice.transaction(operation_id="new"):
+        alice.upsert_preference("goals", "two")
+    alice.forget_preference("likes", "pref010")
+    alice.prune_history(keep=2)
+    assert alice.upsert_preference("likes", "fresh")[0] == "pref012"
+    with pytest.raises(Conflict), alice.transaction(operation_id="new"):
+        alice.upsert_preference("goals", "three")
+    with alice.transaction(operation_id="old"):
+        alice.upsert_preference("goals", "four")
+    assert len(alice.preferences("goals")) == 3
+
+
+def test_forgetting_reaches_into_the_snapshot(alice, diary, tmp_path):
+    alice.prune_history(keep=3)
+    alice.forget(session_id="s4")
+    assert "thing 4" not in texts(alice)
+    assert "thing 4" not in texts(alice.as_of(9))
+    everything = "".join(diary.engine.backend.records("alice"))
+    assert "thing 4" not in everything
+    assert "thing 3" in everything
+    assert verify(diary.engine.backend, "alice") is None
+    assert not [path for path in tmp_path.rglob("*.toml") if "thing 4" in path.read_text()]
+
+
+def test_an_old_buffer_of_an_editor_is_still_merged(tmp_path):
+    alice = filled(Diary(tmp_path, agent="rules"))
+    file = tmp_path / "alice/preferences.toml"
+    buffer = file.read_text().replace("thing 1", "thing one")
+    alice.upsert_preference("goals", "meanwhile")
+    alice.prune_history(keep=1)
+    file.write_text(buffer)
+    os.utime(file, (0, 0))
+    assert texts(alice)[1] == "thing one"
+    alice.upsert_preference("likes", "more")
+    assert [item.text for item in alice.preferences("goals").values()] == ["meanwhile"]
+
+
+def test_pruning_leaves_one_history_of_the_kept_records_byte_for_byte(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
+    diary = Diary(tmp_path, agent="rules")
+    other = Diary(tmp_path, agent="rules")
+    alice = filled(diary)
+    records = list(diary.engine.backend.records("alice"))
+    other.user("alice").upsert_preference("goals", "by another process")
+    before = len(files(tmp_path))
+    alice.prune_history(keep=5)
+    kept = list(diary.engine.backend.records("alice"))
+    assert kept[1:-1] == records[:4]
+    assert len(files(tmp_path)) < before
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in files(tmp_path))
+    other.user("alice").upsert_preference("goals", "goes on behind it")
+    assert alice.last_transaction() == 14
+    assert verify(diary.engine.backend, "alice") is None
+
+
+def prune_until(root, number):
+    """Prune in a process that is killed right before its n-th file operation; return how it ended."""
+    child = os.fork()
+    if child == 0:
+        try:
+            alice = Diary(root, agent="rules").user("alice")
+            alice.document("preferences")
+            die_before(number, "open", "write", "fsync", "replace", "rename", "unlink")
+            alice.prune_history(keep=5)
+            os._exit(0)
+        finally:
+            os._exit(3)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+def test_a_killed_pruning_loses_nothing_that_is_to_be_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
+    seen = set()
+    for at in range(1, 60):
+        root = tmp_path / str(at)
+        alice = filled(Diary(root, agent="rules", durability="process"))
+        want = [texts(alice.as_of(seq)) for seq in range(13)]
+        ended = prune_until(root, at)
+        assert ended in {0, -signal.SIGKILL}
+        assert (
+            verify(Diary(root, agent="rules").engine.backend, "alice") is None
+        )  # before any repair
+        # Somebody who had opened the user before does not repair, and must not read past the snapshot.
+        kept = alice.kept_history()
+        fresh = Diary(root, agent="rules").user("alice")
+        assert fresh.kept_history() == kept
+        assert kept.first in {1, 7}
+        seen.add((kept.first, ended))
+        for user in (alice, fresh):
+            assert [texts(user.as_of(seq)) for seq in range(kept.first, 13)] == want[kept.first :]
+        fresh.upsert_preference("goals", "afterwards")
+        names = [path.name for path in files(root)]
+        assert all(name.endswith(".toml") for name in names)
+        if kept.first == 7:
+            heads = [path.read_text()[:200] for path in files(root)]
+            assert [number for number, head in enumerate(heads) if '"snapshot"' in head] == [0]
+        if ended == 0:
+            break
+    assert seen == {(1, -9), (7, -9), (7, 0)}
+
+
+def test_a_snapshot_that_was_changed_is_found(tmp_path):
+    alice = filled(Diary(tmp_path, agent="rules"))
+    alice.prune_history(keep=2)
+    (segment,) = files(tmp_path)
+    segment.write_text(segment.read_text().replace("thing 3", "thing X", 1))
+    damage = verify(Diary(tmp_path, agent="rules").engine.backend, "alice")
+    assert damage is not None
+    assert "checksum" in damage.message

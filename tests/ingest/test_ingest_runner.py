@@ -1,0 +1,366 @@
+"""A chat log goes into memory once, whatever interrupts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import (
+    BackendError,
+    Conflict,
+    DiaryError,
+    ExtractionError,
+    InvalidTOML,
+    LockTimeout,
+)
+from tomldiary.ingest import ingest, read_turns
+from tomldiary.ingest.ledger import LEDGER_NAME, Ledger
+
+ROOT = Path(__file__).parents[2]
+DATA = Path(os.environ.get("TOMLDIARY_BENCH_DATA") or ROOT / "../shared/data")
+THINGS = ["tea", "jazz", "chess", "hiking", "rain", "cats", "opera", "soup", "maps", "snow"]
+
+
+def chat(turns, *, sessions=3, extra=""):
+    """Write-ready log: some statements come again and again, so that counts matter."""
+    conversations = []
+    for number in range(sessions):
+        messages = []
+        for turn in range(turns // sessions):
+            thing = THINGS[(turn * 7 + number) % len(THINGS)]
+            said = (
+                f"I love {thing}{extra}." if turn % 3 else f"I really like {thing} {turn}{extra}."
+            )
+            messages += [
+                {"role": "user", "content": said, "timestamp": f"2024-05-0{number + 1}T08:00:00Z"},
+                {"role": "assistant", "content": f"Fine, {turn}."},
+            ]
+        conversations.append({"id": f"chat-{number}", "messages": messages})
+    return conversations
+
+
+def write(folder, conversations, name="log.json"):
+    path = folder / name
+    path.write_text(json.dumps(conversations), encoding="utf-8")
+    return path
+
+
+def documents(diary, user="ann"):
+    """What is in memory, without the transaction numbers."""
+    return {
+        kind: [
+            line
+            for line in diary.user(user).document(kind).splitlines()
+            if not line.startswith("seq =")
+        ]
+        for kind in ("preferences", "conversations")
+    }
+
+
+def turns_counted(diary, user="ann"):
+    return {key: entry.turns for key, entry in diary.user(user).conversations().items()}
+
+
+def every_byte(folder):
+    return {
+        str(path): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "memories", agent="rules", durability="process")
+
+
+def test_a_log_is_read_and_reported(tmp_path, diary):
+    log = write(tmp_path, chat(30))
+    seen = []
+    report = ingest(diary, log, "ann", progress=lambda done, total: seen.append((done, total)))
+    assert (report.turns, report.applied, report.skipped, report.notes) == (30, 30, 0, [])
+    assert seen == [(number, 30) for number in range(1, 31)]
+    assert report.entries == sum(map(len, diary.user("ann").preferences().values())) > 0
+    assert report.bytes == sum(
+        path.stat().st_size for path in (tmp_path / "memories/ann").glob("[!.]*.toml")
+    )
+    assert turns_counted(diary) == {"chat-0": 10, "chat-1": 10, "chat-2": 10}
+
+
+def test_dates_in_memory_are_those_of_the_log(tmp_path, diary):
+    ingest(diary, write(tmp_path, chat(6)), "ann")
+    dates = {
+        item.created
+        for items in diary.user("ann").preferences().values()
+        for item in items.values()
+    }
+    assert dates <= {
+        datetime(2024, 5, day, 8, tzinfo=UTC).isoformat(timespec="microseconds")
+        for day in (1, 2, 3)
+    }
+
+
+def test_the_same_file_twice_changes_no_byte(tmp_path, diary):
+    log = write(tmp_path, chat(30))
+    ingest(diary, log, "ann")
+    before = every_byte(tmp_path / "memories/ann")
+    seen = []
+    again = ingest(diary, log, "ann", progress=lambda done, total: seen.append((done, total)))
+    assert (again.applied, again.skipped) == (0, 30)
+    assert seen == [(30, 30)]
+    assert every_byte(tmp_path / "memories/ann") == before
+
+
+def test_a_renamed_or_reformatted_file_is_the_same_log(tmp_path, diary):
+    conversations = chat(12)
+    ingest(diary, write(tmp_path, conversations), "ann")
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(conversations, indent=4), encoding="utf-8")
+    assert ingest(diary, other, "ann").applied == 0
+
+
+def test_only_what_was_appended_is_applied(tmp_path, diary):
+    conversations = chat(12)
+    ingest(diary, write(tmp_path, conversations), "ann")
+    conversations[1]["messages"] += [{"role": "user", "content": "I love geese."}]
+    report = ingest(diary, write(tmp_path, conversations), "ann")
+    assert (report.applied, report.skipped) == (1, 12)
+    assert turns_counted(diary)["chat-1"] == 5
+
+
+def test_each_user_has_a_ledger_of_their_own(tmp_path, diary):
+    log = write(tmp_path, chat(6))
+    assert ingest(diary, log, "ann").applied == 6
+    assert ingest(diary, log, "Ben / \x1b" + "é" * 200).applied == 6
+    assert diary.users() == sorted(["ann", "Ben / \x1b" + "é" * 200])
+
+
+def test_the_ledger_is_private_and_holds_no_text_and_no_name(tmp_path, diary):
+    ingest(diary, write(tmp_path, chat(12)), "ann")
+    ledger = tmp_path / "memories/ann" / LEDGER_NAME
+    assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
+    text = ledger.read_text()
+    assert "chat" not in text.replace("chat logs", "")
+    assert not any(thing in text for thing in THINGS)
+
+
+def test_who_is_forgotten_can_be_read_in_again(tmp_path, diary):
+    log = write(tmp_path, chat(6))
+    ingest(diary, log, "ann")
+    diary.engine.backend.erase("ann")
+    assert not (tmp_path / "memories/ann").exists()
+    assert ingest(diary, log, "ann").applied == 6
+
+
+def test_forgetting_meanwhile_stops_the_rest(tmp_path, diary):
+    def forget(done, total):
+        if done == 3:
+            diary.engine.backend.erase("ann")
+
+    with pytest.raises(Conflict, match="forgotten while a chat log was read"):
+        ingest(diary, write(tmp_path, chat(12)), "ann", progress=forget)
+    assert not (tmp_path / "memories/ann").exists()
+
+
+def test_memory_without_a_folder_has_a_ledger_as_long_as_it_lives(tmp_path):
+    diary = Diary("memory:", agent="rules")
+    log = write(tmp_path, chat(12))
+    assert ingest(diary, log, "ann").applied == 12
+    assert ingest(diary, log, "ann").applied == 0
+    diary.engine.backend.erase("ann")
+    assert ingest(diary, log, "ann").applied == 12
+    assert ingest(Diary("memory:", agent="rules"), log, "ann").applied == 12
+
+
+def test_storage_that_cannot_remember_what_was_read_is_refused(tmp_path):
+    class Verbs:
+        async def load(self, user_id, kind): ...
+        async def save(self, user_id, kind, content): ...
+        async def exists(self, user_id, kind): ...
+        async def delete(self, user_id, kind): ...
+        async def delete_user(self, user_id): ...
+        async def list_users(self): ...
+
+    with pytest.raises(BackendError, match="has no folder"):
+        ingest(Diary(Verbs(), agent="rules"), write(tmp_path, chat(6)), "ann")
+
+
+# Interruptions
+
+
+class FailsAt:
+    """Counts its calls like any extractor, and breaks once."""
+
+    def __init__(self, number):
+        self.number, self.calls = number, 0
+
+    def run(self, message, /, *, deps):
+        self.calls += 1
+        if self.calls == self.number:
+            raise ValueError("no answer")
+
+
+def test_a_turn_that_fails_is_the_first_one_next_time(tmp_path):
+    extractor = FailsAt(5)
+    diary = Diary(tmp_path / "memories", agent=extractor, durability="process")
+    log = write(tmp_path, chat(12))
+    with pytest.raises(ExtractionError, match="no answer"):
+        ingest(diary, log, "ann")
+    assert sum(turns_counted(diary).values()) == 4
+    report = ingest(diary, log, "ann")
+    assert (report.applied, report.skipped) == (8, 4)
+    assert sum(turns_counted(diary).values()) == 12
+
+
+def test_what_history_holds_counts_as_applied_although_the_end_was_not_noted(tmp_path, diary):
+    """Without the look into history, the turns of the open group would be applied again."""
+    log = write(tmp_path, chat(30))
+    ingest(diary, log, "ann")
+    expected = documents(diary)
+    ledger = tmp_path / "memories/ann" / LEDGER_NAME
+    lines = ledger.read_text().splitlines(keepends=True)
+    assert lines[-1].startswith("done-3 = 10")
+    for torn in ("", "done-3", "done-3 = 10", "\0\0\0\n"):
+        ledger.write_text("".join(lines[:-1]) + torn)
+        assert ingest(diary, log, "ann").applied == 0
+        assert documents(diary) == expected
+
+
+def test_other_turns_of_the_user_are_not_taken_for_those_of_the_log(tmp_path):
+    diary = Diary(tmp_path / "memories", agent=FailsAt(4), durability="process")
+    log = write(tmp_path, chat(9, sessions=1))
+
+    def live(done, total):
+        diary.user("ann").upsert_preference("likes", f"live {done}")
+
+    with pytest.raises(ExtractionError):
+        ingest(diary, log, "ann", progress=live)
+    report = ingest(diary, log, "ann", progress=live)
+    assert (report.applied, report.skipped) == (6, 3)
+    assert turns_counted(diary) == {"chat-0": 9}
+
+
+CHILD = """
+import sys
+from tomldiary import Diary
+from tomldiary.ingest import ingest
+
+diary = Diary(sys.argv[1], agent="rules", durability=sys.argv[3])
+ingest(diary, sys.argv[2], "ann", progress=lambda done, total: print(done, flush=True))
+"""
+
+
+def run_and_kill(folder, log, turns, delay, durability):
+    """Start an ingest, kill it a moment after it reported some turns, and tell whether it was killed."""
+    with subprocess.Popen(
+        [sys.executable, "-c", CHILD, str(folder), str(log), durability],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+    ) as child:
+        assert child.stdout is not None
+        for count, _ in enumerate(child.stdout, start=1):
+            if count == turns:
+                threading.Event().wait(delay)  # anywhere in the next turns
+                child.send_signal(signal.SIGKILL)
+    assert child.returncode in (0, -signal.SIGKILL)
+    return child.returncode != 0
+
+
+@pytest.mark.parametrize("durability", ["process", "full"])
+def test_killed_at_any_point_every_turn_is_there_exactly_once(tmp_path, durability):
+    log = write(tmp_path, chat(150))
+    whole = Diary(tmp_path / "whole", agent="rules", durability="process")
+    ingest(whole, log, "ann")
+    expected = documents(whole)
+    assert turns_counted(whole) == {"chat-0": 50, "chat-1": 50, "chat-2": 50}
+
+    chance = random.Random(7)
+    kills = 0
+    for _ in range(40):
+        turns = chance.randint(1, 25)
+        if not run_and_kill(tmp_path / "cut", log, turns, chance.random() * 0.02, durability):
+            break
+        kills += 1
+    else:
+        pytest.fail("the ingest never came to its end")
+    assert kills >= 4
+    assert documents(Diary(tmp_path / "cut", agent="rules")) == expected
+
+
+def test_two_processes_share_the_work_and_no_turn_is_applied_twice(tmp_path):
+    log = write(tmp_path, chat(60))
+    arguments = [sys.executable, "-c", CHILD, str(tmp_path / "both"), str(log), "process"]
+    children = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=ROOT) for _ in range(3)]
+    assert [child.wait(60) for child in children] == [0, 0, 0]
+    assert turns_counted(Diary(tmp_path / "both")) == {"chat-0": 20, "chat-1": 20, "chat-2": 20}
+
+
+# The ledger itself
+
+
+def test_a_ledger_in_use_is_waited_for_and_then_given_up(tmp_path):
+    place = tmp_path / "ledger.toml"
+    with Ledger(place), pytest.raises(LockTimeout, match="another ingest of this user"):
+        Ledger(place, timeout=0.05)
+    Ledger(place, timeout=0.05).close()
+
+
+def test_marks_differ_from_ledger_to_ledger(tmp_path):
+    with Ledger(tmp_path / "a") as one, Ledger(tmp_path / "b") as two:
+        assert one.mark("x", "yz") != two.mark("x", "yz")
+        assert one.mark("x", "yz") != one.mark("xy", "z")
+        mark = one.mark("x")
+    with Ledger(tmp_path / "a") as again:
+        assert again.mark("x") == mark
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        pytest.param(lambda text: text.replace("salt", "pepper"), "salt is missing", id="no salt"),
+        pytest.param(lambda text: text + "hello = 1\n", ":3: this line is none", id="other line"),
+    ],
+)
+def test_a_ledger_that_somebody_changed_is_refused(tmp_path, change, message):
+    place = tmp_path / "ledger.toml"
+    Ledger(place).close()
+    changed = change(place.read_text())
+    place.write_text(changed)
+    with pytest.raises(InvalidTOML, match=message):
+        Ledger(place)
+    assert place.read_text() == changed
+
+
+def test_a_link_in_place_of_the_ledger_is_not_followed(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DiaryError, match="cannot be opened"):
+        Ledger(tmp_path / "link")
+    assert not (tmp_path / "elsewhere").exists()
+
+
+# Real conversations
+
+
+def test_a_locomo_conversation_is_read_whole(tmp_path, diary):
+    file = DATA / "locomo" / "locomo-dev.json"
+    if not file.is_file():
+        pytest.skip("LoCoMo is not there")
+    sample = json.loads(file.read_text("utf-8"))[:1]
+    log = write(tmp_path, sample)
+    report = ingest(diary, log, "caroline")
+    assert report.turns == report.applied == len(read_turns(log).turns) > 150
+    assert report.entries > 20
+    assert sum(turns_counted(diary, "caroline").values()) == report.turns
+    assert ingest(diary, log, "caroline").applied == 0

@@ -1,0 +1,330 @@
+"""Which words of a thread are the turn that a run is about, however the run ends."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+from langchain.agents import create_agent
+from langchain.agents.middleware import (
+    HumanInTheLoopMiddleware,
+    ModelFallbackMiddleware,
+    ModelRetryMiddleware,
+)
+from langchain.agents.structured_output import ToolStrategy
+from langchain.tools import tool
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import GraphRecursionError
+from langgraph.types import Command
+from pydantic import BaseModel
+from test_langchain_middleware import OK, THREAD, Down, Recording, both, memories, noop, talk
+
+from scripted_chat import Scripted, calling
+from tomldiary import Diary, MemoryWriter
+from tomldiary.errors import InvalidValue
+from tomldiary_langchain import DiaryMiddleware, DiaryRetriever
+from tomldiary_langgraph import DiaryStore
+
+NOOP = calling(("noop", {}))
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "diary", agent="rules")
+
+
+@pytest.fixture
+def writer(diary):
+    with Recording(diary) as writer:
+        yield writer
+
+
+def agent_of(writer, *answers, tools=(noop,), before=(), behind=(), name="", **options):
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer, name=name)
+    return create_agent(
+        Scripted(answers=list(answers)), tools, middleware=[*before, memory, *behind], **options
+    )
+
+
+def ended(writer):
+    return [(turn.status, turn.user_msg, turn.assistant_msg) for turn in writer.turns]
+
+
+# All that the user said since the last answer
+
+
+@both
+def test_messages_in_a_row_are_one_turn(writer, mode):
+    agent = agent_of(writer, OK)
+    talk(agent, [HumanMessage("I am a vegan."), HumanMessage("What should I cook?")], mode=mode)
+    assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
+
+
+@pytest.mark.parametrize("inject", ["user", "instructions"])
+def test_the_memory_stands_in_front_of_all_messages_of_the_turn(writer, inject):
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    model = Scripted(answers=[OK])
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer, inject=inject)
+    agent = create_agent(model, middleware=[memory])
+    talk(agent, [HumanMessage("old"), AIMessage("older"), HumanMessage("one"), HumanMessage("two")])
+    texts = [one.text for one in model.asked[0] if one not in memories(model.asked[0])]
+    assert texts == ["old", "older", "one", "two"]
+    if inject == "user":
+        assert model.asked[0].index(memories(model.asked[0])[0]) == 2
+
+
+def test_a_message_while_an_approval_is_pending_joins_the_turn(writer):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
+    talk(agent, "I am a vegan.", THREAD)
+    talk(agent, "What should I cook?", THREAD)
+    assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
+
+
+def test_an_approval_is_one_turn_when_it_was_resumed(writer):
+    approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
+    agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
+    talk(agent, "I am a vegan.", THREAD)
+    assert writer.turns == []
+    talk(agent, Command(resume={"decisions": [{"type": "approve"}]}), THREAD)
+    assert ended(writer) == [("completed", "I am a vegan.", "ok")]
+
+
+def test_words_of_a_failed_run_are_not_submitted_twice(writer):
+    agent = agent_of(writer, Down(), OK, checkpointer=InMemorySaver())
+    with pytest.raises(Down):
+        talk(agent, "I am a vegan.", THREAD)
+    talk(agent, "What should I cook?", THREAD)
+    assert ended(writer) == [("failed", "I am a vegan.", ""), ("completed", "What should I cook?", "ok")]  # fmt: skip
+
+
+def test_words_that_another_process_left_unanswered_join_the_turn(writer):
+    saver = InMemorySaver()
+    other = create_agent(Scripted(answers=[Down()]), [noop], checkpointer=saver)
+    with pytest.raises(Down):
+        talk(other, "I am a vegan.", THREAD)
+    talk(agent_of(writer, OK, checkpointer=saver), "What should I cook?", THREAD)
+    assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
+
+
+def test_earlier_exchanges_go_with_the_turn(writer):
+    agent = agent_of(writer, NOOP, AIMessage("Any allergies?"), OK, checkpointer=InMemorySaver())
+    talk(agent, [HumanMessage("Hi."), HumanMessage("Book me a table.")], THREAD)
+    talk(agent, "Yes, peanuts.", THREAD)
+    assert [turn.earlier for turn in writer.turns] == [
+        None,
+        (("Hi.\n\nBook me a table.", "Any allergies?"),),
+    ]
+
+
+# Replays, and clients that keep no ids
+
+
+def test_a_replay_from_the_first_checkpoint_is_the_same_turn(writer):
+    agent = agent_of(writer, OK, checkpointer=InMemorySaver())
+    talk(agent, {"messages": [{"role": "user", "content": "I like rain."}]}, THREAD)
+    first = list(agent.get_state_history(THREAD))[-1]
+    talk(agent, None, first.config)
+    assert len({turn.operation_id for turn in writer.turns}) == 1
+    assert writer.flush(20)
+    assert writer.diary.user("alice").conversations()["t1"].turns == 1
+
+
+def test_the_same_words_later_in_a_thread_are_another_turn(writer):
+    agent = agent_of(writer, OK, checkpointer=InMemorySaver())
+    for _ in range(3):
+        talk(agent, "Thanks.", THREAD)
+    assert len({turn.operation_id for turn in writer.turns}) == 3
+
+
+def test_a_client_without_ids_keeps_one_session(writer):
+    agent = agent_of(writer, OK)
+    messages = []
+    for text in ("Hello.", "I like rain.", "Bye."):
+        messages.append({"role": "user", "content": text})
+        answer = talk(agent, {"messages": messages})["messages"][-1]
+        messages.append({"role": "assistant", "content": answer.text})
+    assert len({turn.session_id for turn in writer.turns}) == 1
+    talk(agent, {"messages": [{"role": "user", "content": "Hello."}]})
+    assert len({turn.session_id for turn in writer.turns}) == 2
+
+
+def test_a_client_without_ids_keeps_its_session_across_processes(writer):
+    messages = [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "ok"}]
+    for text in ("I like rain.", "Bye."):
+        messages.append({"role": "user", "content": text})
+        talk(agent_of(writer, OK), {"messages": messages})
+        messages.append({"role": "assistant", "content": "ok"})
+    assert len({turn.session_id for turn in writer.turns}) == 1
+
+
+# Runs that do not end well
+
+
+@tool
+def broken() -> str:
+    """Fail."""
+    raise Down
+
+
+@pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
+@pytest.mark.parametrize("saver", [None, InMemorySaver])
+def test_a_tool_that_raises_reaches_the_writer(writer, mode, saver):
+    call = AIMessage("Let me see.", tool_calls=[{"name": "broken", "args": {}, "id": "1"}])
+    agent = agent_of(writer, call, tools=[broken], checkpointer=saver and saver())
+    with pytest.raises(Down):
+        talk(agent, "I like rain.", THREAD, mode)
+    assert ended(writer) == [("failed", "I like rain.", "Let me see.")]
+
+
+@both
+@pytest.mark.parametrize("limit", [3, 4, 5])
+def test_a_recursion_limit_reaches_the_writer(writer, mode, limit):
+    agent = agent_of(writer, NOOP)
+    with pytest.raises(GraphRecursionError):
+        talk(agent, "I like rain.", {"recursion_limit": limit}, mode)
+    assert ended(writer) == [("failed", "I like rain.", "")]
+
+
+def test_a_sync_stream_that_is_left_reaches_the_writer(writer):
+    stream = agent_of(writer, NOOP, OK).stream(
+        {"messages": [HumanMessage("I like rain.")]}, stream_mode="updates"
+    )
+    assert any("model" in part for part in stream)  # stops at the first answer
+    stream.close()
+    assert ended(writer) == [("aborted", "I like rain.", "")]
+
+
+def test_an_async_stream_that_is_left_reaches_the_writer(writer):
+    async def leave():
+        agent = agent_of(writer, NOOP, OK)
+        given = {"messages": [HumanMessage("I like rain.")]}
+        async with aclosing(agent.astream(given, stream_mode="updates")) as stream:
+            async for part in stream:
+                if "model" in part:
+                    return
+
+    asyncio.run(leave())
+    assert [(turn.status, turn.user_msg) for turn in writer.turns] == [("aborted", "I like rain.")]
+
+
+@both
+def test_a_retry_in_front_gives_one_turn(writer, mode):
+    retry = ModelRetryMiddleware(max_retries=3, initial_delay=0, jitter=False)
+    talk(agent_of(writer, Down(), Down(), OK, before=[retry]), "Hello", mode=mode)
+    assert ended(writer) == [("completed", "Hello", "ok")]
+
+
+@both
+def test_a_fallback_in_front_gives_one_turn(writer, mode):
+    fallback = ModelFallbackMiddleware(Scripted(answers=[OK]))
+    talk(agent_of(writer, Down(), before=[fallback]), "Hello", mode=mode)
+    assert ended(writer) == [("completed", "Hello", "ok")]
+
+
+# What the assistant's side is, and whose words are the user's
+
+
+class Booking(BaseModel):
+    city: str
+
+
+@pytest.mark.parametrize("said", ["", "Here:"])
+def test_a_structured_response_is_the_answer(writer, said):
+    call = AIMessage(said, tool_calls=[{"name": "Booking", "args": {"city": "Oslo"}, "id": "1"}])
+    strategy = ToolStrategy(Booking, tool_message_content="booked")
+    agent = agent_of(writer, call, response_format=strategy, checkpointer=InMemorySaver())
+    for text in ("To Oslo.", "Again."):
+        talk(agent, text, THREAD)
+    answer = '{"city":"Oslo"}'
+    assert [one[0] for one in writer.said] == ["To Oslo.", "Again."]
+    assert all(one[1].startswith(said) and answer in one[1] for one in writer.said)
+
+
+def test_a_result_that_is_returned_directly_is_the_answer(writer):
+    @tool(return_direct=True)
+    def show() -> str:
+        """Show."""
+        return "a picture"
+
+    agent = agent_of(writer, calling(("show", {})), tools=[show], checkpointer=InMemorySaver())
+    for text in ("Show me.", "Once more."):
+        talk(agent, text, THREAD)
+    assert writer.said == [("Show me.", "a picture"), ("Once more.", "a picture")]
+
+
+@both
+def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    model = Scripted(answers=[OK])
+    memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer)
+    inner = create_agent(model, middleware=[memory])
+
+    @tool
+    def delegate() -> str:
+        """Ask another agent."""
+        return inner.invoke({"messages": [HumanMessage("I like to delegate.")]})["messages"][
+            -1
+        ].text
+
+    agent = agent_of(writer, calling(("delegate", {})), OK, tools=[delegate])
+    talk(agent, "Hello", mode=mode)
+    assert writer.said == [("Hello", "ok")]
+    assert memories(model.asked[0])
+
+
+# Two memories in one agent
+
+
+@both
+def test_an_agent_has_a_memory_of_the_user_and_one_of_the_team(tmp_path, writer, mode):
+    team = Diary(tmp_path / "team", agent="rules")
+    team.user("blue").upsert_preference("likes", "stand-ups at nine")
+    writer.diary.user("alice").upsert_preference("likes", "rain")
+    model = Scripted(answers=[calling(("team_recall", {"query": "nine"})), OK])
+    with Recording(team) as second:
+        own = DiaryMiddleware(writer.diary, user_id="alice", writer=writer, tools="read")
+        other = DiaryMiddleware(team, user_id="blue", writer=second, tools="read", name="team")
+        agent = create_agent(model, middleware=[own, other])
+        last = talk(agent, "Hello", mode=mode)
+        assert ended(writer) == ended(second) == [("completed", "Hello", "ok")]
+    shown = [one.text for one in memories(model.asked[0])]
+    assert len(shown) == 2
+    assert ["team" in text for text in shown].count(True) == 1
+    assert {tool["name"] for tool in model.offered} >= {"recall", "team_recall"}
+    assert any("stand-ups" in one.text for one in last["messages"] if one.type == "tool")
+
+
+# Options that cannot be meant
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"writer": "rules"}, "expected a MemoryWriter, found str"),
+        ({"writer": Diary("memory:")}, "expected a MemoryWriter, found Diary"),
+        ({"name": "our team"}, "cannot begin the name of a tool"),
+        ({"tools": "write"}, "unknown"),
+    ],
+)
+def test_an_option_that_cannot_be_meant_is_refused(diary, options, message):
+    with pytest.raises(InvalidValue, match=message):
+        DiaryMiddleware(diary, **options)
+
+
+def test_a_writer_of_another_diary_is_refused(diary, tmp_path):
+    with (
+        MemoryWriter(Diary(tmp_path / "other")) as other,
+        pytest.raises(InvalidValue, match="fills"),
+    ):
+        DiaryMiddleware(diary, writer=other)
+    with MemoryWriter(Diary(tmp_path / "diary")) as same:
+        assert DiaryMiddleware(diary, writer=same).writer is same
+
+
+def test_a_store_where_a_diary_belongs_is_refused(diary):
+    for make in (DiaryMiddleware, lambda given: DiaryRetriever(diary=given)):
+        with pytest.raises(ValueError, match="expected a Diary or a folder, found DiaryStore"):
+            make(DiaryStore(diary))

@@ -1,0 +1,216 @@
+"""A LangGraph server with authentication: `langgraph dev` with a diary as store, in nodes and in a writer."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+from langgraph_sdk import get_client
+
+from tomldiary import Diary
+from tomldiary_langgraph import DiaryStore
+
+ROOT = Path(__file__).parents[3]
+HERE = sys.executable if importlib.util.find_spec("langgraph_api") else None
+SERVER = os.environ.get("TOMLDIARY_SERVER_PYTHON", HERE)
+pytestmark = pytest.mark.skipif(
+    SERVER is None, reason="langgraph-cli[inmem] is missing, and $TOMLDIARY_SERVER_PYTHON not set"
+)
+LONG = 90  # seconds; nothing takes so long unless it is broken
+USERS = 90
+BOTH = 2
+GRAPHS = ("chat", "probing", "retrieving", "telling")
+
+
+class Server:
+    """`langgraph dev` in a folder of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "server.log"
+        for name in ("served_graphs.py", "served_memory.py"):
+            shutil.copy(ROOT / "tests/support" / name, folder)
+        config = {
+            "dependencies": ["."],
+            "graphs": {name: f"./served_graphs.py:{name}" for name in GRAPHS},
+            "store": {"path": "./served_graphs.py:make_store"},
+            "auth": {"path": "./served_graphs.py:auth", "disable_studio_auth": True},
+        }
+        (folder / "langgraph.json").write_text(json.dumps(config))
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        self.url = f"http://127.0.0.1:{port}"
+        env = {name: value for name, value in os.environ.items() if not name.startswith("LANG")}
+        env |= {
+            "DIARY_FOLDER": str(folder / "memories"),
+            "LANGGRAPH_CLI_NO_ANALYTICS": "1",
+            "LANGSMITH_TRACING": "false",
+            "NO_PROXY": "127.0.0.1",
+            "PYTHONPATH": f"{ROOT}:{ROOT / 'integrations'}",
+        }
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                [SERVER, "-m", "langgraph_cli", "dev", "--no-browser", "--no-reload",
+                 "--port", str(port)],
+                cwd=folder, env=env, stdout=log, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def wait(self) -> None:
+        """Wait until it answers."""
+        deadline = time.monotonic() + LONG
+        while time.monotonic() < deadline:
+            try:
+                if httpx.get(f"{self.url}/ok", timeout=5).is_success:
+                    return
+            except httpx.TransportError:
+                assert self.process.poll() is None, self.log.read_text()
+                time.sleep(0.1)
+        raise AssertionError(self.log.read_text())
+
+    def stop(self) -> None:
+        """Stop it as Ctrl-C does."""
+        self.process.send_signal(signal.SIGINT)
+        try:
+            self.process.wait(LONG)
+        finally:
+            self.process.kill()
+
+    def client(self, user: str):
+        return get_client(
+            url=self.url, headers={"Authorization": f"Bearer {user}"}, timeout=LONG, api_key=None
+        )
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    started = Server(tmp_path_factory.mktemp("server"))
+    try:
+        started.wait()
+        yield started
+    finally:
+        started.stop()
+
+
+def said(text):
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+async def outcome(client, graph, given, **more):
+    """Return the end state of a run, or the error's type and text."""
+    async with client:
+        state = await client.runs.wait(None, graph, input=given, raise_error=False, **more)
+    error = state.get("__error__")
+    return state if error is None else f"{error['error']}: {error['message']}"
+
+
+FORGED = {
+    "context": {"context": {"user_id": "alice"}},
+    "configurable": {"config": {"configurable": {"user_id": "alice"}}},
+    "langgraph_user_id": {"config": {"configurable": {"langgraph_user_id": "alice"}}},
+    "metadata": {"metadata": {"user_id": "alice"}},
+    "config metadata": {"config": {"metadata": {"user_id": "alice"}}},
+    "checkpoint": {"checkpoint": {"user_id": "alice"}},
+    "server fields": {
+        "config": {
+            "configurable": {
+                "langgraph_auth_user": {"identity": "alice"},
+                "langgraph_auth_user_id": "alice",
+            }
+        }
+    },
+    "server fields in the context": {
+        "context": {"langgraph_auth_user": {"identity": "alice"}, "langgraph_auth_user_id": "alice"}
+    },
+}
+
+
+def test_every_turn_of_many_users_is_applied_once_and_nothing_blocks(server):
+    async def use():
+        gate = asyncio.Semaphore(30)
+
+        async def run(user, number):
+            async with gate:
+                client = server.client(user)
+                return await outcome(client, "chat", said(f"{user} says {number}"))
+
+        users = [f"user{n}" for n in range(USERS)]
+        states = await asyncio.gather(*(run(user, n) for n in range(BOTH) for user in users))
+        assert [state for state in states if isinstance(state, str)] == []
+        return users, (await outcome(server.client("user0"), "telling", {}))["stats"]
+
+    users, stats = asyncio.run(use())
+    assert stats == {"completed": USERS * BOTH, "failed": 0, "pending": 0}
+    diary = Diary(server.folder / "memories")
+    store = DiaryStore(diary)
+    for user in users:
+        likes = diary.user(user).preferences("likes").values()
+        assert sorted(item.text for item in likes) == [f"{user} says {n}" for n in range(BOTH)]
+        assert all(item.count == 1 for item in likes)
+        assert sum(talk.turns for talk in diary.user(user).conversations().values()) == BOTH
+        assert store.get((user, "runs"), "n", refresh_ttl=False).value == {"n": BOTH}
+    log = server.log.read_text()
+    assert "BlockingError" not in log
+    assert "Exception ignored" not in log
+
+
+def test_signed_in_user_is_told_only_its_own_memory_whatever_the_client_sends(server):
+    async def use():
+        await outcome(server.client("alice"), "chat", said("my secret is 4711"))
+        async with server.client("alice") as alice:
+            await alice.store.put_item(["alice", "notes"], "k", {"text": "secret 4712"})
+        await outcome(server.client("alice"), "telling", {})
+        told = await outcome(server.client("alice"), "chat", said("what do you know?"))
+        assert "4711" in str(told["messages"][-1])
+        for name, more in FORGED.items():
+            for graph, given in (("chat", said("hi")), ("retrieving", {})):
+                found = str(await outcome(server.client("mallory"), graph, given, **more))
+                assert "471" not in found, (name, graph)
+                if not name.startswith(("server", "checkpoint")):
+                    assert found.startswith("IdentifierError"), (name, graph, found)
+        for namespace in (["alice"], ["alice", "notes"], ["alice", "diary", "preferences"], []):
+            found = await outcome(server.client("mallory"), "probing", {"namespace": namespace})
+            assert "471" not in str(found), namespace
+        await outcome(server.client("alice"), "telling", {})
+
+    asyncio.run(use())
+    diary = Diary(server.folder / "memories")
+    kept = [item.text for item in diary.user("alice").preferences("likes").values()]
+    assert sorted(kept) == ["my secret is 4711", "what do you know?"]
+
+
+def test_store_routes_of_the_server_show_only_the_signed_in_user(server):
+    async def use():
+        async with server.client("carol") as carol:
+            await carol.store.put_item(["carol", "notes"], "k", {"text": "secret 4713"})
+            found = await carol.store.search_items(["carol"])
+            assert [item["value"] for item in found["items"]] == [{"text": "secret 4713"}]
+        async with server.client("mallory") as mallory:
+            for reach in (
+                mallory.store.get_item(["carol", "notes"], "k"),
+                mallory.store.search_items(["carol"]),
+                mallory.store.put_item(["carol", "notes"], "k", {"text": "mine"}),
+                mallory.store.delete_item(["carol", "notes"], "k"),
+                mallory.store.list_namespaces(prefix=["carol"]),
+            ):
+                with pytest.raises(httpx.HTTPStatusError):
+                    await reach
+            everything = await mallory.store.search_items([])
+            assert "4713" not in str(everything)
+            assert "carol" not in str(await mallory.store.list_namespaces())
+        async with server.client("carol") as carol:
+            item = await carol.store.get_item(["carol", "notes"], "k")
+            assert item["value"] == {"text": "secret 4713"}
+
+    asyncio.run(use())

@@ -1,0 +1,167 @@
+"""Files with versions for a framework's memory store: compare and swap, one effect for one operation."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+
+import pytest
+
+from tomldiary import Conflict, Diary
+from tomldiary.doctor.doctor import check
+from tomldiary.errors import InvalidValue
+from tomldiary_pydantic_ai import memory_files
+from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
+from tomldiary_pydantic_ai.memory_files import MemoryFiles, OperationReused
+
+PATH = "alice/main/MEMORY.md"
+
+
+@pytest.fixture
+def files(tmp_path):
+    return MemoryFiles(Diary(tmp_path))
+
+
+def test_a_file_belongs_to_the_first_part_of_its_path_and_a_short_path_to_nobody(files):
+    files.write(PATH, "of alice", expected=None)
+    files.write("main/MEMORY.md", "of nobody", expected=None)
+    diary = files.diary
+    assert diary.user("alice").block("main/MEMORY.md").text == "of alice"
+    assert diary.user(SHARED_OWNER).block("main/MEMORY.md").text == "of nobody"
+    diary.user("alice").set_block("persona", "no file")
+    assert list(files.paths()) == [PATH, "main/MEMORY.md"]
+    diary.user("alice").forget(everything=True)
+    assert files.read(PATH) is None
+
+
+def test_only_who_knows_the_present_version_may_write(files):
+    first = files.write(PATH, "one", expected=None)
+    second = files.write(PATH, "one", expected=first.version)
+    assert second.version != first.version
+    for expected in (None, first.version):
+        with pytest.raises(Conflict, match="has changed since it was read"):
+            files.write(PATH, "two", expected=expected)
+        with pytest.raises(Conflict):
+            files.delete(PATH, expected=expected)
+    assert files.read(PATH).content == "one"
+    assert files.delete(PATH, expected=second.version).existed
+    assert files.read(PATH) is None
+
+
+def test_an_edit_by_hand_makes_another_version(files, tmp_path):
+    first = files.write(PATH, "by the agent", expected=None)
+    document = tmp_path / "alice" / "blocks.toml"
+    document.write_text(document.read_text("utf-8").replace("by the agent", "by a person"), "utf-8")
+    assert files.read(PATH).content == "by a person"
+    with pytest.raises(Conflict):
+        files.write(PATH, "again", expected=first.version)
+
+
+def test_an_operation_has_one_effect_also_after_a_restart(files, tmp_path):
+    done = files.write(PATH, "one", expected=None, operation="op", fingerprint="f")
+    for each in (files, MemoryFiles(Diary(tmp_path))):
+        again = each.write(PATH, "two", expected="x", operation="op", fingerprint="f")
+        assert (again.version, again.is_replayed) == (done.version, True)
+        assert each.done("op", "f") == again
+        with pytest.raises(OperationReused):
+            each.done("op", "other")
+        with pytest.raises(OperationReused):
+            each.delete(PATH, expected=done.version, operation="op", fingerprint="other")
+    assert files.read(PATH).content == "one"
+    assert files.done("unknown", "f") is None
+
+
+def test_only_so_many_receipts_are_kept_and_the_diary_stays_sound(files, monkeypatch):
+    monkeypatch.setattr(memory_files, "_KEPT_RECEIPTS", 5)
+    version = None
+    for number in range(8):
+        done = files.write(PATH, f"{number}", expected=version, operation=f"op {number}")
+        version = done.version
+    assert [files.done(f"op {number}", "") is not None for number in range(8)] == [False] * 3 + [True] * 5  # fmt: skip
+    assert [found for found in check(files.diary) if found.level != "note"] == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        ".",
+        "..",
+        "a/../b",
+        "/a",
+        "a//b",
+        "a/b/",
+        "a/\n/b",
+        "a/\0/b",
+        "a b.md",
+        "é.md",
+        "a\\b",
+        "x" * 201,
+    ],
+)
+def test_a_path_that_leads_elsewhere_is_refused(files, tmp_path, path):
+    for use in (files.read, lambda path: files.write(path, "x", expected=None)):
+        with pytest.raises(InvalidValue, match="is no path"):
+            use(path)
+    assert not list(tmp_path.glob("*.toml"))
+
+
+def test_of_threads_that_write_the_same_version_one_wins(files):
+    first = files.write(PATH, "base", expected=None)
+    together = threading.Barrier(8)
+    won = []
+
+    def write(number):
+        together.wait()
+        with contextlib.suppress(Conflict):
+            won.append(files.write(PATH, f"{number}", expected=first.version))
+
+    threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(won) == 1
+    assert files.read(PATH).version == won[0].version
+
+
+def test_metadata_is_kept_with_its_write_and_no_other(files):
+    first = files.write(PATH, "one", expected=None, metadata={"by": "ui"})
+    assert files.read(PATH).metadata == {"by": "ui"}
+    files.write(PATH, "two", expected=first.version)
+    assert files.read(PATH).metadata is None
+    for wrong in ({"a": 1}, {"a": "\0"}, {"a": "x" * 5000}):
+        with pytest.raises(InvalidValue, match="metadata"):
+            files.write("alice/main/b.md", "x", expected=None, metadata=wrong)
+    assert files.read("alice/main/b.md") is None
+
+
+@pytest.mark.parametrize("prefix", ["/", "../", "a//", "a b/", "é"])
+def test_a_prefix_that_leads_elsewhere_is_refused(files, prefix):
+    with pytest.raises(InvalidValue, match="is no path"):
+        files.search(prefix, "tea", most=9, window=99)
+    with pytest.raises(InvalidValue, match="is no path"):
+        list(files.paths(prefix))
+
+
+def test_a_search_counts_words_within_words_and_in_any_script(files):
+    texts = {
+        "a.md": "012345alpha-tail, alpha",
+        "b.md": "barbaz",
+        "c.md": "彼女は東京に住んでいます",
+    }
+    for name, text in texts.items():
+        files.write(f"ann/main/{name}", text, expected=None)
+
+    def found(query, **bounds):
+        search = files.search("ann/main/", query, **{"most": 9, "window": 99, **bounds})
+        return [(one.path[-4:], one.score) for one in search.found]
+
+    assert found("alpha") == [("a.md", 2.0)]
+    assert found("baz alpha") == [("a.md", 2.0), ("b.md", 1.0)]
+    assert found("東京") == [("c.md", 1.0)]
+    assert found("b.md") == [("b.md", 2.0)]
+    assert found("alpha", window=8) == []
+    assert found("baz", most=1) == []
+    assert files.search("ann/main/", "x", most=9, window=8).is_cut
+    assert not files.search("ann/main/", "x", most=9, window=99).is_cut

@@ -1,0 +1,80 @@
+"""One model object of a real provider as host and extractor of pydantic-ai, over connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anthropic
+import openai
+import pytest
+from pydantic_ai import Agent
+from pydantic_ai.models import override_allow_model_requests
+from pydantic_ai.models.anthropic import AnthropicModel
+from pydantic_ai.models.fallback import FallbackModel
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.anthropic import AnthropicProvider
+from pydantic_ai.providers.openai import OpenAIProvider
+
+from provider_server import provider_server
+from tomldiary import Diary, MemoryWriter, RetryPolicy, extractor_agent
+from tomldiary.compat.default_table import DefaultPrefTable
+from tomldiary_pydantic_ai import DiaryCapability
+
+TURNS = 20
+
+
+def _openai(url: str) -> OpenAIChatModel:
+    provider = OpenAIProvider(base_url=f"{url}/v1", api_key="x")
+    return OpenAIChatModel("gpt-5-mini", provider=provider)
+
+
+def _anthropic(url: str) -> AnthropicModel:
+    provider = AnthropicProvider(base_url=url, api_key="x")
+    return AnthropicModel("claude-haiku-4-5", provider=provider)
+
+
+def _wrapped(url: str) -> FallbackModel:
+    return FallbackModel(_openai(url), _anthropic(url))
+
+
+@pytest.fixture
+def server(monkeypatch):
+    for library in (openai, anthropic):  # the pause before a client's second attempt, in seconds
+        monkeypatch.setattr(library._base_client, "INITIAL_RETRY_DELAY", 0.01)
+    with provider_server(reset_each=11, drop_each=5) as server, override_allow_model_requests(True):
+        yield server
+
+
+@pytest.mark.parametrize("writers", [1, 2])
+@pytest.mark.parametrize(
+    ("make", "as_agent"),
+    [(_openai, False), (_openai, True), (_anthropic, False), (_wrapped, False)],
+    ids=["openai", "openai agent", "anthropic", "fallback"],
+)
+def test_host_and_extractor_share_a_model_object(tmp_path, server, make, as_agent, writers):
+    model = make(server.url)
+    made = []
+    for number in range(writers):
+        extractor = extractor_agent(DefaultPrefTable, model) if as_agent else model
+        diary = Diary(tmp_path / str(number), agent=extractor, similarity=100)
+        writer = MemoryWriter(diary, retry=RetryPolicy(first_pause=0.05))
+        memory = DiaryCapability(diary, user_id="ann", session_id="s", writer=writer)
+        made.append((Agent(model, capabilities=[memory]), writer))
+
+    async def talk():
+        failed = []
+        async with model:  # closes the host's connections at the end
+            for number in range(TURNS):
+                runs = [agent.run(f"I like drink {number}.") for agent, _ in made]
+                answers = await asyncio.gather(*runs, return_exceptions=True)
+                failed += [answer for answer in answers if isinstance(answer, BaseException)]
+            for _, writer in made:
+                await writer.aflush(60)
+        return failed
+
+    assert asyncio.run(talk()) == []
+    for _, writer in made:
+        stats = writer.close_sync()
+        assert (stats["completed"], stats["failed"]) == (TURNS, 0)
+        assert len(writer.diary.user("ann").preferences("likes")) == TURNS
+    assert server.counts["reset"]

@@ -1,0 +1,829 @@
+"""Every run of an agent reaches the writer as a turn, however it ends; users are never mixed up."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import inspect
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+pytest.importorskip("pydantic_ai")
+
+from pydantic import BaseModel
+from pydantic_ai import (
+    Agent,
+    DeferredToolRequests,
+    DeferredToolResults,
+    RunContext,
+    ToolOutput,
+    capture_run_messages,
+    models,
+)
+from pydantic_ai.exceptions import ModelHTTPError, UsageLimitExceeded, UserError
+from pydantic_ai.messages import (
+    BinaryContent,
+    ModelMessage,
+    ModelRequest,
+    ModelResponse,
+    TextContent,
+    TextPart,
+    ToolCallPart,
+    ToolReturn,
+    ToolReturnPart,
+    UserPromptPart,
+)
+from pydantic_ai.models.function import AgentInfo, FunctionModel
+from pydantic_ai.usage import UsageLimits
+
+from processes import run_at_once
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+models.ALLOW_MODEL_REQUESTS = False
+
+ROOT = Path(__file__).parents[3]
+SAID = "I like tea."
+names_its_run = pytest.mark.skipif(
+    "run_id" not in inspect.signature(Agent.run).parameters, reason="runs cannot be named yet"
+)
+
+
+class Kept(MemoryWriter):
+    """A writer that also keeps the turns it was handed."""
+
+    def __init__(self, diary: Diary, **options: Any) -> None:
+        super().__init__(diary, **options)
+        self.turns: list[Turn] = []
+
+    def submit_nowait(self, turn: Turn) -> Any:
+        receipt = super().submit_nowait(turn)
+        self.turns.append(turn)
+        return receipt
+
+    async def submit_turn(self, turn: Turn) -> Any:
+        receipt = await super().submit_turn(turn)
+        self.turns.append(turn)
+        return receipt
+
+
+def answer(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+    return ModelResponse(parts=[TextPart("Good choice.")])
+
+
+async def stream(_messages: list[ModelMessage], _info: AgentInfo) -> AsyncIterator[str]:
+    for word in ("Good ", "choice."):
+        yield word
+
+
+def fail(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+    raise ModelHTTPError(500, "scripted")
+
+
+def call_once(tool: str, **arguments: Any) -> Any:
+    """Return a model that calls a tool, and then answers."""
+
+    def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        if any(isinstance(part, ToolReturnPart) for one in messages for part in one.parts):
+            return ModelResponse(parts=[TextPart("Good choice.")])
+        return ModelResponse(parts=[TextPart("Let me see."), ToolCallPart(tool, arguments)])
+
+    return respond
+
+
+class Setting:
+    """An agent with a memory that is not empty, and the writer that its turns should reach."""
+
+    def __init__(self, path: Path, respond: Any = answer, **options: Any) -> None:
+        self.diary = Diary(path, agent="rules")
+        self.diary.user("alice").upsert_preference("dislikes", "the colour green")
+        self.writer = Kept(self.diary)
+        self.capability = DiaryCapability(self.diary, "alice", "s1", writer=self.writer)
+        model = FunctionModel(respond, stream_function=stream)
+        self.agent: Agent[None, Any] = Agent(model, capabilities=[self.capability], **options)
+
+    def the_turn(self, status: str, assistant: str) -> Turn:
+        """Check that one turn was handed in and applied, and return it."""
+        assert self.writer.flush(30)
+        (turn,) = self.writer.turns
+        assert (turn.user_id, turn.session_id, turn.user_msg) == ("alice", "s1", SAID)
+        assert (turn.status, turn.assistant_msg) == (status, assistant)
+        assert turn.operation_id
+        assert self.writer.stats()["failed"] == 0
+        assert self.diary.user("alice").conversations()["s1"].turns == 1
+        self.writer.close_sync()
+        return turn
+
+
+# The ways in which a run ends
+
+
+def test_a_run_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", "Good choice.")
+    assert [item.text for item in setting.diary.user("alice").preferences("likes").values()] == [SAID]  # fmt: skip
+
+
+def test_a_sync_run_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    loop = asyncio.new_event_loop()  # else the framework makes one that nobody closes
+    asyncio.set_event_loop(loop)
+    try:
+        setting.agent.run_sync(SAID)
+        setting.the_turn("completed", "Good choice.")
+    finally:
+        asyncio.set_event_loop(None)
+        loop.close()
+
+
+def test_a_streamed_run_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.run_stream(SAID) as response:
+            assert [text async for text in response.stream_text(delta=True)]
+
+    asyncio.run(run())
+    setting.the_turn("completed", "Good choice.")
+
+
+def test_a_run_that_was_stepped_through_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            async for _ in steps:
+                pass
+
+    asyncio.run(run())
+    setting.the_turn("completed", "Good choice.")
+
+
+def test_a_stream_that_its_reader_left_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.run_stream(SAID) as response:
+            async for _ in response.stream_text(delta=True):
+                break
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "Good choice.")
+
+
+def test_a_stepped_run_that_its_reader_left_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        return "seen"
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            async for node in steps:
+                if Agent.is_call_tools_node(node):
+                    break
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "Let me see.")
+
+
+def test_a_run_whose_task_was_cancelled_in_a_tool_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("wait"))
+
+    async def run() -> None:
+        waiting = asyncio.Event()
+
+        @setting.agent.tool_plain
+        async def wait() -> str:
+            waiting.set()
+            await asyncio.Event().wait()
+            return "never"
+
+        task = asyncio.create_task(setting.agent.run(SAID))
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "Let me see.")
+
+
+def test_a_run_whose_task_was_cancelled_while_the_model_was_asked_is_handed_in(tmp_path: Path):
+    waiting = asyncio.Event()
+
+    async def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        waiting.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    setting = Setting(tmp_path, respond)
+
+    async def run() -> None:
+        task = asyncio.create_task(setting.agent.run(SAID))
+        await waiting.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(run())
+    setting.the_turn("cancelled", "")
+
+
+def test_a_run_whose_model_failed_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, fail)
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("failed", "")
+
+
+def test_a_run_that_used_up_its_requests_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        return "seen"
+
+    with pytest.raises(UsageLimitExceeded):
+        asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=1)))
+    setting.the_turn("failed", "Let me see.")
+
+
+def test_a_run_that_was_not_allowed_one_request_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    with pytest.raises(UsageLimitExceeded):
+        asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=0)))
+    setting.the_turn("failed", "")
+
+
+def test_a_run_whose_tool_failed_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> str:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("failed", "Let me see.")
+
+
+def test_a_capability_records_turns_unless_it_is_told_not_to(tmp_path: Path):
+    for record in (True, False):
+        diary = Diary(tmp_path / str(record), agent="rules")
+        capability = DiaryCapability(diary, user_id="alice", record=record)
+        asyncio.run(Agent(FunctionModel(answer), capabilities=[capability]).run(SAID))
+        assert (capability.writer is not None) is record
+        if capability.writer is not None:
+            assert capability.writer.flush(30)
+            capability.writer.close_sync()
+        stored = [item.text for item in diary.user("alice").preferences("likes").values()]
+        assert stored == ([SAID] if record else [])
+
+
+def test_a_capability_that_is_dropped_leaves_no_thread(tmp_path: Path):
+    before = set(threading.enumerate())
+    capability = DiaryCapability(Diary(tmp_path, agent="rules"), user_id="alice")
+    asyncio.run(Agent(FunctionModel(answer), capabilities=[capability]).run(SAID))
+    assert capability.writer is not None
+    assert capability.writer.flush(30)
+    started = set(threading.enumerate()) - before
+    assert started
+    del capability
+    gc.collect()
+    for thread in started:
+        thread.join(10)
+    assert [thread.name for thread in started if thread.is_alive()] == []
+
+
+def test_a_program_without_a_writer_of_its_own_keeps_its_turns_and_warns_of_nothing(
+    tmp_path: Path,
+):
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "integrations")]!r}
+from pydantic_ai import Agent
+from pydantic_ai.models.test import TestModel
+from tomldiary import Diary
+from tomldiary_pydantic_ai import DiaryCapability
+diary = Diary({str(tmp_path)!r}, agent="rules")
+agent = Agent(TestModel(call_tools=[]), capabilities=[DiaryCapability(diary, user_id="alice")])
+agent.run_sync({SAID!r})
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "error:::tomldiary", "-c", code],
+        check=True, timeout=60, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.stderr == ""
+    likes = Diary(tmp_path).user("alice").preferences("likes")
+    assert [item.text for item in likes.values()] == [SAID]
+
+
+# What of a run is handed in
+
+
+def test_what_the_diary_itself_told_the_model_is_not_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    seen: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        seen.append(repr(messages))
+        return answer(messages, info)
+
+    asyncio.run(setting.agent.run(SAID, model=FunctionModel(respond)))
+    turn = setting.the_turn("completed", "Good choice.")
+    assert "the colour green" in seen[0]
+    assert "green" not in turn.user_msg + turn.assistant_msg
+
+
+def test_what_tools_and_other_applications_put_in_is_not_taken_for_the_users_word(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool_plain
+    def look() -> ToolReturn:
+        return ToolReturn("seen", content="I like what the web page says.")
+
+    other = TextContent("I like another memory.", metadata={"origin": "somebody.else"})
+    marked = TextContent(SAID, metadata={"language": "en"})
+    asyncio.run(setting.agent.run([marked, other]))
+    setting.the_turn("completed", "Let me see.\n\nGood choice.")
+
+
+def test_only_the_turn_itself_is_handed_in_and_not_those_before_it(tmp_path: Path):
+    setting = Setting(tmp_path)
+    first = asyncio.run(setting.agent.run(SAID))
+    asyncio.run(setting.agent.run("And cake.", message_history=first.all_messages()))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "And cake."]
+    assert len({turn.operation_id for turn in setting.writer.turns}) == 2
+    setting.writer.close_sync()
+
+
+def test_an_answer_that_is_no_text_is_handed_in_as_json(tmp_path: Path):
+    class Order(BaseModel):
+        drink: str
+
+    def respond(_messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        return ModelResponse(parts=[ToolCallPart(info.output_tools[0].name, {"drink": "tea"})])
+
+    setting = Setting(tmp_path, respond, output_type=ToolOutput(Order))
+    asyncio.run(setting.agent.run(SAID))
+    setting.the_turn("completed", '{"drink":"tea"}')
+
+
+def test_a_prompt_with_pictures_is_handed_in_with_its_words(tmp_path: Path):
+    setting = Setting(tmp_path)
+    picture = BinaryContent(b"x", media_type="image/png")
+    asyncio.run(setting.agent.run([SAID, picture]))
+    setting.the_turn("completed", "Good choice.")
+
+
+def test_a_run_that_waits_for_approval_is_handed_in_and_so_is_the_rest_of_it(tmp_path: Path):
+    setting = Setting(
+        tmp_path,
+        call_once("look"),
+        output_type=[str, DeferredToolRequests],
+        instructions="Be brief.",
+    )
+
+    @setting.agent.tool_plain(requires_approval=True)
+    def look() -> str:
+        return "seen"
+
+    async def run() -> None:
+        waiting = await setting.agent.run(SAID)
+        assert isinstance(waiting.output, DeferredToolRequests)
+        approvals = {waiting.output.approvals[0].tool_call_id: True}
+        done = await setting.agent.run(
+            message_history=waiting.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals=approvals),
+        )
+        assert done.output == "Good choice."
+
+    asyncio.run(run())
+    first, second = setting.writer.turns
+    assert (first.user_msg, first.assistant_msg) == (SAID, "Let me see.")
+    assert (second.user_msg, second.assistant_msg) == ("", "Good choice.")
+    assert setting.writer.flush(30)
+    assert setting.writer.stats()["failed"] == 0
+    setting.writer.close_sync()
+
+
+def user_says(*texts: str) -> list[ModelMessage]:
+    return [ModelRequest(parts=[UserPromptPart(text)]) for text in texts]
+
+
+def test_prompts_that_come_in_the_history_are_handed_in(tmp_path: Path):
+    # As UI adapters do it: the prompt is the last message of the history.
+    setting = Setting(tmp_path)
+    history = user_says(SAID)
+    for number in range(3):
+        asyncio.run(setting.agent.run(message_history=history))
+        answered = ModelResponse(parts=[TextPart("Good choice.")])
+        history = [*history, answered, *user_says(f"And cake {number}.")]
+    said = [turn.user_msg for turn in setting.writer.turns]
+    assert said == [SAID, "And cake 0.", "And cake 1."]
+    assert list(setting.writer.turns[2].earlier or ())[-1] == ("And cake 0.", "Good choice.")
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("prompt", [None, "And cake."])
+def test_all_messages_since_the_last_answer_are_of_the_turn(tmp_path: Path, prompt: str | None):
+    setting = Setting(tmp_path)
+    answered = ModelResponse(parts=[TextPart("Hello.")])
+    history = [*user_says("Hi."), answered, *user_says(SAID, "I like milk.")]
+    asyncio.run(setting.agent.run(prompt, message_history=history))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == "\n\n".join(filter(None, [SAID, "I like milk.", prompt]))
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("history", ["kept", "kept without ids"])
+def test_what_a_failed_run_handed_in_is_not_repeated_by_the_next(tmp_path: Path, history: str):
+    setting = Setting(tmp_path)
+    with pytest.raises(ModelHTTPError):
+        asyncio.run(setting.agent.run(SAID, model=FunctionModel(fail)))
+    before = user_says(SAID)
+    if history == "kept":
+        for message in before:
+            message.run_id = "the failed one"
+    asyncio.run(setting.agent.run("I like milk.", message_history=before))
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
+    again = [*before, *user_says("I like milk."), ModelResponse(parts=[TextPart("Fine.")])]
+    asyncio.run(setting.agent.run(SAID, message_history=again))
+    assert setting.writer.turns[2].user_msg == SAID
+    assert setting.writer.flush(30)
+    setting.writer.close_sync()
+
+
+def test_what_a_run_elsewhere_left_unanswered_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path)
+    other = Agent(FunctionModel(fail))
+    with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
+        asyncio.run(other.run(SAID))
+    asyncio.run(setting.agent.run("I like milk.", message_history=messages))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+def test_a_message_that_comes_with_an_approval_is_handed_in(tmp_path: Path):
+    setting = Setting(tmp_path, call_once("look"), output_type=[str, DeferredToolRequests])
+
+    @setting.agent.tool_plain(requires_approval=True)
+    def look() -> str:
+        return "seen"
+
+    async def run() -> None:
+        waiting = await setting.agent.run(SAID)
+        assert isinstance(waiting.output, DeferredToolRequests)
+        approvals: dict[str, Any] = {waiting.output.approvals[0].tool_call_id: True}
+        await setting.agent.run(
+            "I like milk.",
+            message_history=waiting.all_messages(),
+            deferred_tool_results=DeferredToolResults(approvals=approvals),
+        )
+
+    asyncio.run(run())
+    assert [turn.user_msg for turn in setting.writer.turns] == [SAID, "I like milk."]
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("priority", ["asap", "when_idle"])
+def test_what_is_enqueued_during_a_run_is_the_users_word(tmp_path: Path, priority: Any):
+    setting = Setting(tmp_path, call_once("look"))
+
+    @setting.agent.tool
+    def look(ctx: RunContext[None]) -> ToolReturn:
+        ctx.enqueue("I like milk.", priority=priority)
+        return ToolReturn("seen", content="I like what the web page says.")
+
+    asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=3)))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+def test_what_the_host_enqueues_during_a_run_is_the_users_word(tmp_path: Path):
+    setting = Setting(tmp_path)
+
+    async def run() -> None:
+        async with setting.agent.iter(SAID) as steps:
+            steps.enqueue("I like milk.")
+            async for _ in steps:
+                pass
+
+    asyncio.run(run())
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == f"{SAID}\n\nI like milk."
+    setting.writer.close_sync()
+
+
+@pytest.mark.parametrize("records", [True, False])
+def test_the_prompt_of_a_sub_agent_is_not_the_users_word(tmp_path: Path, records: bool):
+    setting = Setting(tmp_path, call_once("delegate"))
+    helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
+    if not records:
+        silent = DiaryCapability(setting.diary, "alice", "s1", record=False)
+        setting.agent = Agent(FunctionModel(call_once("delegate")), capabilities=[silent])
+
+    @setting.agent.tool_plain
+    async def delegate() -> str:
+        return (await helper.run("The user likes coffee.")).output
+
+    asyncio.run(setting.agent.run(SAID))
+    (turn,) = setting.writer.turns
+    assert turn.user_msg == SAID
+    setting.writer.close_sync()
+
+
+def test_a_run_for_another_user_within_a_tool_is_handed_in(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    writer = Kept(diary)
+    capability = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)
+    helper = Agent(FunctionModel(answer), deps_type=Deps, capabilities=[capability])
+    agent = Agent(FunctionModel(call_once("ask_bob")), deps_type=Deps, capabilities=[capability])
+
+    @agent.tool_plain
+    async def ask_bob() -> str:
+        return (await helper.run("I like milk.", deps=Deps("bob"))).output
+
+    asyncio.run(agent.run(SAID, deps=Deps("alice")))
+    said = [(turn.user_id, turn.user_msg) for turn in writer.turns]
+    assert said == [("bob", "I like milk."), ("alice", SAID)]
+    writer.close_sync()
+
+
+def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
+    setting = Setting(tmp_path)
+    for _ in range(2):
+        handed_in = ("alice", "s1", SAID, "Good choice.", "completed", "run 1")
+        asyncio.run(setting.capability._submit(None, *handed_in))  # pyright: ignore[reportArgumentType]
+    assert setting.writer.flush(30)
+    assert len(setting.writer.turns) == 2
+    assert setting.diary.user("alice").conversations()["s1"].turns == 1
+    setting.writer.close_sync()
+
+
+@names_its_run
+def test_a_run_id_that_comes_again_in_another_conversation_loses_no_turn(tmp_path: Path):
+    setting = Setting(tmp_path)
+    agent = Agent(
+        FunctionModel(answer),
+        capabilities=[DiaryCapability(setting.diary, "alice", writer=setting.writer)],
+    )
+    for words in ("I like tea.", "I like milk."):
+        asyncio.run(agent.run(words, run_id="1", conversation_id=words))
+    assert setting.writer.flush(30)
+    stored = setting.diary.user("alice").preferences("likes").values()
+    assert {item.text for item in stored} == {"I like tea.", "I like milk."}
+    assert setting.writer.stats()["completed"] == 2
+    setting.writer.close_sync()
+
+
+def with_room_for_one(path: Path) -> tuple[Setting, threading.Event]:
+    """Have the writer take one turn, and one more, until the event is set."""
+    hold = threading.Event()
+    setting = Setting(path)
+
+    def slow(_message: str, *, deps: Any) -> None:
+        assert hold.wait(30)
+
+    setting.diary.agent = slow
+    setting.writer = Kept(setting.diary, workers=1, qsize=1)
+    setting.capability.writer = setting.writer
+    return setting, hold
+
+
+def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
+    setting, hold = with_room_for_one(tmp_path)
+
+    async def run() -> None:
+        runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
+        done, _ = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+        assert len(done) < 5
+        hold.set()
+        await asyncio.gather(*runs)
+
+    asyncio.run(run())
+    assert setting.writer.flush(30)
+    assert len(setting.writer.turns) == 5
+    setting.writer.close_sync()
+
+
+def test_a_run_that_is_cancelled_while_it_waits_for_room_is_handed_in(tmp_path: Path):
+    setting, hold = with_room_for_one(tmp_path)
+
+    async def run() -> None:
+        runs = [asyncio.create_task(setting.agent.run(SAID)) for _ in range(5)]
+        _, waiting = await asyncio.wait(runs, return_when=asyncio.FIRST_COMPLETED)
+        for one in waiting:
+            one.cancel()
+        await asyncio.wait(waiting)
+        hold.set()
+
+    asyncio.run(run())  # waits for the threads that insist
+    assert setting.writer.flush(30)
+    assert len({turn.operation_id for turn in setting.writer.turns}) == 5
+    assert setting.writer.stats()["completed"] == 5
+    setting.writer.close_sync()
+
+
+def test_a_writer_that_is_closed_does_not_change_how_a_run_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+):
+    setting = Setting(tmp_path)
+    setting.writer.close_sync()
+    assert asyncio.run(setting.agent.run(SAID)).output == "Good choice."
+    assert "a turn could not be handed in: RuntimeError: MemoryWriter is closed" in caplog.text
+    assert SAID not in caplog.text
+
+
+def test_turns_of_a_program_that_ends_at_once_are_applied(tmp_path: Path):
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests/integrations/pydantic_ai"), str(ROOT / "tests/support")]!r}
+from pathlib import Path
+from test_pydantic_ai_turns import SAID, Setting
+Setting(Path({str(tmp_path)!r})).agent.run_sync(SAID)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    assert Diary(tmp_path).user("alice").conversations()["s1"].turns == 1
+
+
+# Many at once
+
+
+@dataclass
+class Deps:
+    user_id: str
+    word: str = ""
+
+
+def test_thirty_users_at_once_never_see_or_get_what_is_anothers(tmp_path: Path):
+    diary = Diary(tmp_path, agent="rules")
+    users = [f"user {n}@example.org" for n in range(30)]
+    for user in users:
+        diary.user(user).upsert_preference("likes", f"the secret of {user}")
+    writer = Kept(diary)
+    told: dict[str, str] = {}
+    together = asyncio.Barrier(len(users))
+
+    async def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        await together.wait()  # all runs are under way at the same time
+        text = repr(messages)
+        (user,) = {one for one in users if f"I am {one}." in text}
+        told[user] = text
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart(f"Hello {user}.")])
+        call = {"text": f"noted by {user}", "category": "likes"}
+        return ModelResponse(parts=[ToolCallPart("remember", call)])
+
+    agent = Agent(
+        FunctionModel(respond),
+        deps_type=Deps,
+        capabilities=[DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)],
+    )
+
+    async def run() -> None:
+        await asyncio.gather(*(agent.run(f"I am {user}.", deps=Deps(user)) for user in users))
+
+    asyncio.run(run())
+    assert writer.flush(30)
+    for user in users:
+        others = [one for one in users if one != user]
+        assert f"the secret of {user}" in told[user]
+        assert not any(f"the secret of {one}'" in told[user] for one in others)
+        stored = {item.text for item in diary.user(user).preferences("likes").values()}
+        assert {f"the secret of {user}", f"noted by {user}"} <= stored
+        (turn,) = [turn for turn in writer.turns if turn.user_id == user]
+        assert (turn.user_msg, turn.assistant_msg) == (f"I am {user}.", f"Hello {user}.")
+    writer.close_sync()
+
+
+@names_its_run
+@pytest.mark.parametrize("door", ["toolset", "capability", "prefixed", "instructions"])
+def test_a_run_id_that_comes_again_never_shows_another_users_memory(tmp_path: Path, door: str):
+    diary = Diary(tmp_path, agent="rules")
+    diary.user("ann").upsert_preference("likes", "the secret of ann")
+    diary.user("bob").upsert_preference("likes", "the secret of bob")
+    told: list[str] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        told.append(f"{info.instructions} {messages!r}")
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart("done")])
+        (remember,) = (tool.name for tool in info.function_tools if "remember" in tool.name)
+        call = {"text": f"noted in run {len(told)}", "category": "likes"}
+        return ModelResponse(parts=[ToolCallPart(remember, call)])
+
+    capability = DiaryCapability(
+        diary, inject="instructions" if door == "instructions" else "user", tools=["remember"]
+    )
+    given: dict[str, Any] = {
+        "toolset": {"toolsets": [DiaryToolset(diary, tools=["remember"])]},
+        "prefixed": {"capabilities": [capability.prefix_tools("my")]},
+    }
+    agent = Agent(
+        FunctionModel(respond), deps_type=Deps, **given.get(door, {"capabilities": [capability]})
+    )
+    for user in ("ann", "bob"):
+        asyncio.run(agent.run("hi", deps=Deps(user), run_id="1"))
+    assert "the secret of ann" in told[0]
+    assert "the secret of bob" in told[2]
+    assert "the secret of ann" not in told[2] + told[3]
+    noted = [list(diary.user(user).preferences("likes").values())[1:] for user in ("ann", "bob")]
+    assert [[item.text for item in items] for items in noted] == [
+        ["noted in run 1"],
+        ["noted in run 3"],
+    ]
+
+
+@pytest.mark.parametrize("runs", [20, 40])
+@pytest.mark.parametrize("door", ["toolset", "capability", "notes"])
+def test_runs_that_write_to_one_user_at_once_all_keep_what_they_wrote(
+    tmp_path: Path, runs: int, door: str
+):
+    assert write_together(tmp_path, door, [f"fact {n}" for n in range(runs)]) == "done"
+    assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(runs))
+
+
+@pytest.mark.parametrize("door", ["toolset", "capability", "notes"])
+def test_two_processes_that_write_to_one_user_at_once_keep_what_both_wrote(
+    tmp_path: Path, door: str
+):
+    code = f"""
+import sys
+sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests/integrations/pydantic_ai"), str(ROOT / "tests/support")]!r}
+from pathlib import Path
+from test_pydantic_ai_turns import write_together
+print("ready", flush=True)
+sys.stdin.readline()
+write_together(Path({str(tmp_path)!r}), {door!r}, [f"{{sys.argv[1]}} {{n}}" for n in range(20)])
+"""
+    run_at_once(code, ["one"], ["two"])
+    expected = [f"{name} {n}" for name in ("one", "two") for n in range(20)]
+    assert written(tmp_path, door) == sorted(expected)
+
+
+def written(path: Path, door: str) -> list[str]:
+    alice = Diary(path).user("alice")
+    if door == "notes":
+        return sorted(alice.block("main").text.split("\n\n"))
+    return sorted(item.text for item in alice.preferences("likes").values())
+
+
+def write_together(path: Path, door: str, facts: list[str]) -> str:
+    """Let as many runs as there are facts note down one each at the same time, all about one user."""
+    together = asyncio.Barrier(len(facts))
+
+    async def respond(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
+        if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
+            return ModelResponse(parts=[TextPart("done")])
+        await together.wait()
+        first = messages[0]
+        assert isinstance(first, ModelRequest)
+        said = str(first.parts[0].content)
+        if door == "notes":
+            return ModelResponse(parts=[ToolCallPart("write_memory", {"content": said})])
+        call = {"text": said, "category": "likes"}
+        return ModelResponse(parts=[ToolCallPart("remember", call)])
+
+    options: dict[str, Any] = {
+        "toolset": {"toolsets": [DiaryToolset(path, "alice")]},
+        "capability": {"capabilities": [DiaryCapability(path, "alice")]},
+        "notes": {"toolsets": [AgentMemoryToolset(memory_dir=path, user_id="alice")]},
+    }
+    agent = Agent(FunctionModel(respond), **options[door])
+
+    async def run() -> set[str]:
+        return {result.output for result in await asyncio.gather(*map(agent.run, facts))}
+
+    (output,) = asyncio.run(run())
+    return output
+
+
+def test_a_run_without_a_user_fails_before_its_model_and_hands_in_nothing(tmp_path: Path):
+    writer = Kept(Diary(tmp_path))
+    requests: list[Any] = []
+
+    def respond(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
+        requests.append(messages)
+        return answer(messages, info)
+
+    for user in (None, "", "  ", 7):
+        capability = DiaryCapability(writer.diary, user, writer=writer)  # pyright: ignore[reportArgumentType]
+        agent = Agent(FunctionModel(respond), capabilities=[capability])
+        with pytest.raises((ValueError, UserError)):
+            asyncio.run(agent.run(SAID))
+    assert (requests, writer.turns) == ([], [])

@@ -1,0 +1,197 @@
+"""What README and docs show is run, compared and followed, page by page, as a reader would do it.
+
+In the order of a page, in one folder and one namespace:
+
+python    is run, with `await` allowed; one that begins with `# test_….py` is a file for pytest
+text      is what the Python block before it printed
+toml      is TOML; one that begins with `# memories/….toml` is that file as it is then
+console   is a session: each `$` line is run, and what follows is what it prints
+
+Time stamps are taken to be equal everywhere, and outside TOML "…" stands for any text.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import contextlib
+import inspect
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+SET_UP = [
+    'python -m pip install ".[all]" && python -m tomldiary demo',
+    'python -m pip install -e ".[all,test]" && python -m pytest',
+]
+
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[([^\]]*)\]\(([^)\s]+)\)")
+TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+\+00:00")
+FILE = re.compile(r"# (memories/\S+\.toml)\n")
+TEST_FILE = re.compile(r"# (test_\w+\.py)\n")
+
+
+class Block(NamedTuple):
+    language: str
+    text: str
+    place: str
+    line: int
+
+
+def blocks(page):
+    text = page.read_text("utf-8")
+    for found in FENCE.finditer(text):
+        line = text.count("\n", 0, found.start()) + 1
+        yield Block(found[1], found[2], f"{page.name}:{line}", line)
+
+
+def name(page):
+    return page.name
+
+
+def timeless(text):
+    return TIME.sub("TIME", text).strip()
+
+
+def matches(shown, found):
+    pattern = re.escape(timeless(shown)).replace("…", ".*")
+    return re.fullmatch(pattern, timeless(found)) is not None
+
+
+def in_another_process(*arguments):
+    """Run Python like a reader who installed this tree, and return what it prints."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        encoding="utf-8",
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1"},
+        timeout=120,
+        check=False,
+    )
+    return done.returncode, done.stdout
+
+
+class Reader:
+    """Follows one page."""
+
+    def __init__(self, loop):
+        self.loop = loop
+        self.names = {"__name__": "page"}
+        self.printed = ""
+
+    def python(self, block):
+        file = TEST_FILE.match(block.text)
+        if file is not None:
+            Path(file[1]).write_text(block.text, "utf-8")
+            code, told = in_another_process("-m", "pytest", "-p", "no:cacheprovider", "-q", file[1])
+            assert code == 0, f"{block.place}\n{told}"
+            assert "passed" in told
+            return
+        # As many lines in front as on the page: a traceback names the page's own line.
+        code = compile(
+            "\n" * block.line + block.text,
+            block.place,
+            "exec",
+            ast.PyCF_ALLOW_TOP_LEVEL_AWAIT,
+            dont_inherit=True,
+        )
+        with contextlib.redirect_stdout(io.StringIO()) as printed:
+            result = eval(code, self.names)  # noqa: S307 - running what the page shows is the test
+            if inspect.iscoroutine(result):
+                self.loop.run_until_complete(result)
+        self.printed = printed.getvalue()
+
+    def text(self, block):
+        assert matches(block.text, self.printed), f"{block.place} should be:\n{self.printed}"
+
+    def toml(self, block):
+        tomllib.loads(block.text)
+        file = FILE.match(block.text)
+        if file is not None:
+            assert timeless(block.text[file.end() :]) == timeless(Path(file[1]).read_text("utf-8"))
+
+    def console(self, block):
+        for session in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+            line, _, shown = session.partition("\n")
+            command = shlex.split(line)
+            assert command[:3] == ["python", "-m", "tomldiary"], f"{block.place}: {line}"
+            _, told = in_another_process(*command[1:])
+            assert matches(shown, told), f"{block.place}: {line} prints:\n{told}"
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """A reader in an empty folder, with no key and one event loop."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("EXTRACTOR_MODEL", "rules")
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)  # else run_sync of a framework makes one and leaves it open
+    yield Reader(loop)
+    asyncio.set_event_loop(None)
+    loop.run_until_complete(loop.shutdown_default_executor())
+    loop.close()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_of_a_page_runs_and_shows_what_it_says(page, reader):
+    for block in blocks(page):
+        getattr(reader, block.language, lambda _: None)(block)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_block_says_what_it_is(page):
+    known = {"python", "text", "toml", "console", "bash"}
+    assert [block.place for block in blocks(page) if block.language not in known] == []
+
+
+def test_the_readme_begins_with_ten_lines_and_the_file_they_wrote():
+    first, second = list(blocks(README))[:2]
+    assert first.language == "python"
+    assert len(first.text.splitlines()) <= 10
+    assert second.language == "toml"
+    assert FILE.match(second.text)
+    before = README.read_text("utf-8").partition("```")[0]
+    assert len(before.split()) <= 55
+
+
+@pytest.mark.parametrize("line", SET_UP)
+def test_the_set_up_commands_stand_in_the_readme_as_they_are(line):
+    shown = [block.text.splitlines() for block in blocks(README) if block.language == "bash"]
+    assert any(line in lines for lines in shown)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_every_link_leads_to_a_file_and_every_claim_to_a_test(page):
+    wrong = []
+    for text, target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
+        if target.startswith(("https://", "http://")):
+            continue
+        path = page.parent / target.partition("#")[0]
+        if not path.is_file():
+            wrong.append(f"{target} is not there")
+        elif path.parent.name == "tests" and not text.startswith("`"):
+            # The words of a link to a test are the test's name.
+            test = f"def test_{re.sub(r'[^a-z0-9]+', '_', text.lower())}("
+            if test not in path.read_text("utf-8"):
+                wrong.append(f"{target} has no {test})")
+    assert wrong == []
+
+
+def test_every_page_of_the_docs_is_linked_from_the_readme():
+    linked = {target for _, target in LINK.findall(README.read_text("utf-8"))}
+    assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in linked] == []

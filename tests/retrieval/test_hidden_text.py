@@ -1,0 +1,204 @@
+"""Characters that a person cannot see reach no model, in whatever place a text is stored."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+import unicodedata
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+
+from tomldiary import Diary
+from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.compaction.draft import CompactionDeps
+from tomldiary.compaction.tools import get_preference_block, list_preference_blocks
+from tomldiary.extraction.message import turn_message
+from tomldiary.retrieval.injection import next_injection
+from tomldiary.text.visible import as_stored, printable, visible
+from tomldiary_langchain import DiaryRetriever
+from tomldiary_pydantic_ai.memory_document import AgentMemory, format_memory_prompt
+from tomldiary_pydantic_ai.memory_files import MemoryFiles
+
+SECRET = "".join(chr(0xE0000 + ord(char)) for char in "obey")
+SELECTED = "".join(chr(0xE0100 + ord(char) - 16) for char in "obey")
+PAYLOADS = {
+    "tags": SECRET,
+    "tags with a language": "\U000e0001" + SECRET,
+    "supplementary variation selectors": SELECTED,
+    "variation selectors": "".join(map(chr, range(0xFE00, 0xFE10))),
+    "Mongolian selectors": "\u180b\u180c\u180d\u180e\u180f",
+    "zero width": "\u200b\u2060\ufeff",
+    "joiners": "\u200c\u200d\u200c",
+    "marks": "\u200e\u200f\u061c",
+    "bidirectional controls": "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069",
+    "invisible operators": "\u2061\u2062\u2063\u2064\u206a\u206f",
+    "soft hyphen": "\u00ad\u034f",
+    "fillers": "\u115f\u1160\u3164\uffa0",
+    "Khmer vowels": "\u17b4\u17b5",
+    "annotations": "\ufff9\ufffa\ufffb",
+    "musical and shorthand": "\U0001d173\U0001d17a\U0001bca0\U0001bca3",
+}
+every_payload = pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
+
+
+def stored(payload):
+    return f"pea{payload}nut{payload} allergy"
+
+
+def clean(text, payload):
+    assert "peanut allergy" in text
+    return not set(payload) & set(re.sub("[⚠🗑]\ufe0f", "", text))  # ours
+
+
+@pytest.fixture
+def diary():
+    with Diary("memory:") as opened:
+        yield opened
+
+
+@every_payload
+def test_memory_and_its_changes_hold_no_hidden_text(diary, payload):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    first = next_injection([], alice.memory_lines(), max_tokens=1500)
+    alice.upsert_preference("dislikes", stored(payload), contexts=[stored(payload)])
+    alice.set_block("persona", stored(payload), pinned=True)
+    assert clean(alice.render(), payload)
+    changes = next_injection([first.text], alice.memory_lines(), max_tokens=1500)
+    assert clean(changes.text, payload)
+
+
+@every_payload
+def test_the_answers_of_tools_hold_no_hidden_text(diary, payload):
+    alice = diary.user("alice")
+    alice.upsert_preference("dislikes", stored(payload), id="a")
+    alice.set_block("persona", stored(payload))
+    verbs = MemoryVerbs(alice, "s")
+    assert clean(verbs.recall("allergy"), payload)
+    assert clean(verbs.read_block("persona"), payload)
+    assert not set(payload) & set(verbs.read_block(f"x{payload}"))
+    assert clean(verbs.remember("severe peanut allergy", "dislikes"), payload)
+    assert clean(verbs.forget("dislikes/a"), payload)
+
+
+@every_payload
+def test_a_block_is_corrected_as_it_was_shown(diary, payload):
+    alice = diary.user("alice")
+    alice.set_block("persona", f"one{payload}\n{stored(payload)}")
+    answer = MemoryVerbs(alice, "s").replace_in_block("persona", "peanut allergy", "no allergy")
+    assert answer.startswith("✅")
+    assert alice.block("persona").text == f"one{payload}\nno allergy"
+
+
+@every_payload
+def test_notes_and_memory_files_hold_no_hidden_text(diary, payload):
+    notes = AgentMemory(diary.user("alice"), "main", "MEMORY.md")
+    notes.write(stored(payload))
+    assert clean(notes.read(), payload)
+    assert clean(format_memory_prompt(notes.load()), payload)
+    assert notes.update("peanut", "milk").startswith("Memory updated")
+    assert notes.read().startswith("milk")
+
+    files = MemoryFiles(diary)
+    done = files.write("alice/main/MEMORY.md", stored(payload), expected=None)
+    read = files.read("alice/main/MEMORY.md")
+    assert clean(read.content, payload)
+    assert read.version == done.version
+    assert [
+        clean(one.content, payload)
+        for one in files.search("alice/", "allergy", most=9, window=99999).found
+    ] == []
+    assert [
+        clean(one.content, payload)
+        for one in files.search("alice/main/", "allergy", most=9, window=99999).found
+    ] == [True]
+    files.write("alice/main/MEMORY.md", "new", expected=read.version)
+
+
+@every_payload
+def test_retrieved_documents_hold_no_hidden_text(diary, payload):
+    diary.user("alice").upsert_preference("dislikes", stored(payload))
+    config = RunnableConfig(configurable={"user_id": "alice"})
+    (found,) = DiaryRetriever(diary=diary).invoke("allergy", config)
+    assert clean(found.page_content, payload)
+
+
+class Context:
+    def __init__(self, deps):
+        self.deps = deps
+
+
+@every_payload
+def test_extraction_and_compaction_prompts_hold_no_hidden_text(diary, payload):
+    seen = []
+
+    def extract(_message, *, deps):
+        seen.append(turn_message(deps, stored(payload), stored(payload)))
+        deps.summarise(stored(payload), None)
+
+    alice = diary.with_agent(extract).user("alice")
+    alice.upsert_preference("dislikes", stored(payload), id="a")
+    alice.add_turn("hello", "hm", "s1")
+    alice.add_turn("hello", "hm", "s1")
+    assert len(seen) == 2
+    assert all(clean(message, payload) for message in seen)
+
+    async def shown():
+        entry = {"text": stored(payload), "_count": 1}
+        deps = CompactionDeps(
+            {"preferences": {"dislikes": {"a": entry}}},
+            {"conversations": {}},
+            include_preferences=True,
+            include_conversations=True,
+        )
+        context = Context(deps)
+        return [
+            await list_preference_blocks(context),
+            await get_preference_block(context, "dislikes/a"),
+        ]
+
+    assert all(clean(answer, payload) for answer in asyncio.run(shown()))
+
+
+KEPT = [
+    "می‌خواهم",  # Persian, with a zero-width non-joiner
+    "क्‍ष क्‌ष",  # Devanagari, with both joiners
+    "ന്‍",  # Malayalam, ends with a joiner
+    "👩‍👩‍👧 👩🏽‍💻 🏳️‍🌈 ❤️ ❤️‍🔥 1️⃣ ☕︎",
+    "彼女は東京に住んでいます\u3000。",
+    "ภาษาไทย",
+    "a\u00a0b",
+    "é e\u0301",
+    "\r\n\t",
+]
+
+
+@pytest.mark.parametrize("text", KEPT)
+def test_what_scripts_and_emoji_need_stays_readable(text):
+    assert visible(text) == text
+    assert visible(f"{text}{SECRET}") == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a\u200cb", "\u200cمی", "می\u200c\u200cخ", "😀\u200d", "😀\ufe0f\ufe0f", "a\ufe0f", "1\ufe0f", "😀\u200da"],
+)  # fmt: skip
+def test_joiners_and_selectors_elsewhere_are_removed(text):
+    assert len(visible(text)) < len(text)
+    assert len(printable(text)) > len(text)
+
+
+def test_every_format_character_is_hidden_but_those_that_are_drawn():
+    drawn = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
+    drawn |= set(range(0x13430, 0x13460))
+    for code in range(sys.maxunicode + 1):
+        if unicodedata.category(chr(code)) == "Cf":
+            assert (visible(f"a{chr(code)}b") == "ab") == (code not in drawn), hex(code)
+
+
+def test_a_quoted_text_that_stands_twice_is_left_as_it_is():
+    assert as_stored("tea", "t\u200bea") == "t\u200bea"
+    assert as_stored("tea", "t\u200bea, te\u200ba") == "tea"
+    assert as_stored("milk", "tea") == "milk"

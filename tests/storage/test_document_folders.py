@@ -1,0 +1,124 @@
+"""Documents in folders of a user's folder: listed, private, recovered, and never elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.doctor.doctor import check
+from tomldiary.engine.engine import Source
+from tomldiary.errors import BackendError, IdentifierError
+from tomldiary.storage.local.layout import staged_name
+
+
+@pytest.fixture(params=["local", "memory"])
+def nested(request, tmp_path):
+    return Diary(tmp_path / "m" if request.param == "local" else "memory:", agent="rules")
+
+
+def put(diary, kind, text, user="alice"):
+    def change(tx):
+        tx.edit(kind).put(("entries", "one"), {"text": text})
+
+    diary.engine.write(user, change, Source("test"))
+
+
+def test_a_document_may_be_in_a_folder(nested):
+    put(nested, "episodes/2026-11", "met Bo")
+    put(nested, "items/work/a%2fb", "one")
+    put(nested, "items/work/a/b", "another")
+    backend = nested.engine.backend
+    assert backend.kinds("alice") == ["episodes/2026-11", "items/work/a%2fb", "items/work/a/b"]
+    assert "met Bo" in nested.user("alice").document("episodes/2026-11")
+    assert '"one"' in nested.user("alice").document("items/work/a%2fb")
+    assert backend.users() == ["alice"]
+
+
+def test_documents_of_one_folder_are_listed_alone(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    backend = diary.engine.backend
+    for kind in ("items/work/a", "items/b", "items2/c", "episodes/2026-11"):
+        put(diary, kind, "x")
+    (tmp_path / "alice/items/.hidden.toml").touch()
+    assert backend.kinds_below("alice", "items/") == ["items/b", "items/work/a"]
+    assert backend.kinds_below("alice", "facts/") == backend.kinds_below("bob", "items/") == []
+    (tmp_path / "alice/facts").symlink_to(tmp_path / "alice/items")
+    assert backend.kinds_below("alice", "facts/") == []
+
+
+def test_documents_in_folders_are_private_and_recovered(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    put(diary, "items/work/a%2fb", "old")
+    file = tmp_path / "alice/items/work/a%2fb.toml"
+    before = file.read_bytes()
+    put(diary, "items/work/a%2fb", "new")
+    after = file.read_bytes()
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+    # Killed between history and exchange: the new text is staged, the old one in place.
+    file.write_bytes(before)
+    (tmp_path / "alice" / staged_name("items/work/a%2fb", after, 2, 7)).write_bytes(after)
+    assert '"new"' in Diary(tmp_path, agent="rules").user("alice").document("items/work/a%2fb")
+    assert file.read_bytes() == after
+    assert not list((tmp_path / "alice").glob(".staged-*"))
+
+
+@pytest.mark.parametrize(
+    "kind", ["owner", "history/2026-11-001", "../bob/x", "a//b", "/a", "a/.b", "A", "x" * 181]
+)
+def test_names_that_the_folder_needs_or_that_lead_out_of_it_are_refused(tmp_path, kind):
+    diary = Diary(tmp_path, agent="rules")
+    with pytest.raises(IdentifierError):
+        put(diary, kind, "x")
+    assert list(tmp_path.rglob("*.toml")) == []
+
+
+def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
+    diary = Diary(tmp_path / "m", agent="rules")
+    put(diary, "blocks", "x")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "work.toml").write_text('[entries.one]\ntext = "theirs"\n')
+    (tmp_path / "m/alice/items").symlink_to(outside)
+    with pytest.raises(BackendError, match="link"):
+        put(diary, "items/work", "ours")
+    with pytest.raises(BackendError, match="link"):
+        diary.engine.backend.erase("alice", "items/work")
+    assert diary.engine.backend.kinds("alice") == ["blocks"]
+    diary.user("alice").forget(everything=True)
+    assert (outside / "work.toml").read_text() == '[entries.one]\ntext = "theirs"\n'
+
+
+def test_forgetting_reaches_documents_in_folders(tmp_path):
+    diary = Diary(tmp_path, agent="rules")
+    put(diary, "episodes/2026-11", "canary")
+    diary.user("alice").forget(everything=True)
+    assert not (tmp_path / "alice").exists()
+
+
+@pytest.mark.parametrize("name", ["preferences (1)", "Notes", "items/My Notes", "é", "x" * 200])
+def test_a_copy_under_a_name_no_document_has_is_told_and_only_forgetting_waits_for_it(
+    tmp_path, name
+):
+    diary = Diary(tmp_path, agent="rules")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "secret tea", session_id="s1")
+    alice.upsert_preference("likes", "coffee", session_id="s2")
+    copy = tmp_path / f"alice/{name}.toml"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_bytes((tmp_path / "alice/preferences.toml").read_bytes())
+    assert diary.engine.backend.kinds("alice") == ["preferences"]
+    assert list(alice.export()["documents"]) == ["preferences"]
+    told = check(diary, ["alice"], mounts=tmp_path / "none")
+    assert str(copy) in [
+        one.place for one in told if "no document can have this name" in one.message
+    ]
+    with pytest.raises(BackendError, match=r"Nothing was forgotten\. Remove the file"):
+        alice.forget(session_id="s1")
+    assert "secret tea" in (tmp_path / "alice/preferences.toml").read_text()
+    copy.unlink()
+    alice.forget(session_id="s1")
+    copy.write_text("secret tea")
+    assert "secret tea" not in (tmp_path / "alice/preferences.toml").read_text()
+    alice.forget(everything=True)
+    assert not (tmp_path / "alice").exists()

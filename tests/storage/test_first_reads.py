@@ -1,0 +1,124 @@
+"""A first read never waits for a writer, and is right nevertheless."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from hand_edits import age, texts
+from tomldiary import Diary
+from tomldiary.storage.local import backend as local
+from tomldiary.storage.locks import _number_of
+from tomldiary.store.operations import List, Search
+from tomldiary.store.store import ItemStore
+
+WRITER = """
+import sys
+from tomldiary import Diary
+with Diary(sys.argv[1], agent="rules", durability="process").user(sys.argv[2]).transaction() as tx:
+    tx.upsert_preference("likes", "not yet")
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+READS = {
+    "preferences": lambda alice: alice.preferences(),
+    "render": lambda alice: alice.render(),
+    "conversations": lambda alice: alice.conversations(),
+    "recall": lambda alice: alice.recall("tea"),
+    "history": lambda alice: alice.history(),
+    "blocks": lambda alice: alice.blocks(),
+    "export": lambda alice: alice.export(),
+    "listing": lambda alice: ItemStore(alice.diary).run([List()]),
+    "search": lambda alice: ItemStore(alice.diary).run([Search(("alice",))]),
+}
+NEIGHBOUR = next(
+    name for name in map("user {}".format, range(10_000)) if _number_of(name) == _number_of("alice")
+)
+
+
+@pytest.fixture
+def diary(tmp_path):
+    diary = Diary(tmp_path / "m", agent="rules")
+    diary.user("alice").upsert_preference("likes", "tea")
+    diary.user("alice").upsert_preference("likes", "walking")
+    diary.user("alice").add_turn("Hello.", "Hello.", session_id="s1")
+    return diary
+
+
+@pytest.fixture
+def writing():
+    """Have another process stand still in a transaction."""
+    started = []
+
+    def write(folder, user):
+        code = [sys.executable, "-c", WRITER, str(folder), user]
+        process = subprocess.Popen(
+            code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        started.append(process)
+        assert process.stdout.readline() == "ready\n"
+        return process
+
+    yield write
+    for process in started:
+        process.communicate("go\n" if process.poll() is None else None, timeout=30)
+
+
+@pytest.mark.usefixtures("diary")
+@pytest.mark.parametrize("user", ["alice", NEIGHBOUR], ids=["same user", "same lock file"])
+@pytest.mark.parametrize("read", READS)
+def test_a_first_read_beside_a_long_transaction_answers_at_once(tmp_path, writing, read, user):
+    writing(tmp_path / "m", user)
+    alice = Diary(tmp_path / "m", agent="rules").user("alice")
+    started = time.monotonic()
+    found = READS[read](alice)
+    assert time.monotonic() - started < 3  # each lock would be waited for for five seconds
+    assert found is not None
+    assert texts(alice) == ["tea", "walking"]
+
+
+def cut(data):
+    return data[: data.index(b"[preferences.likes.pref002]")]
+
+
+@pytest.mark.usefixtures("diary")
+@pytest.mark.parametrize("tear", [cut, lambda data: b"", lambda data: data[:-9]])
+def test_a_torn_document_is_read_as_it_was_while_a_writer_has_the_lock(tmp_path, writing, tear):
+    shutil.copytree(tmp_path / "m", tmp_path / "two")  # as after a power cut: another boot
+    file = tmp_path / "two/alice/preferences.toml"
+    whole = file.read_bytes()
+    torn = tear(whole)
+    file.write_bytes(torn)
+    os.utime(file, (1e9, 1e9))
+    writer = writing(tmp_path / "two", NEIGHBOUR)
+    alice = Diary(tmp_path / "two", agent="rules").user("alice")
+    assert texts(alice) == ["tea", "walking"]
+    assert file.read_bytes() == torn
+    writer.communicate("go\n", timeout=30)
+    assert texts(alice) == ["tea", "walking"]
+    assert file.read_bytes() == whole
+
+
+@pytest.mark.usefixtures("diary")
+def test_without_the_repair_in_memory_a_torn_document_is_read(tmp_path, writing, monkeypatch):
+    monkeypatch.setattr(local, "repaired", lambda folder, kind, data, token: data)
+    shutil.copytree(tmp_path / "m", tmp_path / "two")
+    file = tmp_path / "two/alice/preferences.toml"
+    file.write_bytes(cut(file.read_bytes()))
+    os.utime(file, (1e9, 1e9))
+    writing(tmp_path / "two", NEIGHBOUR)
+    assert texts(Diary(tmp_path / "two", agent="rules").user("alice")) == ["tea"]
+
+
+@pytest.mark.usefixtures("diary")
+def test_a_hand_edit_is_read_while_a_writer_has_the_lock(tmp_path, writing):
+    file = tmp_path / "m/alice/preferences.toml"
+    file.write_text(file.read_text().replace('"tea"', '"rum"'))
+    age(file)
+    writing(tmp_path / "m", NEIGHBOUR)
+    assert texts(Diary(tmp_path / "m", agent="rules").user("alice")) == ["rum", "walking"]

@@ -1,0 +1,147 @@
+"""A forked child that lives on keeps nothing locked of a parent that was killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary.ingest.ledger import Ledger
+from tomldiary.storage import file_lock as locked
+from tomldiary.storage.locks import UserLocks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+
+# A parent that is killed while it holds a lock, and a child of its that waits until its input ends.
+PARENT = """
+import os, sys
+from tomldiary import Diary
+folder, when, locked = sys.argv[1:]
+alice = Diary(folder, agent="rules", durability="process").user("alice")
+alice.upsert_preference("likes", "tea")
+
+def fork():
+    told, tell = os.pipe()
+    if os.fork() != 0:
+        os.read(told, 1)  # the child has begun
+    else:
+        os.write(tell, b"x")
+        os.close(1)
+        sys.stdin.read()
+        os._exit(0)
+
+def hold():
+    if locked == "ledger":
+        from pathlib import Path
+        from tomldiary.ingest.ledger import Ledger
+        return Ledger(Path(folder) / "alice/.ledger.toml")
+    if locked == "journal":
+        from pathlib import Path
+        from tomldiary.storage.file_lock import lock_file
+        return lock_file(Path(folder) / "alice/locked", create=True)
+    if locked == "lease":
+        from contextlib import closing, contextmanager
+        from tomldiary.storage.local.lease import Held
+        held = Held(folder + "/alice/preferences.toml")
+        assert held.is_leased
+        return contextmanager(lambda: (yield held))()
+    if locked == "writer":
+        import time
+        from tomldiary import MemoryWriter, Turn
+        writer = MemoryWriter(Diary(folder, agent=lambda message, *, deps: time.sleep(600)))
+        writer.submit_nowait(Turn("alice", "s", "I love coffee.", "ok")).wait_stored(30)
+        return writer
+    return alice.transaction()
+
+if when == "before":
+    fork()
+with hold():
+    if when == "inside":
+        fork()
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def orphaned(tmp_path):
+    """Have a parent killed in a transaction; its child ends with the test."""
+    parents = []
+
+    def orphan(when, locked="user"):
+        code = [sys.executable, "-c", PARENT, str(tmp_path), when, locked]
+        parent = subprocess.Popen(
+            code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        parents.append(parent)
+        assert parent.stdout.readline() == "ready\n"
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+
+    yield orphan
+    for parent in parents:
+        parent.stdin.close()
+        parent.stdout.close()
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_killed_parents_lock_is_free_while_its_child_lives(tmp_path, orphaned, when):
+    orphaned(when)
+    alice = Diary(tmp_path, agent="rules", durability="process", lock_timeout=2).user("alice")
+    alice.upsert_preference("likes", "coffee")
+    assert len(alice.preferences("likes")) == 2
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_killed_parents_ledger_is_free_while_its_child_lives(tmp_path, orphaned, when):
+    orphaned(when, "ledger")
+    Ledger(tmp_path / "alice/.ledger.toml", timeout=2).close()
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_killed_parents_journal_is_free_while_its_child_lives(tmp_path, orphaned, when):
+    orphaned(when, "journal")
+    descriptor = os.open(tmp_path / "alice/locked", os.O_RDWR)
+    try:
+        assert locked.try_lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_killed_writers_turns_are_taken_over_while_its_child_lives(tmp_path, orphaned, when):
+    orphaned(when, "writer")
+    diary = Diary(tmp_path, agent="rules")
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(30)
+        assert writer.stats()["recovered"] == 1
+    assert len(diary.user("alice").preferences("likes")) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has leases")
+@pytest.mark.parametrize("when", ["before", "inside"])
+def test_a_killed_parents_lease_blocks_no_other_process(tmp_path, orphaned, when):
+    orphaned(when, "lease")
+    # Refused at once while a lease is held.
+    os.close(os.open(tmp_path / "alice/preferences.toml", os.O_WRONLY | os.O_NONBLOCK))
+
+
+def test_a_child_locks_by_itself_and_leaves_its_parents_lock_alone(tmp_path):
+    locks = UserLocks(tmp_path)
+    with locks.hold("alice", 1):
+        assert locks._descriptors
+        child = os.fork()
+        if child == 0:
+            others = locks._descriptors or UserLocks(tmp_path)
+            try:
+                with others.hold("alice", 0.1):
+                    os._exit(2)
+            except Exception as error:  # noqa: BLE001 - told by the exit code
+                os._exit(0 if type(error).__name__ == "LockTimeout" else 3)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    with UserLocks(tmp_path).hold("alice", 1):
+        pass

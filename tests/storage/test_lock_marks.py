@@ -1,0 +1,154 @@
+"""Whoever was at a user last has left a mark: what a killed writer left is found, and looked for no more often than needed."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+
+from capabilities import needs_exchange
+from hand_edits import age
+from tomldiary import Diary
+from tomldiary.storage.local import backend as local
+from tomldiary.storage.local import exchange
+from tomldiary.storage.local import session as opened_users
+from tomldiary.storage.locks import UserLocks
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+
+
+def opened(folder):
+    return Diary(folder, agent="rules", durability="process")
+
+
+def texts(diary):
+    return [item.text for item in diary.user("alice").preferences("likes").values()]
+
+
+def busy(folder):
+    """Return a diary that has found nothing left over, and need not look again."""
+    diary = opened(folder)
+    for text in ("tea", "coffee", "water"):
+        diary.user("alice").upsert_preference("likes", text)
+    return diary
+
+
+def killed(diary, moment):
+    """Write "walks" in a process of its own, which dies at some moment of that."""
+    child = os.fork()
+    if child == 0:
+        setattr(*moment, lambda *_, **__: os._exit(7))
+        diary.user("alice").upsert_preference("likes", "walks")
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+
+
+@needs_exchange
+@pytest.mark.parametrize("is_same_object", [True, False])
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_one_who_is_still_at_work_finds_what_another_left_that_was_killed(
+    tmp_path, is_same_object, is_committed
+):
+    diary = busy(tmp_path)
+    moment = (exchange, "swap") if is_committed else (local, "append_records")
+    killed(diary if is_same_object else opened(tmp_path), moment)
+    folder = tmp_path / "alice"
+    assert len(list(folder.glob(".staged-*"))) == 1
+    diary.user("alice").upsert_preference("likes", "rest")
+    assert list(folder.glob(".staged-*")) == []
+    wanted = ["tea", "coffee", "water", *(["walks"] if is_committed else []), "rest"]
+    assert texts(diary) == texts(opened(tmp_path)) == wanted
+
+
+def test_one_who_is_alone_does_not_look_again(tmp_path, monkeypatch):
+    looks = []
+    real = os.listdir
+    diary = busy(tmp_path)
+    monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
+    # A file that is written in the same tick of the clock as its record looks as if it were behind.
+    monkeypatch.setattr(opened_users, "may_be_behind", lambda *_: False)
+    for number in range(20):
+        diary.user("alice").upsert_preference("likes", f"thing {number}")
+    assert tmp_path / "alice" not in looks
+    opened(tmp_path).user("alice").upsert_preference("likes", "of another")
+    looks.clear()
+    diary.user("alice").upsert_preference("likes", "ours again")
+    assert looks.count(tmp_path / "alice") == 1
+
+
+def test_a_document_that_stays_behind_is_not_looked_at_again(tmp_path, monkeypatch):
+    looks = []
+    real = os.listdir
+    diary = busy(tmp_path)
+    file = tmp_path / "alice/preferences.toml"
+    file.write_text(f"{file.read_text()}\nlikes = [")  # not finished
+    age(file)
+    diary.user("alice").upsert_preference("likes", "of one")
+    opened(tmp_path).user("alice").upsert_preference("likes", "of another")
+    monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
+    diary.user("alice").upsert_preference("likes", "of the one")
+    assert tmp_path / "alice" in looks
+    looks.clear()
+    for number in range(5):
+        diary.user("alice").upsert_preference("likes", f"thing {number}")
+    assert tmp_path / "alice" not in looks
+
+
+@needs_exchange
+def test_one_whose_own_write_failed_looks_again(tmp_path, monkeypatch):
+    diary = busy(tmp_path)
+
+    class Interrupted(BaseException):
+        pass
+
+    def stops(*_):
+        raise Interrupted
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exchange, "swap", stops)
+        with pytest.raises(Interrupted):
+            diary.user("alice").upsert_preference("likes", "walks")
+    diary.user("alice").upsert_preference("likes", "rest")
+    assert list((tmp_path / "alice").glob(".staged-*")) == []
+    assert texts(diary) == ["tea", "coffee", "water", "walks", "rest"]
+
+
+def tenure(locks, user="alice"):
+    with locks.hold(user, 1):
+        return locks.tenure(user)
+
+
+def test_a_tenure_ends_when_somebody_else_has_held_the_lock(tmp_path):
+    ours, others = UserLocks(tmp_path), UserLocks(tmp_path)
+    seen = [tenure(ours), tenure(ours)]
+    assert seen[0] == seen[1]
+    for _ in range(3):
+        tenure(others, "bob")  # of another file
+        assert tenure(ours) == seen[-1]
+        tenure(others)
+        seen.append(tenure(ours))
+    assert len(set(seen)) == 4
+
+
+def test_a_forked_child_is_somebody_else(tmp_path):
+    locks = UserLocks(tmp_path)
+    before = tenure(locks)
+    child = os.fork()
+    if child == 0:
+        os._exit(int(tenure(locks) != before))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1
+    assert tenure(locks) != before
+
+
+def test_one_who_cannot_leave_a_mark_is_noticed_all_the_same(tmp_path, monkeypatch):
+    ours, others = UserLocks(tmp_path), UserLocks(tmp_path)
+    before = tenure(ours)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        assert tenure(others) != tenure(others)  # nobody can tell whether it was them the last time
+    assert tenure(ours) != before

@@ -1,0 +1,517 @@
+"""After a crash at any file operation, and a power cut that keeps what it likes of what was not synced,
+each memory is as it was after one of its transactions, and after no earlier one than was acknowledged."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import os
+import random
+import shutil
+import tempfile
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from power_cuts import Names, Recorder, crash_states, left_over, materialise, tree_of
+from processes import close
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.history import record as history
+from tomldiary.history import timeline
+from tomldiary.history import verify as verification
+from tomldiary.storage import files, locks
+from tomldiary.storage.local import backend as local_module
+from tomldiary.storage.local import boots, forget_job, recovery
+from tomldiary.storage.local import checkpoint as settling
+from tomldiary.storage.local import durable_names as names
+from tomldiary.storage.local import log_pruning as pruning
+from tomldiary.storage.local import log_reader as records
+from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import publish as staging
+from tomldiary.storage.local import session as opened_users
+from tomldiary.store.item import copied
+
+USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
+CANARY = b"zanzibar"
+WINDOWS = pytest.mark.parametrize(
+    "window", [3, settling.WINDOW], ids=["short windows", "one window"]
+)
+
+
+@pytest.fixture(autouse=True)
+def _small_segments(monkeypatch):
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
+
+
+@pytest.fixture
+def _small_windows(monkeypatch):
+    monkeypatch.setattr(settling, "WINDOW", 3)
+
+
+def seen(diary, user):
+    """What a reader finds: all documents of a user, without the bookkeeping in `_meta`."""
+    found = {}
+    diary.engine.document(user, "preferences")
+    for kind in diary.engine.backend.kinds(user):
+        table = tomllib.loads(diary.engine.document(user, kind).text)
+        table.pop("_meta", None)
+        found[kind] = table
+    return {kind: table for kind, table in found.items() if table}
+
+
+class Workload:
+    """Does things to a memory, and keeps what it was after each of them."""
+
+    def __init__(self, recorder, durability="full"):
+        self.recorder = recorder
+        self.disk = recorder.top.parent
+        self.folder = recorder.top / "nested/memories"
+        self.diary = Diary(LocalBackend(self.folder, durability=durability), agent="rules")
+        self.states = {ALICE: [{}], BOB: [{}], LONG: [{}]}
+        self.forgotten = {}  # user: state from which on a text may be found nowhere
+
+    def did(self, user):
+        self.recorder.mark(user, len(self.states[user]))
+        self.states[user].append(seen(self.diary, user))
+
+    def edit(self, user, change, *, style):
+        """Save like an editor that syncs: what happens while it saves is its own affair."""
+        path = self.folder / user / "preferences.toml"
+        text = change(path.read_text(encoding="utf-8"))
+        self.recorder.mark(user, len(self.states[user]) - 1, is_watched=False)
+        beside = path.with_name("edited~") if style == "rename" else path
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.write(descriptor, text.encode())
+        os.fsync(descriptor)
+        os.close(descriptor)
+        if style == "rename":
+            beside.replace(path)
+        os.utime(path, (1, 1))
+        folder = os.open(path.parent, os.O_RDONLY)
+        os.fsync(folder)
+        os.close(folder)
+        self.did(user)
+
+    def run(self):  # noqa: PLR0915 - one history, told in order
+        alice, bob, long = (self.diary.user(user) for user in (ALICE, BOB, LONG))
+        alice.upsert_preference("likes", "tea")
+        self.did(ALICE)
+        bob.upsert_preference("likes", "rum")
+        self.did(BOB)
+        alice.add_turn(f"I love {CANARY.decode()}.", "ok", session_id="s1")
+        self.did(ALICE)
+        for number in range(3):
+            alice.upsert_preference("likes", f"thing {number}")
+            self.did(ALICE)
+        self.edit(ALICE, lambda text: text.replace('"tea"', '"green tea"  # mine'), style="rename")
+        alice.forget_preference("likes", "pref001")
+        self.did(ALICE)
+        with alice.transaction(reason="both"):
+            alice.upsert_preference("goals", "rest")
+            alice.add_turn("I love walking.", "ok", session_id="s2")
+        self.did(ALICE)
+        self.edit(ALICE, lambda text: text.replace('"rest"', '"work"'), style="in place")
+        alice.upsert_preference("goals", "sing", id="pref001")
+        self.did(ALICE)
+        alice.rollback(2, force=True)
+        self.did(ALICE)
+        # An editor's buffer of before, and then a change of the very entry that was edited in it.
+        path = self.folder / ALICE / "preferences.toml"
+        buffer = path.read_text(encoding="utf-8")
+        alice.upsert_preference("likes", "thing 3")
+        self.did(ALICE)
+        self.edit(ALICE, lambda _: buffer.replace('"thing 1"', '"my thing"'), style="rename")
+        with alice.transaction(reason="of what was edited"):
+            key = next(
+                k for k, item in alice.preferences("likes").items() if item.text == "my thing"
+            )
+            alice.forget_preference("likes", key)
+            alice.upsert_preference("goals", "swim")
+        self.did(ALICE)
+        alice.prune_history(keep=8)
+        self.did(ALICE)
+        long.upsert_preference("likes", "owls")
+        self.did(LONG)
+        bob.add_turn("I love gin.", "ok", session_id="s1")
+        self.did(BOB)
+        alice.forget(session_id="s1")
+        self.forgotten[ALICE] = len(self.states[ALICE])
+        self.did(ALICE)
+        for number in range(3):
+            alice.upsert_preference("goals", f"later {number}")
+            self.did(ALICE)
+        alice.prune_history(keep=2)
+        self.did(ALICE)
+        self.diary.engine.backend.reopen(ALICE)
+        alice.rollback(1)
+        self.did(ALICE)
+        bob.forget(everything=True)
+        self.did(BOB)
+        bob.upsert_preference("likes", "water")
+        self.did(BOB)
+        close(self.diary)
+
+
+def is_never_written(damage):
+    """Tell whether what was set aside as damaged is an append whose blocks did not all come to the disk."""
+    if segments.DAMAGED not in damage.place:
+        return False
+    data = Path(damage.place).read_bytes()
+    return (
+        b"\0" in data or b"\n\n" in data
+    )  # where it was to be, there are zeros or the lines that were laid out
+
+
+class Examiner:
+    """Opens what a crash left like the next process would, and says what is wrong with it.
+
+    Users have nothing in common but the folder `.tomldiary`, so each is looked at alone, and no two times.
+    """
+
+    def __init__(self, workload, disk, monkeypatch, *, asks_the_log=False):
+        self.asks_the_log = asks_the_log
+        self.workload = workload
+        self.place = workload.folder.relative_to(workload.recorder.top).as_posix()
+        self.disk = disk
+        self.found = {}
+        self.patch = monkeypatch
+        # The same records and documents are read thousands of times.
+        parsed = functools.cache(tomllib.loads)
+        monkeypatch.setattr(tomllib, "loads", lambda text: copied(parsed(text)))
+        remembering = functools.cache(history.parse_record)
+        for module in (forget_job, opened_users, records, recovery, timeline, verification):
+            monkeypatch.setattr(module, "parse_record", remembering)
+        backend = workload.diary.engine.backend
+        self.folders = {f"{self.place}/{backend.folder(user).name}": user for user in USERS}
+
+    def problem(self, state):
+        """Return what is wrong with a state, or None."""
+        parts = {user: {} for user in USERS}
+        for path, data in state.tree.items():
+            user = self.folders.get("/".join(path.split("/")[:3]))
+            for each in (user,) if user else USERS:
+                parts[each][path] = data
+        for user, tree in parts.items():
+            resting = state.resting.intersection(tree)
+            key = (user, state.is_power_cut, frozenset(tree.items()), resting)
+            if key not in self.found:
+                self.found[key] = self.open(user, tree, resting, is_power_cut=state.is_power_cut)
+            found = self.found[key]
+            if isinstance(found, str):
+                return f"{user[:9]}: {found}"
+            states, oldest = self.workload.states[user], state.acknowledged.get(user, 0)
+            if found not in states[oldest : oldest + 2]:
+                is_at = [number for number, wanted in enumerate(states) if found == wanted]
+                return f"{user[:9]}: is at {is_at}, acknowledged was {oldest}: {found}"
+            if oldest >= self.workload.forgotten.get(user, 1000) and any(
+                CANARY in data for data in tree.values() if data
+            ):
+                return f"{user[:9]}: what was forgotten is still there"
+        return None
+
+    def open(self, user, tree, resting, *, is_power_cut):
+        """Return what a new process reads, or what is wrong with what it finds."""
+        folder = Path(tempfile.mkdtemp(dir=self.disk))
+        materialise(tree, folder, 1e9, resting)
+        if not self.asks_the_log:
+            self.patch.setattr(opened_users, "may_lack_writes", lambda *_: is_power_cut)
+        root = folder / self.place
+        diary = Diary(root, agent="rules")
+        backend = diary.engine.backend
+        try:
+            found = seen(diary, user)
+            known = [diary.engine.load(user, kind) for kind in backend.kinds(user)]
+            if any(each.problem for each in known):
+                return f"a document is broken: {[each.problem for each in known]}"
+            damage = verification.verify(backend, user)
+            if damage is not None and not is_never_written(damage):
+                return f"{damage.place} {damage.message}"
+            if diary.users() != ([user] if backend.kinds(user) else []):
+                return f"the users are {diary.users()}"
+            diary.user(user).upsert_preference("dislikes", "after the crash")
+            after = seen(diary, user)
+            mine = after["preferences"]["preferences"].pop("dislikes")
+            if not after["preferences"]["preferences"]:
+                del after["preferences"]
+            if after != found or len(mine) != 1:
+                return f"the next write changed {found} to {after}"
+            damage = verification.verify(backend, user)
+            if damage is not None and not is_never_written(damage):
+                return f"after a write: {damage.place} {damage.message}"
+            left = left_over(backend.folder(user), tree, is_power_cut=is_power_cut)
+            if left:
+                return f"left over: {left}"
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
+            return f"{type(error).__name__}: {error}"
+        else:
+            return found
+        finally:
+            close(diary)
+            shutil.rmtree(folder)
+
+
+def record(disk, monkeypatch, durability="full"):
+    recorder = Recorder(disk / "recorded")
+    recorder.top.mkdir()
+    with recorder.watching(monkeypatch):
+        workload = Workload(recorder, durability)
+        workload.run()
+    return workload
+
+
+def examine(workload, disk, monkeypatch, states, *, until_the_first=False, asks_the_log=False):
+    """Return how many different states there are, and what is wrong with those that are wrong."""
+    examiner = Examiner(workload, disk, monkeypatch, asks_the_log=asks_the_log)
+    different = set()
+    problems = []
+    for state in states:
+        tree = hash(frozenset(state.tree.items()))
+        different.add((state.is_power_cut, tree, *state.acknowledged.items()))
+        problem = examiner.problem(state)
+        if problem is not None:
+            problems.append(f"step {state.step}, {state.how}: {problem[:500]}")
+            if until_the_first:
+                break
+    return len(different), problems
+
+
+def test_the_recorder_misses_no_operation(disk, monkeypatch):
+    workload = record(disk, monkeypatch)
+    recorder = workload.recorder
+    *_, last = (state for state in crash_states(recorder, subsets=0) if not state.is_power_cut)
+    found = {path: data for path, data in tree_of(recorder.top).items() if "/locks/" not in path}
+    assert last.tree == found
+
+
+@WINDOWS
+@pytest.mark.parametrize(
+    "share", [5, pytest.param(1, marks=pytest.mark.torture)], ids=["short", "long"]
+)
+def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transaction(
+    disk, monkeypatch, window, share, request
+):
+    if share == 1:
+        request.getfixturevalue("_asked_for")
+    monkeypatch.setattr(settling, "WINDOW", window)
+    workload = record(disk, monkeypatch)
+    states = list(crash_states(workload.recorder, subsets=2))[::share]
+    different, problems = examine(workload, disk, monkeypatch, states)
+    assert problems == []
+    assert len(states) > 5000 / share
+    assert different > 1600 / share
+
+
+def on_another_machine(monkeypatch, workload, states, **options):
+    """Return what is wrong with states that are read on a machine that has been up for years."""
+    monkeypatch.setattr(boots, "_boot_id", lambda: "another machine")
+    monkeypatch.setattr(time, "clock_gettime", lambda _: 1e9)
+    return examine(workload, workload.disk, monkeypatch, states, asks_the_log=True, **options)
+
+
+@WINDOWS
+def test_power_cut_states_are_whole_on_a_machine_that_was_up_longer(disk, monkeypatch, window):
+    monkeypatch.setattr(settling, "WINDOW", window)
+    workload = record(disk, monkeypatch)
+    states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
+    different, problems = on_another_machine(monkeypatch, workload, states[::8])
+    assert problems == []
+    assert different > 300
+
+
+def test_power_cut_states_are_bad_where_all_boots_look_alike(disk, monkeypatch):
+    for module in (boots, forget_job, names):
+        monkeypatch.setattr(module, "boot_of", lambda _: "the only one")
+    workload = record(disk, monkeypatch)
+    states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
+    assert on_another_machine(monkeypatch, workload, states, until_the_first=True)[1]
+
+
+@pytest.mark.torture
+@WINDOWS
+def test_5000_power_cut_states_on_a_machine_that_was_up_longer(disk, monkeypatch, request, window):
+    monkeypatch.setattr(settling, "WINDOW", window)
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+    workload = record(disk, monkeypatch)
+    states = crash_states(workload.recorder, seed=2, subsets=100, cuts=range(1, 400, 5))
+    states = (state for state in states if state.is_power_cut)
+    different, problems = on_another_machine(monkeypatch, workload, states)
+    assert problems == []
+    assert different >= 5000
+
+
+def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
+    workload = record(disk, monkeypatch, durability="process")
+    states = [
+        state for state in crash_states(workload.recorder, subsets=0) if not state.is_power_cut
+    ]
+    different, problems = examine(workload, disk, monkeypatch, states)
+    assert problems == []
+    assert different > 150
+
+
+def crashes_again(workload, disk, monkeypatch, states, number):
+    """Yield what is left if what opens a crashed memory crashes as well, for `number` memories."""
+    place = workload.folder.relative_to(workload.recorder.top)
+    found = 0
+    for first in states:
+        folder = disk / "again"
+        folder.mkdir()
+        materialise(first.tree, folder, 1e9, first.resting)
+        monkeypatch.setattr(
+            opened_users, "may_lack_writes", lambda *_, state=first: state.is_power_cut
+        )
+        recorder = Recorder(folder)
+        diary = Diary(folder / place, agent="rules")
+        with recorder.watching(monkeypatch):
+            for user in USERS:
+                seen(diary, user)
+        close(diary)
+        shutil.rmtree(folder)
+        if any(isinstance(operation, Names) for operation in recorder.operations):
+            found += 1
+            for second in crash_states(recorder, subsets=0):
+                yield dataclasses.replace(
+                    second,
+                    how=f"{first.how}, at step {first.step}, then {second.how}",
+                    acknowledged=first.acknowledged,
+                    is_power_cut=True,  # the machine was restarted since, whatever came then
+                )
+        if found == number:
+            return
+
+
+@pytest.mark.parametrize(
+    "number", [5, pytest.param(150, marks=pytest.mark.torture)], ids=["short", "long"]
+)
+def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
+    disk, monkeypatch, number, request
+):
+    if number > 100 and request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+    workload = record(disk, monkeypatch)
+    states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
+    random.Random(number).shuffle(states)
+    again = crashes_again(workload, disk, monkeypatch, states, number)
+    different, problems = examine(workload, disk, monkeypatch, again)
+    assert problems == []
+    assert different > 8 * number
+
+
+def test_a_power_cut_brings_back_no_spare_whose_history_was_dropped(disk, monkeypatch):
+    """Nothing would tell it from a save."""
+    recorder = Recorder(disk / "recorded")
+    recorder.top.mkdir()
+    with recorder.watching(monkeypatch):
+        alice = Diary(recorder.top, agent="rules").user(ALICE)
+        for number in range(4):
+            alice.upsert_preference("likes", f"thing {number}")
+        (recorder.top / ALICE / "preferences.toml").unlink()
+        recorder.mark(ALICE, 0)
+        alice.prune_history(keep=1)
+        recorder.mark(ALICE, 1)
+    before, behind = (
+        [state.tree for state in crash_states(recorder) if state.acknowledged.get(ALICE) == done]
+        for done in (0, 1)
+    )
+    assert any(".spare-" in path for tree in before for path in tree)
+    assert behind
+    assert not any(".spare-" in path for tree in behind for path in tree)
+    close(alice.diary)
+
+
+@pytest.mark.torture
+@WINDOWS
+def test_5000_different_states_after_power_cuts(disk, monkeypatch, request, window):
+    monkeypatch.setattr(settling, "WINDOW", window)
+    if request.config.getoption("markexpr") != "torture":
+        pytest.skip("long; run with -m torture")
+    workload = record(disk, monkeypatch)
+    states = crash_states(workload.recorder, seed=1, subsets=100, cuts=range(1, 400, 5))
+    different, problems = examine(workload, disk, monkeypatch, states)
+    assert problems == []
+    assert different >= 5000
+
+
+def no_sync(*_args, **_kwargs):
+    pass
+
+
+def unsynced_folder(path, *, sync):
+    files.make_folder(path, sync=False)
+
+
+def unsynced(write_new):
+    return lambda path, data, *, sync: write_new(path, data, sync=False)
+
+
+def filled_too_early(stage):
+    def filled(self, *, sync):
+        stage(self, sync=sync)
+        for kind in self._paths.keys() - self._written.keys():
+            self._written[kind] = self._written_late(kind)
+
+    return filled
+
+
+def is_beginning(data, versions):
+    return any(version.encode().startswith(data) for version in versions)
+
+
+class Nameless:
+    """What would be known of a user's names if they were never synced with their documents."""
+
+    def __init__(self):
+        self.doubtful = set()
+
+    def sync(self, kinds):
+        pass
+
+
+@pytest.mark.parametrize(
+    "guard",
+    [
+        "history", "documents of a window", "their names", "folders", "known names", "root", "snapshot",
+        "snapshot's name", "record in front of a spare", "mixed versions", "spares of a window",
+    ],
+)  # fmt: skip
+@pytest.mark.usefixtures("_small_windows")
+def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guard):
+    with monkeypatch.context() as patch:
+        if guard == "history":
+            patch.setattr(segments, "_sync_data", no_sync)
+        elif guard == "documents of a window":
+            patch.setattr(settling, "_sync", no_sync)
+        elif guard == "their names":
+            settle = settling.settle
+            patch.setattr(
+                local_module, "settle", lambda folder, _, *rest: settle(folder, Nameless(), *rest)
+            )
+        elif guard == "folders":
+            for module in (files, names, segments):
+                patch.setattr(module, "sync_folder", no_sync)
+        elif guard == "known names":  # the files' own folder, behind the first rename of each
+            patch.setattr(names, "_folders_of", lambda folder, kind: [])
+        elif guard == "snapshot":
+            patch.setattr(pruning, "write_new", unsynced(pruning.write_new))
+        elif guard == "record in front of a spare":
+            patch.setattr(staging.Staging, "stage", filled_too_early(staging.Staging.stage))
+        elif guard == "mixed versions":
+            monkeypatch.setattr(recovery, "is_torn", is_beginning)
+        elif guard == "spares of a window":
+            patch.setattr(staging, "window_of", lambda _: 0)
+        elif guard == "snapshot's name":
+            patch.setattr(pruning, "sync_folder", no_sync)
+        else:
+            patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
+            patch.setattr(locks, "make_folder", unsynced_folder)
+        workload = record(disk, monkeypatch)
+    # Where a document was cut off between two entries, it looks like one that somebody has edited.
+    cuts = range(60, 400, 7) if guard == "their names" else ()
+    mixtures = 20 if guard == "spares of a window" else 2
+    states = list(crash_states(workload.recorder, subsets=0, cuts=cuts, mixtures=mixtures))
+    random.Random(1).shuffle(states)  # most of these matter late
+    assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

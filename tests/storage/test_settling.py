@@ -1,0 +1,380 @@
+"""Documents go to the disk a window of transactions at a time, and a restart finds out what it has lost."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from dataclasses import replace
+
+import pytest
+
+from hand_edits import age
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.errors import BackendError
+from tomldiary.history.record import parse_record
+from tomldiary.storage.local import backend as local
+from tomldiary.storage.local import boots, recovery
+from tomldiary.storage.local import checkpoint as settling
+from tomldiary.storage.local import session as opened_users
+
+
+def opened(root, durability="full"):
+    return Diary(LocalBackend(root, durability=durability), agent="rules")
+
+
+@pytest.fixture
+def synced(monkeypatch):
+    """The inodes that were synced, in order."""
+    found, real = [], os.fsync
+
+    def fsync(descriptor):
+        found.append(os.fstat(descriptor).st_ino)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    return found
+
+
+def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(
+    tmp_path, monkeypatch, synced
+):
+    monkeypatch.setattr(settling, "WINDOW", 4)
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    when = []
+    for number in range(1, 10):
+        before = file.stat().st_ino if number > 1 else None
+        synced.clear()
+        alice.upsert_preference("likes", f"thing {number}")
+        if before in synced and file.parent.stat().st_ino in synced:
+            when.append(number)
+    assert when == [5, 9]
+
+
+def test_the_disk_has_begun_with_all_documents_when_the_first_is_waited_for(
+    tmp_path, monkeypatch, synced
+):
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    alice.add_turn("hello", "hi", session_id="s1")
+    names = ("preferences.toml", "conversations.toml")
+    files = {(tmp_path / "alice" / name).stat().st_ino for name in names}
+    real = settling.start_writing
+
+    def start_writing(descriptor, begin, end):
+        assert (begin, end) == (0, os.fstat(descriptor).st_size)
+        synced.append(-os.fstat(descriptor).st_ino)
+        real(descriptor, begin, end)
+
+    monkeypatch.setattr(settling, "start_writing", start_writing)
+    synced.clear()
+    alice.upsert_preference("likes", "rum")
+    order = [number for number in synced if abs(number) in files]
+    assert {-number for number in order[:2]} == set(order[2:]) == files
+
+
+def test_documents_are_on_the_disk_before_history_drops_what_they_could_be_made_again_from(
+    tmp_path, monkeypatch, synced
+):
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing {number}")
+    real = local.prune
+
+    def prune(*arguments):
+        assert file.stat().st_ino in synced
+        assert file.parent.stat().st_ino in synced
+        real(*arguments)
+
+    monkeypatch.setattr(local, "prune", prune)
+    synced.clear()
+    alice.prune_history(keep=1)
+    assert alice.kept_history().is_pruned
+
+
+def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(settling, "WINDOW", 4)
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    opened(tmp_path, "process").user("alice").add_turn("hello", "hi", session_id="s1")
+    while alice.history()[0].seq < 4:
+        alice.upsert_preference("likes", f"thing {alice.history()[0].seq}")
+    synced.clear()
+    alice.upsert_preference("likes", "more")
+    assert (tmp_path / "alice/conversations.toml").stat().st_ino in synced
+
+
+def test_without_full_durability_no_document_is_synced(tmp_path, monkeypatch, synced):
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    alice, file = opened(tmp_path, "process").user("alice"), tmp_path / "alice/preferences.toml"
+    inodes = set()
+    for number in range(6):
+        alice.upsert_preference("likes", f"thing {number}")
+        inodes.add(file.stat().st_ino)
+    assert inodes.isdisjoint(synced)
+
+
+def test_a_document_that_could_not_be_synced_is_written_again_before_anybody_relies_on_it(
+    tmp_path, monkeypatch, synced
+):
+    # The system tells of what it could not write once; a second sync of the same file says that all is well.
+    monkeypatch.setattr(settling, "WINDOW", 2)
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    alice.upsert_preference("likes", "tea")
+    alice.upsert_preference("likes", "rum")
+    unwritten, working = file.stat().st_ino, os.fsync
+
+    def fsync(descriptor):
+        if os.fstat(descriptor).st_ino == unwritten:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
+        working(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync)
+        with pytest.raises(BackendError, match="Nothing was changed"):
+            alice.upsert_preference("likes", "gin")
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "rum"]
+    written, real = [], settling.write_new
+
+    def write_new(path, data, *, sync):
+        written.append((data, sync))
+        return real(path, data, sync=sync)
+
+    monkeypatch.setattr(settling, "write_new", write_new)
+    before = file.read_bytes()
+    alice.upsert_preference("likes", "gin")
+    assert written == [(before, True)]
+    assert [item.text for item in alice.preferences("likes").values()] == ["tea", "rum", "gin"]
+
+
+# After a restart
+
+
+@pytest.fixture
+def restarted(tmp_path, monkeypatch):
+    """Does four things to a memory, and opens it like the first process after a restart of the machine."""
+    alice = opened(tmp_path).user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
+
+    def open_again():
+        return opened(tmp_path).user("alice")
+
+    return open_again
+
+
+def texts(alice):
+    return [item.text for item in alice.preferences("likes").values()]
+
+
+def cut_between_entries(data):
+    return data[: data.index(b"[preferences.likes.pref004]")]
+
+
+TEARS = {
+    "empty": lambda data: b"",
+    "zeros": lambda data: bytes(len(data)),
+    "zeros of the size of a block": lambda data: bytes(100) + data[100:],
+    "cut within a line": lambda data: data[:-7],
+    "cut between entries": cut_between_entries,
+    "cut within a letter": lambda data: data.replace(b"thing 3", "thing \u00e9".encode())[:0],
+}
+
+
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_torn_document_is_made_again_from_history(tmp_path, restarted, tear):
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_bytes()
+    file.write_bytes(TEARS[tear](whole))
+    os.utime(file, (1, 1))
+    assert texts(restarted()) == [f"thing {number}" for number in range(4)]
+    assert file.read_bytes() == whole
+
+
+def sectors(size, letters):
+    return b"".join(bytes([letter]) * size for letter in letters.encode())
+
+
+def test_what_was_written_over_may_be_left_as_any_mixture_of_what_it_was():
+    size = recovery._SECTOR
+    old, new = sectors(size, "abcd"), sectors(size, "vwxyz")[:-100]
+    versions = [old.decode(), new.decode()]
+    whole = [
+        old,
+        new,
+        sectors(size, "awcyz")[:-100],
+        sectors(size, "vwxd"),
+        sectors(size, "ab") + bytes(size) + sectors(size, "y"),
+        # The disk took a sector that was just being written.
+        b"v" * 100 + b"a" * (size - 100) + sectors(size, "bcd"),
+        # The longer one's size, and no more of it.
+        old + bytes(size - 100),
+        b"",
+    ]
+    assert [each for each in whole if not recovery.is_torn(each, versions)] == []
+    saved = [
+        sectors(size, "abcde"),
+        sectors(size, "abxc"),  # nothing of it stood there
+        old.replace(b"b", b"B"),
+        b"a" * 100 + b"v" * (size - 100) + b"?" + sectors(size, "bcd")[1:],
+        new + b"zz" * 100,
+        b"v" * 10 + b"a" * 10 + b"v" * (size - 20) + old[size:],
+    ]
+    assert [each for each in saved if recovery.is_torn(each, versions)] == []
+
+
+@pytest.mark.parametrize(("later", "is_theirs"), [(5, False), (120, True)])
+def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, later, is_theirs):
+    file = tmp_path / "alice/preferences.toml"
+    saved = cut_between_entries(file.read_bytes())
+    file.write_bytes(saved)
+    moment = file.stat().st_mtime + later
+    os.utime(file, (moment, moment))
+    alice = restarted()
+    alice._engine.backend.last_record("alice")
+    with alice._engine.backend.lock("alice", 1.0):
+        pass
+    assert (file.read_bytes() == saved) == is_theirs
+
+
+def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):
+    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+        if number == 1:
+            shutil.copyfile(file, tmp_path / "old")
+    whole = file.read_bytes()
+    (tmp_path / "old").replace(file)
+    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
+    opened(tmp_path).user("alice").preferences()
+    assert file.read_bytes() == whole
+
+
+SAVES = {
+    "edited": lambda data: data.replace(b"thing 2", b"my thing"),
+    "cut off and edited": lambda data: cut_between_entries(data).replace(b"thing 2", b"my thing"),
+    "in another encoding": lambda data: data.decode().encode("utf-16"),
+    "broken": lambda data: data + b"likes = [\n",
+}
+
+
+@pytest.mark.parametrize("save", SAVES)
+def test_what_a_person_saved_is_never_taken_for_a_torn_document(tmp_path, restarted, save):
+    file = tmp_path / "alice/preferences.toml"
+    saved = SAVES[save](file.read_bytes())
+    file.write_bytes(saved)
+    os.utime(file, (1, 1))
+    alice = restarted()
+    alice._engine.backend.last_record("alice")
+    with alice._engine.backend.lock("alice", 1.0):
+        pass
+    assert file.read_bytes() == saved
+
+
+def test_a_document_that_a_person_removed_stays_removed(tmp_path, restarted):
+    (tmp_path / "alice/preferences.toml").unlink()
+    assert texts(restarted()) == []
+
+
+@pytest.mark.parametrize("staged_for", [None, 2], ids=["nothing is staged", "one was to come back"])
+def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, monkeypatch, staged_for):
+    alice = opened(tmp_path).user("alice")
+    alice.add_turn("I love jazz.", "ok", session_id="s1")
+    file = tmp_path / "alice/preferences.toml"
+    text = file.read_bytes()
+    file.unlink()
+    if staged_for is not None:  # by one who was killed before there was a record
+        file.with_name(f".staged-1-{staged_for}.00000000.1-preferences.tmp").write_bytes(text)
+    # The times of record and document are often the same, and then tell nothing.
+    monkeypatch.setattr(opened_users, "may_be_behind", lambda *_: True)
+    assert texts(opened(tmp_path).user("alice")) == []
+    assert not file.exists()
+    assert list((tmp_path / "alice").glob(".*")) == []
+
+
+def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restarted):
+    file = tmp_path / "alice/preferences.toml"
+    whole = file.read_bytes()
+    beside = file.with_name(".staged-1-4.00000000.1-preferences.tmp")
+    beside.write_bytes(cut_between_entries(whole))
+    assert texts(restarted()) == [f"thing {number}" for number in range(4)]
+    assert file.read_bytes() == whole
+    assert not beside.exists()
+
+
+def last_record(alice):
+    return parse_record(alice._engine.backend.last_record("alice"))
+
+
+def test_a_record_of_this_boot_and_folder_needs_no_repair(tmp_path):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    assert not boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+    alice.forget(source="nothing of this name")
+    alice.forget_preference("likes", "pref001")
+    assert not boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+
+
+@pytest.mark.parametrize("boot", ["of another machine", ""])
+def test_a_record_of_another_or_an_unknown_boot_needs_repair(tmp_path, monkeypatch, boot):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    monkeypatch.setattr(boots, "_boot_id", lambda: boot)
+    assert boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "rum")
+    assert boots.may_lack_writes(tmp_path / "alice", last_record(alice)) == (not boot)
+
+
+def test_a_record_in_a_copied_folder_needs_repair(tmp_path):
+    alice = opened(tmp_path / "one").user("alice")
+    alice.upsert_preference("likes", "tea")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert boots.may_lack_writes(tmp_path / "two/alice", last_record(alice))
+
+
+def test_neither_uptime_nor_the_clock_decides_about_a_repair(tmp_path, monkeypatch):
+    alice = opened(tmp_path).user("alice")
+    alice.upsert_preference("likes", "tea")
+    record = last_record(alice)
+    for moment in ("1999-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"):
+        moved = replace(record, time=moment)
+        assert not boots.may_lack_writes(tmp_path / "alice", moved)
+        monkeypatch.setattr(boots, "_boot_id", lambda: "another")
+        assert boots.may_lack_writes(tmp_path / "alice", moved)
+        monkeypatch.undo()
+
+
+@pytest.mark.parametrize("keeps_times", [True, False])
+@pytest.mark.parametrize("tear", TEARS)
+def test_a_copy_of_a_disk_that_lost_power_is_repaired(tmp_path, tear, keeps_times):
+    alice = opened(tmp_path / "one").user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    file = tmp_path / "one/alice/preferences.toml"
+    whole, segment = file.read_bytes(), next((tmp_path / "one/alice/history").iterdir())
+    file.write_bytes(TEARS[tear](whole))
+    if not keeps_times:
+        for each in (file, segment):
+            os.utime(each, (each.stat().st_mtime + 3600,) * 2)
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    assert texts(opened(tmp_path / "two").user("alice")) == [f"thing {n}" for n in range(4)]
+    assert (tmp_path / "two/alice/preferences.toml").read_bytes() == whole
+
+
+@pytest.mark.parametrize("save", ["edited", "cut off and edited"])
+def test_a_hand_edit_in_a_copied_folder_is_kept(tmp_path, save):
+    alice = opened(tmp_path / "one").user("alice")
+    for number in range(4):
+        alice.upsert_preference("likes", f"thing {number}")
+    shutil.copytree(tmp_path / "one", tmp_path / "two")
+    file = tmp_path / "two/alice/preferences.toml"
+    file.write_bytes(SAVES[save](file.read_bytes()))
+    age(file)
+    alice = opened(tmp_path / "two").user("alice")
+    assert "my thing" in texts(alice)
+    alice.upsert_preference("likes", "more")
+    assert {"my thing", "more"} <= set(texts(opened(tmp_path / "two").user("alice")))

@@ -1,0 +1,328 @@
+"""What the system offers is looked up: without POSIX functions, on macOS, and where capabilities are off."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import shutil
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.runtime import capabilities as system
+from tomldiary.storage import statx as looks
+from tomldiary.storage import write_out
+from tomldiary.storage.local import exchange
+from tomldiary.storage.local import lease as saving
+
+BARE = """
+import os, sys
+import asyncio, concurrent.futures, importlib, logging, multiprocessing, pkgutil, signal, sqlite3, subprocess, tempfile
+import sysconfig, zoneinfo
+import filelock, pydantic, rapidfuzz, tomlkit
+sysconfig.get_config_vars()  # reads a file that is named by the platform
+try:
+    import typer
+except ImportError:
+    typer = None
+for name in '''O_CLOEXEC O_NOFOLLOW O_NONBLOCK O_DIRECTORY fchmod pread pwrite preadv pwritev writev geteuid getuid getegid
+        getgid fdatasync register_at_fork fork statvfs fstatvfs fchown chown mkfifo killpg uname'''.split():
+    if hasattr(os, name):
+        delattr(os, name)
+for name in "SIGKILL SIGURG SIGUSR1 SIGHUP".split():
+    if hasattr(signal, name):
+        delattr(signal, name)
+for name in "fcntl resource pwd grp termios".split():
+    sys.modules[name] = None
+sys.platform = "elsewhere"
+"""
+EVERYTHING = """
+import tomldiary
+for found in pkgutil.walk_packages(tomldiary.__path__, "tomldiary."):
+    is_cli = found.name.startswith("tomldiary.cli.")
+    if not (found.name.endswith("__main__") or found.name.startswith("tomldiary.testing.") or is_cli and typer is None):
+        importlib.import_module(found.name)
+"""
+USED = """
+from tomldiary import Diary, MemoryWriter, Turn
+diary = Diary(sys.argv[1], agent="rules")
+alice = diary.user("alice")
+alice.add_turn("I love green tea.", "Noted.", session_id="s")
+with MemoryWriter(diary) as writer:
+    writer.submit_nowait(Turn("alice", "s", "I love coffee.", "Noted."))
+assert [hit.text for hit in alice.recall("coffee")] == ["I love coffee."]
+again = diary if sys.argv[1] == "memory:" else Diary(sys.argv[1])
+print(sorted(item.text for item in again.user("alice").preferences("likes").values()))
+"""
+
+
+def without_posix(code, *arguments):
+    done = subprocess.run(
+        [sys.executable, "-c", BARE + code, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+def test_every_module_can_be_imported_without_posix_functions():
+    without_posix(EVERYTHING)
+
+
+def test_memory_works_without_posix_functions():
+    assert without_posix(USED, "memory:") == "['I love coffee.', 'I love green tea.']\n"
+
+
+def test_a_folder_works_without_posix_functions(tmp_path):
+    assert without_posix(USED, str(tmp_path)) == "['I love coffee.', 'I love green tea.']\n"
+
+
+def test_the_cause_of_a_failed_import_is_named():
+    code = """
+import sys, types
+import tomldiary
+class Broken:
+    def find_spec(self, name, path=None, target=None):
+        if name == "tomldiary.diary":
+            raise AttributeError("module 'os' has no attribute 'O_NEW'")
+sys.meta_path.insert(0, Broken())
+try:
+    from tomldiary import Diary
+except ImportError as error:
+    print(error)
+    print(type(error.__cause__).__name__)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    message, cause = done.stdout.splitlines()
+    assert "tomldiary.diary cannot be loaded: module 'os' has no attribute 'O_NEW'" in message
+    assert cause == "AttributeError"
+
+
+def test_a_name_that_is_not_there_is_still_an_attribute_error():
+    import tomldiary  # noqa: PLC0415 - the module itself
+
+    assert not hasattr(tomldiary, "nothing")
+
+
+# Reading and writing at an offset
+
+
+def test_reading_and_writing_at_an_offset_need_no_pread(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "pread")
+    monkeypatch.delattr(os, "pwrite")
+    descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        os.write(descriptor, b"0123456789")
+        assert system.read_at(descriptor, 3, 4) == b"456"
+        assert system.write_at(descriptor, b"ab", 1) == 2
+        assert system.read_at(descriptor, 4, 0) == b"0ab3"
+    finally:
+        os.close(descriptor)
+
+
+def test_files_without_owners_and_modes_are_taken_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "geteuid")
+    monkeypatch.delattr(os, "fchmod")
+    assert system.is_private_to_user(12345)
+    system.make_private(-1)
+
+
+# Capabilities
+
+
+@pytest.fixture
+def fresh():
+    """Look capabilities up anew, before and after."""
+    found = (exchange._exchange, looks._statx, write_out._sync_file_range)
+    for each in found:
+        each.cache_clear()
+    yield
+    for each in found:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "freebsd14"])
+def test_capabilities_are_offered_where_they_exist(platform, monkeypatch):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.delenv("TOMLDIARY_WITHOUT", raising=False)
+    assert system.offers("exchange") == (platform in {"linux", "darwin"})
+    for name in ("leases", "statx", "writeback"):
+        assert system.offers(name) == (platform == "linux")
+
+
+def test_capabilities_can_be_switched_off_one_by_one(monkeypatch, fresh):
+    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setenv("TOMLDIARY_WITHOUT", "exchange,statx")
+    assert not system.offers("exchange")
+    assert system.offers("leases")
+    assert exchange._exchange() is None
+    assert looks._statx() is None
+
+
+def test_a_diary_without_any_capability_works(tmp_path):
+    code = """
+import sys
+from tomldiary import Diary
+for number in range(5):
+    Diary(sys.argv[1]).user("alice").upsert_preference("likes", f"thing {number}")
+print(len(Diary(sys.argv[1]).user("alice").preferences("likes")))
+"""
+    env = {**os.environ, "TOMLDIARY_WITHOUT": "exchange,leases,statx,writeback"}
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True, env=env
+    )
+    assert done.stdout == "5\n"
+
+
+# macOS, with a library of the same calls in place of its own
+
+
+class Exchange:
+    """Exchanges files as `renamex_np` does, by three renames; `code` is the error it has instead."""
+
+    def __init__(self):
+        self.calls, self.code, self.before = [], 0, lambda _target: None
+
+    def __call__(self, one, two, flags):
+        self.calls.append((one, two, flags))
+        self.before(two)
+        if self.code:
+            ctypes.set_errno(self.code)
+            return -1
+        first, second, aside = Path(os.fsdecode(one)), Path(os.fsdecode(two)), self.path / "aside"
+        first.rename(aside)
+        second.rename(first)
+        aside.rename(second)
+        return 0
+
+
+@pytest.fixture
+def mac(monkeypatch, fresh, tmp_path):
+    call = Exchange()
+    call.path = tmp_path
+    library = types.SimpleNamespace(renamex_np=call)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _name, use_errno: library)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.delenv("TOMLDIARY_WITHOUT", raising=False)
+    return call
+
+
+def test_macos_exchanges_files_with_renamex_np(tmp_path, mac):
+    one, two = str(tmp_path / "one"), str(tmp_path / "two")
+    (tmp_path / "one").write_text("1")
+    (tmp_path / "two").write_text("2")
+    assert exchange.swap(one, two)
+    assert mac.calls == [(os.fsencode(one), os.fsencode(two), 2)]
+    assert mac.argtypes == [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint]
+    assert ((tmp_path / "one").read_text(), (tmp_path / "two").read_text()) == ("2", "1")
+
+
+@pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EINVAL])
+def test_a_mac_file_system_that_cannot_exchange_is_no_error(tmp_path, mac, code):
+    mac.code = code
+    assert not exchange.swap(str(tmp_path / "one"), str(tmp_path / "two"))
+
+
+def test_a_failed_exchange_on_macos_says_why(tmp_path, mac):
+    mac.code = errno.EIO
+    with pytest.raises(OSError, match="two") as caught:
+        exchange.swap(str(tmp_path / "one"), str(tmp_path / "two"))
+    assert caught.value.errno == errno.EIO
+
+
+def test_a_save_displaced_on_macos_is_kept(tmp_path, mac, monkeypatch):
+    monkeypatch.setattr(saving, "_HAS_LEASES", False)
+    alice = Diary(tmp_path, durability="process").user("alice")
+    alice.upsert_preference("likes", "tea")
+    file = tmp_path / "alice/preferences.toml"
+    saves = []
+
+    def save(target):
+        if not saves and target.endswith(b"preferences.toml"):
+            saves.append(file.write_text(file.read_text().replace('"tea"', '"green tea"')))
+
+    mac.before = save
+    alice.upsert_preference("likes", "coffee")
+    assert saves
+    assert [item.text for item in alice.preferences("likes").values()] == ["green tea", "coffee"]
+
+
+def fake_fcntl(monkeypatch, outcome):
+    asked = []
+
+    def fcntl(descriptor, command):
+        asked.append(command)
+        if outcome:
+            raise OSError(outcome, os.strerror(outcome))
+
+    monkeypatch.setitem(sys.modules, "fcntl", types.SimpleNamespace(F_FULLFSYNC=51, fcntl=fcntl))
+    monkeypatch.setattr(sys, "platform", "darwin")
+    return asked
+
+
+@pytest.mark.parametrize("sync", [system.sync_file, system.sync_data])
+@pytest.mark.parametrize("outcome", [0, errno.ENOTSUP])
+def test_macos_syncs_past_the_cache_of_the_disk(monkeypatch, sync, outcome):
+    asked = fake_fcntl(monkeypatch, outcome)
+    plain = []
+    monkeypatch.setattr(os, "fsync", plain.append)
+    monkeypatch.setattr(os, "fdatasync", plain.append, raising=False)
+    sync(7)
+    assert asked == [51]
+    assert plain == ([7] if outcome else [])
+
+
+def test_a_disk_that_fails_on_macos_is_not_asked_again(monkeypatch):
+    fake_fcntl(monkeypatch, errno.EIO)
+    plain = []
+    monkeypatch.setattr(os, "fsync", plain.append)
+    with pytest.raises(OSError, match="Input/output"):
+        system.sync_file(7)
+    assert plain == []
+
+
+# Another distribution that owns the package
+
+
+@pytest.fixture
+def shared(tmp_path):
+    """A folder of installed packages that has TOMLDiary 0.9 as well; returns how to run Python there."""
+    site = tmp_path / "site"
+    site.mkdir()
+    package = Path(system.__file__).parents[1]
+    shutil.copytree(package, site / "tomldiary", ignore=shutil.ignore_patterns("__pycache__"))
+    (site / "tomldiary_kit-0.1.0.dist-info").mkdir()
+
+    def run(*arguments):
+        return subprocess.run(
+            [sys.executable, *arguments],
+            env={**os.environ, "PYTHONPATH": str(site)},
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+
+    run.site = site
+    return run
+
+
+def test_another_owner_of_the_package_is_noticed_at_import(shared):
+    assert shared("-c", "import tomldiary").stderr == ""
+    (shared.site / "tomldiary-0.9.0.dist-info").mkdir()
+    told = shared("-c", "import tomldiary").stderr
+    assert "RuntimeWarning: tomldiary 0.9.0 is installed beside tomldiary-kit" in told
+    assert "python -m pip uninstall tomldiary" in told
+
+
+def test_doctor_names_another_owner_of_the_package(shared, tmp_path):
+    pytest.importorskip("typer")
+    Diary(tmp_path / "m").user("alice").upsert_preference("likes", "tea")
+    assert shared("-m", "tomldiary", "doctor", "--path", "m").returncode == 0
+    (shared.site / "tomldiary-0.9.0.dist-info").mkdir()
+    done = shared("-m", "tomldiary", "doctor", "--path", "m")
+    assert done.returncode == 1
+    shown = " ".join(done.stdout.split())
+    assert "problem the package tomldiary: tomldiary 0.9.0 is installed" in shown
+    assert "python -m pip uninstall tomldiary" in shown

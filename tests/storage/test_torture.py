@@ -1,0 +1,212 @@
+"""The torture run: clean on this library, and it does see what a broken storage would do."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from torture import Figures, Size, torture, torture_for
+
+ROOT = Path(__file__).parents[2]
+NOTHING = Size(processes=0, updates=0, cycles=0, saves=0)
+
+
+class Unlocked(LocalBackend):
+    """Lets everybody in."""
+
+    def lock(self, user, timeout):
+        return contextlib.nullcontext()
+
+
+class Forgetful(LocalBackend):
+    """Acknowledges every third commit without storing it."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        self.commits = itertools.count(1)
+
+    def commit(self, user, commit):
+        if next(self.commits) % 3 == 0:
+            return dict.fromkeys(commit.texts, (0, 0, 0, 0))
+        return super().commit(user, commit)
+
+
+class Garbling(LocalBackend):
+    """Damages what it has logged."""
+
+    def commit(self, user, commit):
+        done = super().commit(user, commit)
+        for segment in (self.folder(user) / "history").iterdir():
+            segment.write_bytes(segment.read_bytes().replace(b"likes", b"Likes", 1))
+        return done
+
+
+class Refusing(LocalBackend):
+    """Fails."""
+
+    def commit(self, user, commit):
+        raise OSError(28, "No space left on device")
+
+
+def test_nothing_is_lost_by_a_crowd_or_by_kills(tmp_path):
+    figures = torture(tmp_path, Size(processes=3, updates=15, cycles=3, saves=0))
+    assert figures.is_clean, figures
+    assert figures.acknowledged > 3 * 15
+    assert (figures.rounds, figures.cycles, figures.kept) == (1, 3, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_lost_to_an_editor_or_by_it(tmp_path):
+    figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=8))
+    assert figures.saves == 8
+    assert figures.is_clean, figures
+
+
+def test_a_run_without_work_is_clean(tmp_path):
+    figures = torture(tmp_path, NOTHING)
+    assert figures.is_clean
+    assert (figures.acknowledged, figures.cycles, figures.saves) == (0, 0, 0)
+
+
+def test_a_broken_lock_is_seen(tmp_path):
+    size = Size(processes=4, updates=30, cycles=0, saves=0)
+    figures = torture(tmp_path, size, opener=Unlocked)
+    assert figures.lost + figures.failed > 0
+    assert not figures.is_clean
+    assert Path(figures.kept).is_dir()  # for a look
+
+
+@pytest.mark.parametrize(
+    ("opener", "size", "what"),
+    [
+        (Forgetful, Size(processes=1, updates=15, cycles=0, saves=0), "lost"),
+        (Forgetful, Size(processes=0, updates=0, cycles=6, saves=0), "lost"),
+        (Garbling, Size(processes=1, updates=3, cycles=0, saves=0), "unreadable"),
+        (Refusing, Size(processes=1, updates=3, cycles=0, saves=0), "failed"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)
+def test_a_broken_storage_is_seen(tmp_path, opener, size, what):
+    figures = torture(tmp_path, size, opener=opener)
+    assert getattr(figures, what) > 0, figures
+    assert not figures.is_clean
+
+
+def test_figures_add_up():
+    total = Figures()
+    total.add(Figures(rounds=1, acknowledged=5, messages=["a"]))
+    total.add(Figures(rounds=1, acknowledged=7, lost=1, messages=["a", "b"]))
+    assert (total.rounds, total.acknowledged, total.messages) == (2, 12, ["a", "b"])
+    assert not total.is_clean
+
+
+def test_100_times_two_killed_writers_lose_nothing_and_leave_nothing_twice_or_torn(tmp_path):
+    figures = torture(tmp_path, Size(processes=0, updates=0, cycles=100, saves=0))
+    assert figures.is_clean, figures
+    assert figures.cycles == 100
+    assert figures.acknowledged >= 100
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_2000_times_two_killed_writers_lose_nothing_and_leave_nothing_twice_or_torn(tmp_path):
+    figures = torture(tmp_path, Size(processes=0, updates=0, cycles=2000, saves=0), seed=1)
+    assert figures.is_clean, figures
+    assert figures.cycles == 2000
+    assert figures.acknowledged >= 2000
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_4000_updates_of_8_processes_are_all_there(tmp_path, number):
+    figures = torture(tmp_path, Size(processes=8, updates=500, cycles=0, saves=0), seed=number)
+    assert figures.is_clean, figures
+    assert figures.acknowledged == 8 * 500
+
+
+def test_updates_by_processes_threads_and_tasks_at_once_are_all_there(tmp_path):
+    _mixed_crowd(tmp_path, processes=2, updates=10)
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_4000_updates_by_processes_threads_and_tasks_at_once_are_all_there(tmp_path):
+    _mixed_crowd(tmp_path, processes=4, updates=333)
+
+
+def _mixed_crowd(folder, *, processes, updates):
+    """Add one to a number from several processes, and from four threads and four tasks of this one."""
+    code = (
+        "import sys\nfrom tomldiary import Diary\n"
+        f"user = Diary({str(folder)!r}, agent='rules').user('u')\n"
+        "print('ready', flush=True); sys.stdin.readline()\n"
+        f"for _ in range({updates}):\n"
+        "    with user.transaction():\n"
+        "        text = user.preferences('likes')['sum'].text\n"
+        "        user.upsert_preference('likes', str(int(text) + 1), id='sum', count_up=False)\n"
+    )
+    diary = Diary(folder, agent="rules")
+    user = diary.user("u")
+    user.upsert_preference("likes", "0", id="sum")
+    children = [
+        subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        for _ in range(processes)
+    ]
+    for child in children:
+        assert child.stdout.readline() == b"ready\n"
+
+    def add():
+        text = user.preferences("likes")["sum"].text
+        user.upsert_preference("likes", str(int(text) + 1), id="sum", count_up=False)
+
+    def in_thread():
+        for _ in range(updates):
+            with user.transaction():
+                add()
+
+    async def in_task():
+        for _ in range(updates):
+            async with user.atransaction():
+                add()
+
+    async def here():
+        for child in children:
+            child.stdin.write(b"go\n")
+            child.stdin.flush()
+        threads = (asyncio.to_thread(in_thread) for _ in range(4))
+        await asyncio.gather(*threads, *(in_task() for _ in range(4)))
+
+    asyncio.run(here())
+    for child in children:
+        child.communicate()
+        assert child.returncode == 0
+    assert user.preferences("likes")["sum"].text == str((processes + 8) * updates)
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_300_saves_of_an_editor_lose_nothing(tmp_path):
+    figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=300))
+    assert figures.is_clean, figures
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_rounds_go_on_until_the_time_is_up(tmp_path):
+    start = time.monotonic()
+    figures = torture_for(1, tmp_path)  # a round takes seconds, but on a busy machine half a minute
+    assert figures.is_clean, figures
+    assert figures.rounds > 1
+    assert time.monotonic() - start >= 60

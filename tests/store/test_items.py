@@ -1,0 +1,916 @@
+"""Items in the core: documents that people read, names, sizes, hand edits, history and forgetting."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import re
+import sys
+import threading
+import tomllib
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, date, datetime, time, timedelta, timezone
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue, NewerVersion
+from tomldiary.history.verify import verify
+from tomldiary.store import writes
+from tomldiary.store.namespaces import SHARED, kind_of, namespace_of, part_name, part_of
+from tomldiary.store.operations import Get, List, Put, Search
+from tomldiary.store.store import ItemStore
+from tomldiary.store.ttl import Expiry, Sweeper
+from tomldiary_langgraph import DiaryStore
+
+NS = ("alice", "memories")
+
+
+@pytest.fixture
+def diary(tmp_path):
+    return Diary(tmp_path / "m", durability="process")
+
+
+@pytest.fixture
+def store(diary):
+    return ItemStore(diary)
+
+
+def put(store, namespace, key, value, **more):
+    store.run([Put(namespace, key, value, **more)])
+
+
+def get(store, namespace, key):
+    return store.run([Get(namespace, key)])[0]
+
+
+def found(store, prefix, **more):
+    return [item.key for item in store.run([Search(prefix, limit=1000, **more)])[0]]
+
+
+def namespaces(store):
+    return store.run([List(limit=10_000)])[0]
+
+
+# The file
+
+
+def test_an_item_is_a_table_that_people_read(store, diary):
+    put(store, NS, "2026 plan", {"title": "move", "done": False, "_note": 1, "where": None})
+    text = diary.user("alice").document("items/memories")
+    entry = tomllib.loads(text)["items"]["2026 plan"]
+    assert tomllib.loads(text)["_meta"]["namespace"] == ["alice", "memories"]
+    assert entry["title"] == "move"
+    assert entry["done"] is False
+    assert entry["\\_note"] == 1
+    assert entry["_null"] == ["/where"]
+    assert entry["_created"] == entry["_updated"]
+    assert get(store, NS, "2026 plan").value == {
+        "title": "move",
+        "done": False,
+        "_note": 1,
+        "where": None,
+    }
+
+
+def test_only_the_changed_item_changes_in_the_file(store, diary):
+    for number in range(5):
+        put(store, NS, f"k{number}", {"n": number})
+    before = diary.user("alice").document("items/memories")
+    put(store, NS, "k2", {"n": 20})
+    after = diary.user("alice").document("items/memories")
+    changed = [
+        pair
+        for pair in zip(before.splitlines(), after.splitlines(), strict=True)
+        if pair[0] != pair[1]
+    ]
+    assert [old.split(" ")[0] for old, _ in changed] == ["seq", "n", "_updated"]
+
+
+def test_a_person_s_edit_is_read_and_never_lost(store, diary, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    path.write_text(path.read_text().replace("n = 1", "n = 5 # mine") + '\n[items.hand]\nx = "y"\n')
+    assert get(store, NS, "a").value == {"n": 5}
+    assert get(store, NS, "hand").value == {"x": "y"}
+    put(store, NS, "b", {"n": 2})
+    assert "n = 5 # mine" in path.read_text()
+    assert sorted(found(store, NS)) == ["a", "b", "hand"]
+    new = tmp_path / "m/alice/items/mine.toml"
+    new.write_text("[items.k]\nx = 1\n")
+    assert ("alice", "mine") in namespaces(store)
+    assert get(store, ("alice", "mine"), "k").value == {"x": 1}
+    new.unlink()
+    assert ("alice", "mine") not in namespaces(store)
+
+
+def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    catalog = store.catalog("alice")
+    found(store, ("alice",))
+    while not catalog._listing or catalog._pages[("alice",)].version != catalog._version:
+        found(store, ("alice",))
+    path = tmp_path / "m/alice/items/memories.toml"
+    with path.open("a") as file:
+        file.write('\n[items.hand]\nx = "y"\n')
+    assert sorted(found(store, ("alice",))) == ["a", "hand"]
+    while namespaces(store) != [NS]:
+        pass
+    path.write_text("[_meta]\nseq = 1\n")
+    while namespaces(store):  # at the latest once nobody can be half way through saving it
+        pass
+
+
+def test_a_put_waits_for_an_editor_that_has_written_half_of_the_file(
+    store, diary, tmp_path, monkeypatch
+):
+    for number, key in enumerate("ab"):
+        put(store, NS, key, {"n": number})
+    path = tmp_path / "m/alice/items/memories.toml"
+    text = path.read_text().replace("n = 1", "n = 5")
+    begun, settled = threading.Event(), diary.engine.settled
+    monkeypatch.setattr(diary.engine, "settled", lambda *args: begun.set() or settled(*args))
+    with ThreadPoolExecutor(1) as pool, path.open("w") as editor:
+        half = text.index("[items.b]")
+        editor.write(text[:half])
+        editor.flush()
+        done = pool.submit(put, store, NS, "c", {"n": 3})
+        assert begun.wait(10)
+        editor.write(text[half:])
+        editor.close()
+        done.result(20)
+    assert {key: get(store, NS, key).value["n"] for key in "abc"} == {"a": 0, "b": 5, "c": 3}
+
+
+def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    folder = tmp_path / "m/alice"
+    while not store._typed._without:  # until the folder is old enough for its time to be trusted
+        assert namespaces(store) == [NS]
+    (folder / "preferences.toml").write_text('[preferences.likes.mine]\ntext = "by hand"\n')
+    likes = ("alice", "diary", "preferences", "likes")
+    assert namespaces(store) == [likes, NS]
+    (folder / "preferences.toml").unlink()
+    store._typed._without.clear()
+    while not store._typed._without:
+        assert namespaces(store) == [NS]
+    Diary(tmp_path / "m").user("alice").add_episode("in", "out", session_id="s")
+    assert namespaces(store) == [("alice", "diary", "episodes"), NS]
+
+
+def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
+    other = ItemStore(Diary(tmp_path / "m", durability="process"))
+    put(store, NS, "a", {"n": 1})
+    while () not in store.catalog("alice")._names:  # what is remembered of a listing
+        assert namespaces(store) == [NS]
+    second = ("alice", "second")
+    put(other, second, "a", {"n": 1})
+    put(store, second, "b", {"n": 2})
+    assert namespaces(store) == [NS, second]
+    assert found(store, ("alice",)) == ["b", "a", "a"]
+
+
+def test_what_a_transaction_took_back_is_not_listed_and_keeps_nothing_from_being(store, diary):
+    put(store, NS, "a", {"n": 1})
+    while () not in store.catalog("alice")._names:
+        namespaces(store)
+    with contextlib.suppress(KeyError), diary.user("alice").transaction():
+        put(store, ("alice", "gone"), "k", {"n": 1})
+        put(store, ("alice", "empty"), "k", None)
+        assert namespaces(store) == [("alice", "gone"), NS]
+        raise KeyError
+    assert namespaces(store) == [NS]
+    assert found(store, ("alice",)) == ["a"]
+    put(store, ("alice", "gone"), "k", {"n": 1})
+    assert namespaces(store) == [("alice", "gone"), NS]
+
+
+def test_a_folder_is_never_taken_for_a_file(store):
+    for namespace in [
+        ("alice", "b.toml", "x"),
+        ("alice", "b"),
+        ("alice", "b.toml"),
+        ("alice", "b", "x"),
+    ]:
+        put(store, namespace, "k", {"at": list(namespace)})
+        assert get(store, namespace, "k").value == {"at": list(namespace)}
+    assert len(namespaces(store)) == 4
+
+
+def test_history_knows_items_and_rolls_them_back(store, diary):
+    put(store, NS, "k", {"n": 1})
+    put(store, NS, "k", {"n": 2})
+    alice = diary.user("alice")
+    assert [record.type for record in alice.history()][:2] == ["put", "put"]
+    alice.rollback(1)
+    assert get(store, NS, "k").value == {"n": 1}
+
+
+def test_a_transaction_and_its_reads_include_items(store, diary):
+    alice = diary.user("alice")
+
+    def fail():
+        with alice.transaction():
+            put(store, NS, "k", {"n": 1})
+            alice.upsert_preference("likes", "tea")
+            assert get(store, NS, "k").value == {"n": 1}
+            assert sorted(found(store, ("alice",))) == ["k", *alice.preferences("likes")]
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert get(store, NS, "k") is None
+    assert namespaces(store) == []
+    with alice.transaction():
+        put(store, NS, "k", {"n": 1})
+        put(store, NS, "l", {"n": 2})
+        put(store, NS, "k", {"n": 3})
+    assert get(store, NS, "k").value == {"n": 3}
+    assert alice.last_transaction() == 1
+
+
+def test_a_namespace_that_a_transaction_took_back_is_forgotten_by_the_next_listing(store, diary):
+    put(store, NS, "a", {"n": 1})
+    catalog = store.catalog("alice")
+    while not (catalog._listing and catalog._listed):  # until the folder's time is trusted
+        assert namespaces(store) == [NS]
+    with contextlib.suppress(KeyError), diary.user("alice").transaction():
+        put(store, ("alice", "gone"), "k", {"n": 1})
+        put(store, ("alice", "gone"), "l", {"n": 1})
+        raise KeyError
+    assert namespaces(store) == [NS]
+    assert list(catalog._numbers) == ["items/memories"]
+
+
+def test_a_file_that_was_away_for_a_moment_is_listed_again(store, tmp_path):
+    put(store, NS, "a", {"n": 1})
+    catalog = store.catalog("alice")
+    while not (catalog._listing and catalog._listed):
+        assert namespaces(store) == [NS]
+    path = tmp_path / "m/alice/items/memories.toml"
+    path.rename(tmp_path / "aside")
+    assert get(store, NS, "a") is None
+    (tmp_path / "aside").rename(path)
+    assert namespaces(store) == [NS]
+    assert found(store, ("alice",)) == ["a"]
+
+
+# Parts
+
+
+def test_a_large_namespace_is_kept_in_several_files_and_a_put_touches_one(
+    store, diary, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(60):
+        put(store, NS, f"k{number}", {"text": "x" * 200, "n": number})
+    folder = tmp_path / "m/alice/items"
+    files = sorted(path.name for path in folder.iterdir())
+    assert len(files) > 3
+    assert "memories~2.toml" in files
+    assert all(path.stat().st_size < 5_000 for path in folder.iterdir())
+    before = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    put(store, NS, "k3", {"text": "y"})
+    after = {path.name: path.stat().st_ino for path in folder.iterdir()}
+    assert sum(before[name] != after[name] for name in before) == 1
+    assert len(found(store, NS)) == 60
+    assert namespaces(store) == [NS]
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    assert get(fresh, NS, "k59").value["n"] == 59
+    assert len(found(fresh, ("alice",))) == 60
+    for number in range(60):
+        put(store, NS, f"k{number}", None)
+    assert namespaces(fresh) == []
+    put(store, NS, "big", {"text": "z" * 9_000})
+    put(store, NS, "big", {"text": "z" * 8_000})
+    assert get(fresh, NS, "big").value == {"text": "z" * 8_000}
+
+
+def sizes(folder):
+    return {path.name: path.stat().st_size for path in folder.iterdir()}
+
+
+def test_single_puts_fill_small_files_and_a_batch_fills_larger_ones(store, tmp_path):
+    folder = tmp_path / "m/alice/items"
+    for number in range(300):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert max(sizes(folder).values()) < writes.SMALL + 1_000
+    assert len(sizes(folder)) == 3
+    bulk = ("alice", "bulk")
+    store.run([Put(bulk, f"k{number}", {"text": "x" * 200}) for number in range(1_000)])
+    large = [size for name, size in sizes(folder).items() if name.startswith("bulk")]
+    assert len(large) == 3
+    assert 3 * writes.SMALL < max(large) < 5 * writes.SMALL
+    assert len(found(store, bulk)) == 1_000
+
+
+def test_a_namespace_in_one_large_file_stays_there_and_goes_on_in_another(
+    store, tmp_path, monkeypatch
+):
+    with monkeypatch.context() as before:
+        before.setattr(writes, "SMALL", writes.LARGEST)
+        store.run([Put(NS, f"k{number}", {"text": "x" * 200}) for number in range(600)])
+    folder = tmp_path / "m/alice/items"
+    assert list(sizes(folder)) == ["memories.toml"]
+    old = sizes(folder)["memories.toml"]
+    put(store, NS, "new", {"n": 1})
+    assert sizes(folder)["memories.toml"] == old
+    put(store, NS, "k7", {"n": 7})
+    assert sizes(folder)["memories.toml"] < old
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    for each in (store, fresh):
+        assert get(each, NS, "new").value == {"n": 1}
+        assert get(each, NS, "k7").value == {"n": 7}
+        assert len(found(each, NS)) == 601
+        assert namespaces(each) == [NS]
+
+
+def test_a_file_that_lost_most_of_its_items_takes_new_ones(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(60):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    first = tmp_path / "m/alice/items/memories.toml"
+    known = list(tomllib.loads(first.read_text())["items"])
+    store.run([Put(NS, key, None) for key in known[1:]])
+    for number in range(100, 116):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert len(tomllib.loads(first.read_text())["items"]) > 3
+    assert len(found(store, NS)) == 60 - len(known) + 1 + 16
+
+
+def test_a_namespace_whose_first_file_has_nothing_left_is_listed(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(writes, "LARGEST", 4_000)
+    for number in range(30):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    assert namespaces(store) == [NS]
+    first = tomllib.loads((tmp_path / "m/alice/items/memories.toml").read_text())["items"]
+    store.run([Put(NS, key, None) for key in first])
+    store.catalog("alice")._names.clear()
+    while () not in store.catalog("alice")._names:  # what is remembered of a listing
+        assert namespaces(store) == [NS]
+    store.run([Put(NS, f"k{number}", None) for number in range(30)])
+    assert namespaces(store) == []
+
+
+def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monkeypatch):
+    put(store, NS, "k", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    copy = tmp_path / "m/alice/items/memories~2.toml"
+    copy.write_text(path.read_text().replace("seq = 1\n", "").replace("n = 1", "n = 2"))
+    assert found(store, NS) == ["k"]
+    put(store, NS, "k", {"n": 3})
+    assert get(store, NS, "k").value == {"n": 3}
+    put(store, NS, "k", None)
+    assert get(store, NS, "k") is None
+
+
+def test_of_two_copies_made_by_hand_the_newer_one_counts(store, tmp_path):
+    put(store, NS, "k", {"n": 1})
+    path = tmp_path / "m/alice/items/memories.toml"
+    copy = tmp_path / "m/alice/items/memories~2.toml"
+    copy.write_text(path.read_text().replace("seq = 1\n", "").replace("n = 1", "n = 2"))
+    path.write_text(path.read_text().replace('_updated = "2', '_updated = "3'))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert store.run([Search(NS)])[0][0].value == {"n": 1}
+
+
+# Names
+
+
+LABELS = st.text(
+    st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=200
+) | st.sampled_from(
+    ["con", "NUL", "..", ".", "~", "~2", "a~2", "a/b", "%", "%2f", "É", "e\u0301", "items"]
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(LABELS, min_size=1, max_size=5).map(tuple), st.integers(0, 4))
+def test_a_namespace_has_a_file_name_of_its_own_and_back(namespace, number):
+    for user in (namespace[0], namespace[-1], "somebody", SHARED):
+        kind = kind_of(user, namespace)
+        assert kind.removeprefix("items/").replace("/", "").replace("%", "").isascii()
+        assert kind == kind.lower()
+        assert ".." not in kind
+        assert len(kind) < 180
+        assert namespace_of(user, kind) in (namespace, None)
+        assert part_of(part_name(kind, number + 1)) == (kind, number + 1)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.lists(LABELS, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True
+    )
+)
+def test_two_namespaces_never_share_a_file(several):
+    user = several[0][0]
+    kinds = [part_name(kind_of(user, each), part) for each in several for part in (1, 2)]
+    assert len(set(kinds)) == len(kinds)
+
+
+def test_500_hostile_names_are_only_names(tmp_path):
+    store = ItemStore(Diary(tmp_path / "m", durability="none"))
+    source = random.Random(7)
+    pieces = ["..", "/", "\\", "~", "~2", "%2e", "'", '"', ";--", "$", "*", "?", "\n", "\t", "con", "É",
+              "e\u0301", "[x]", "]]", "=", "#", "{}", "\u202e", "😀", "__class__", "None", "a" * 90]  # fmt: skip
+    values = {}
+    for number in range(500):
+        labels = tuple(
+            "".join(source.choices(pieces, k=source.randint(1, 3)))
+            for _ in range(source.randint(1, 3))
+        )
+        labels = tuple(label.replace("\0", "") for label in ("eve", *labels) if label)
+        key = "".join(source.choices([*pieces, "\0", "."], k=source.randint(0, 4)))
+        value = {"".join(source.choices(pieces, k=2)): source.choice(pieces), "n": number}
+        values[labels, key] = value
+    store.run([Put(*place, value) for place, value in values.items()])
+    fresh = ItemStore(Diary(tmp_path / "m"))
+    for (namespace, key), value in values.items():
+        assert get(fresh, namespace, key).value == value
+        field, wanted = next(iter(value.items()))
+        if not field.startswith("$"):
+            hits = fresh.run([Search(namespace, {field: wanted, "n": value["n"]}, limit=1000)])[0]
+            assert key in [item.key for item in hits]
+    assert set(namespaces(fresh)) == {namespace for namespace, _ in values}
+    assert [path.name for path in tmp_path.iterdir()] == ["m"]
+    assert {path.name for path in (tmp_path / "m").iterdir()} == {"eve", ".tomldiary"}
+
+
+@pytest.mark.parametrize("bad", ["\ud800", "a\udfff"])
+def test_half_a_surrogate_is_no_label_key_or_value(store, bad):
+    for op in (
+        Put(("alice", bad), "k", {}),
+        Put(NS, bad, {}),
+        Put(NS, "k", {"x": bad}),
+        Put(NS, "k", {bad: 1}),
+    ):
+        with pytest.raises(InvalidValue):
+            store.run([op])
+    assert namespaces(store) == []
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats(allow_nan=False) | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), inner, max_size=4),
+    max_leaves=12,
+)  # fmt: skip
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.dictionaries(st.text(st.characters(exclude_categories=["Cs"]), max_size=5), JSON, max_size=4)
+)
+def test_any_json_value_comes_back_equal(value):
+    store = ItemStore(Diary("memory:"))
+    put(store, NS, "k", value)
+    back = get(store, NS, "k").value
+    assert back == value
+    assert json.dumps(back, sort_keys=True) == json.dumps(value, sort_keys=True)
+
+
+class _OwnTime(datetime):
+    """As a library of times could have it: one that says more of itself than a file takes."""
+
+    def isoformat(self, *_):
+        return f"{super().isoformat()}\n[evil]"
+
+
+TIMES = [
+    time(1, 2, 3, 4), date(1, 1, 1), datetime(9999, 12, 31, tzinfo=UTC), datetime(2026, 1, 1, 2, 3, 4, 5, tzinfo=UTC), _OwnTime(2026, 1, 1, 1),
+    datetime(2026, 7, 1, tzinfo=timezone(timedelta(hours=-23, minutes=-59))),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("value", TIMES)
+def test_a_time_comes_back_as_it_does_from_a_file(store, tmp_path, value):
+    put(store, NS, "k", {"at": value})
+    for each in (store, ItemStore(Diary(tmp_path / "m"))):
+        back = get(each, NS, "k").value["at"]
+        assert back == value
+        assert type(back) in {date, time, datetime}
+
+
+@pytest.mark.parametrize(
+    "value", [time(1, 2, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=timezone(timedelta(seconds=90)))]
+)
+def test_a_time_that_toml_cannot_write_leaves_the_namespace_as_it_was(store, tmp_path, value):
+    put(store, NS, "k", {"n": 1})
+    with pytest.raises(InvalidValue, match=r"memories/bad\.at\.0: .* zone"):
+        put(store, NS, "bad", {"at": [value]})
+    assert found(ItemStore(Diary(tmp_path / "m")), NS) == ["k"]
+
+
+# Owners
+
+
+def test_the_owner_of_a_namespace_is_who_the_label_says(diary):
+    for label, owner in [(0, "memories"), (1, "alice"), (None, SHARED)]:
+        store = ItemStore(diary, user_label=label)
+        put(store, ("memories", "alice", "x"), "k", {"label": str(label)})
+        assert any(kind.startswith("items/") for kind in diary.engine.backend.kinds(owner))
+        assert get(store, ("memories", "alice", "x"), "k").value == {"label": str(label)}
+    store = ItemStore(diary, user_label=lambda namespace, _: f"{namespace[-1]}@example.org")
+    put(store, ("team", "bo"), "k", {"n": 1})
+    assert "bo@example.org" in diary.users()
+    assert found(store, ("team",)) == ["k"]
+    assert ("team", "bo") in namespaces(store)
+
+
+def test_one_owner_s_namespaces_never_meet_whatever_label_named_the_owner(diary):
+    places = [
+        ("alice",),
+        ("alice", "x"),
+        ("x", "alice"),
+        ("x",),
+        ("alice", "alice"),
+        ("alice", "x", "alice"),
+    ]
+    store = ItemStore(diary, user_label=lambda namespace, key: "alice")
+    for number, namespace in enumerate(places):
+        put(store, namespace, "k", {"n": number})
+    assert [get(store, namespace, "k").value["n"] for namespace in places] == list(
+        range(len(places))
+    )
+    assert sorted(namespaces(ItemStore(diary, user_label=lambda *_: "alice"))) == sorted(places)
+
+
+@pytest.mark.parametrize("named", ["", " ", 5, SHARED])
+def test_an_owner_that_is_no_name_is_an_error(diary, named):
+    store = ItemStore(diary, user_label=lambda *_: named)
+    with pytest.raises(InvalidValue, match="user_label"):
+        put(store, NS, "k", {})
+
+
+def test_a_batch_of_several_users_is_checked_whole_first(store):
+    likes = ("bo", "diary", "preferences", "likes")
+    ops = [
+        Put(("alice", "m"), "k", {}),
+        Put(likes, "a", {"text": "tea"}),
+        Put(likes, "b", {"text": "tea"}),
+    ]
+    with pytest.raises(InvalidValue, match="holds the same text"):
+        store.run(ops)
+    assert namespaces(store) == []
+
+
+# Forgetting
+
+
+def everything_on_disk(folder):
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_forgetting_a_session_takes_its_items_out_of_files_and_history(store, diary, tmp_path):
+    store.run([Put(NS, "secret-key", {"text": "walnut allergy"})], session="s1")
+    store.run([Put(NS, "kept", {"text": "likes tea"})], session="s2")
+    store.run([Put(NS, "changed", {"text": "first words"})], session="s2")
+    store.run([Put(NS, "changed", {"text": "walnut words"})], session="s1")
+    receipt = diary.user("alice").forget(session_id="s1")
+    assert receipt.entries >= 1
+    left = everything_on_disk(tmp_path / "m")
+    assert b"walnut" not in left
+    assert b"secret-key" not in left
+    assert b"likes tea" in left
+    assert get(store, NS, "changed").value == {"text": "first words"}
+    assert [item.score for item in store.run([Search(NS, query="walnut")])[0]] == [None, None]
+
+
+def test_forgetting_a_source_takes_the_items_that_name_it(store, diary, tmp_path):
+    put(store, NS, "kept", {"text": "likes tea"})
+    with (tmp_path / "m/alice/items/memories.toml").open("a") as file:
+        file.write('\n[items.told]\ntext = "walnut allergy"\n_source = "s1#2"\n')
+    assert diary.user("alice").forget(source="s1#1").entries == 0
+    assert get(store, NS, "told").value == {"text": "walnut allergy"}
+    assert diary.user("alice").forget(source="s1").entries == 1
+    assert get(store, NS, "told") is None
+    assert get(store, NS, "kept").value == {"text": "likes tea"}
+    assert b"walnut" not in everything_on_disk(tmp_path / "m")
+
+
+def test_forgetting_everything_or_what_is_old_covers_items(store, diary, tmp_path):
+    put(store, NS, "k", {"text": "walnut"})
+    put(store, ("bo", "x"), "k", {"text": "pecan"})
+    diary.user("alice").forget(everything=True)
+    diary.user("bo").forget(before=datetime(2100, 1, 1, tzinfo=UTC))
+    left = everything_on_disk(tmp_path / "m")
+    assert b"walnut" not in left
+    assert b"pecan" not in left
+    assert namespaces(store) == []
+
+
+# At once
+
+
+def test_what_another_process_wrote_is_read_at_once(store, tmp_path):
+    other = ItemStore(Diary(tmp_path / "m", durability="process"))
+    for number in range(50):
+        put(store if number % 2 else other, NS, "k", {"n": number})
+        assert get(other if number % 2 else store, NS, "k").value == {"n": number}
+        put(store if number % 2 else other, ("alice", str(number)), "k", {})
+        assert len(namespaces(other if number % 2 else store)) == number + 2
+
+
+def _count(folder, turns):
+    store = ItemStore(Diary(folder, durability="process"))
+    for _ in range(turns):
+        store.update(NS, "n", lambda value: {"n": (value or {"n": 0})["n"] + 1})
+
+
+def test_four_processes_that_update_one_key_lose_nothing(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    workers = [context.Process(target=_count, args=(tmp_path / "m", 100)) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(120)
+    assert [worker.exitcode for worker in workers] == [0] * 4
+    assert get(ItemStore(Diary(tmp_path / "m")), NS, "n").value == {"n": 400}
+
+
+def test_threads_that_update_one_key_lose_nothing(store):
+    barrier = threading.Barrier(8)
+
+    def work():
+        barrier.wait()
+        for _ in range(10):
+            store.update(NS, "n", lambda value: {"n": (value or {"n": 0})["n"] + 1})
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert get(store, NS, "n").value == {"n": 80}
+
+
+def test_an_update_that_fails_or_removes(store):
+    put(store, NS, "k", {"n": 1})
+    with pytest.raises(ZeroDivisionError):
+        store.update(NS, "k", lambda value: {"n": 1 / 0})
+    with pytest.raises(InvalidValue):
+        store.update(NS, "k", lambda value: {"n": object()})
+    assert get(store, NS, "k").value == {"n": 1}
+    likes = ("alice", "diary", "preferences", "likes")
+    store.update(likes, "tea", lambda value: {"text": "green tea", "contexts": [str(value)]})
+    assert store.update(likes, "tea", lambda value: {**value, "n": 1}).value["contexts"] == ["None"]
+    assert store.update(NS, "k", lambda value: None) is None
+    assert get(store, NS, "k") is None
+
+
+def test_a_forked_child_reads_and_writes(store):
+    if not hasattr(os, "fork"):
+        pytest.skip("this system does not fork")
+    put(store, NS, "k", {"text": "before"})
+    assert found(store, NS, query="before") == ["k"]
+    child = os.fork()
+    if child == 0:
+        try:
+            put(store, NS, "l", {"text": "before and after"})
+            os._exit(0 if sorted(found(store, NS, query="before")) == ["k", "l"] else 1)
+        except BaseException:  # noqa: BLE001 - a child of a test must not run the rest of it
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert sorted(found(store, NS, query="before")) == ["k", "l"]
+
+
+# Expiry
+
+
+def test_a_refresh_on_read_is_noted_beside_the_file_and_not_in_history(store, diary, tmp_path):
+    put(store, NS, "secret-key", {"n": 1}, ttl=0.01)
+    before = diary.user("alice").document("items/memories")
+    assert "_ttl = 0.01" in before
+    entry = store.catalog("alice").snapshot(NS).get("secret-key")
+    deadlines = store.deadlines("alice")
+    while deadlines.of(NS, entry) == entry.expires:
+        get(store, NS, "secret-key")
+    assert diary.user("alice").document("items/memories") == before
+    assert diary.user("alice").last_transaction() == 1
+    noted = tmp_path / "m/.tomldiary/index/alice/expiry"
+    assert b"secret-key" not in noted.read_bytes()
+    other = ItemStore(Diary(tmp_path / "m"))
+    assert other.deadlines("alice").of(NS, entry) == deadlines.of(NS, entry)
+    put(store, NS, "secret-key", {"n": 2}, ttl=0.001)
+    again = store.catalog("alice").snapshot(NS).get("secret-key")
+    assert other.deadlines("alice").of(NS, again) == again.expires
+    noted.unlink()
+    assert deadlines.of(NS, entry) == entry.expires
+    diary.user("alice").forget(everything=True)
+    assert not noted.parent.exists()
+
+
+def test_a_torn_or_foreign_expiry_file_is_survived(store, tmp_path):
+    put(store, NS, "k", {}, ttl=0.001)
+    noted = tmp_path / "m/.tomldiary/index/alice/expiry"
+    noted.parent.mkdir(parents=True)
+    noted.write_bytes(b"tomldiary expiry 1 zz\nnothing of ours \xff\nabc 1\n")
+    entry = store.catalog("alice").snapshot(NS).get("k")
+    assert store.deadlines("alice").of(NS, entry) == entry.expires
+    while not store.sweep():
+        pass
+    assert get(store, NS, "k") is None
+
+
+def test_a_sweep_does_not_remove_what_was_put_or_read_meanwhile(diary):
+    store = ItemStore(diary, expiry=Expiry(omit_expired=True))
+    put(store, NS, "old", {}, ttl=0.0001)
+    while store.run([Get(NS, "old", refresh=False)])[0] is not None:
+        pass
+    put(store, NS, "new", {}, ttl=60)
+    assert store.sweep() == 1
+    assert found(store, NS) == ["new"]
+    assert next(iter(diary.user("alice").history())).type == "expire"
+
+
+@pytest.mark.parametrize("ttl", [0, -1, True, "5", float("nan"), float("inf"), 1e12, 10**400])
+def test_a_time_to_live_is_minutes_above_zero(store, ttl):
+    with pytest.raises(InvalidValue, match="ttl"):
+        put(store, NS, "k", {}, ttl=ttl)
+
+
+def test_what_others_noted_while_we_did_is_known_at_the_next_look(store, tmp_path):
+    """A sweep that did not know it would remove what somebody has just read."""
+    put(store, NS, "ours", {}, ttl=60)
+    put(store, NS, "theirs", {}, ttl=60)
+    entries = {key: store.catalog("alice").snapshot(NS).get(key) for key in ("ours", "theirs")}
+    mine, other = store.deadlines("alice"), ItemStore(Diary(tmp_path / "m")).deadlines("alice")
+    later = entries["ours"].expires
+    mine.refresh([(NS, entries["ours"])], later)  # so that there is a file
+    other.refresh([(NS, entries["ours"])], later * 2)
+    append = mine._append
+
+    def meanwhile(path, lines):
+        other.refresh([(NS, entries["theirs"])], later)
+        append(path, lines)
+
+    mine._append = meanwhile
+    mine.refresh([(NS, entries["ours"])], later * 3)
+    assert not mine.is_over(NS, entries["theirs"], later)
+    assert mine.of(NS, entries["theirs"]) == other.of(NS, entries["theirs"])
+
+
+def test_one_user_s_trouble_keeps_no_other_s_items(store, tmp_path):
+    for user in ("ann", "bo", "cy"):
+        put(store, (user, "m"), "k", {}, ttl=0.0001)
+        put(store, (user, "m"), "stays", {})
+    file = tmp_path / "m/bo/items/m.toml"
+    file.write_text(file.read_text().replace('"0.3"', '"99.0"'))
+    ends = store.catalog("cy").snapshot(("cy", "m")).get("k").expires
+    while store._clock.now() <= ends:
+        pass
+    with pytest.raises(NewerVersion):
+        store.sweep()
+    assert [found(store, (user, "m")) for user in ("ann", "cy")] == [["stays"], ["stays"]]
+
+
+def test_a_sweeper_that_was_asked_to_end_can_be_started_again():
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def sweep():
+        at_work.set()
+        go_on.wait()
+        return 0
+
+    sweeper = Sweeper(sweep)
+    first = sweeper.start(0.0001)
+    at_work.wait()
+    assert not sweeper.stop(0)
+    again = sweeper.start(float("inf"))
+    go_on.set()
+    first.result(10)
+    assert sweeper.is_running
+    assert not again.done()
+    assert sweeper.stop()
+    assert again.done()
+
+
+@pytest.mark.parametrize("written", ["inf", "1" + "0" * 400, "-1", "nan", '"x"'])
+def test_no_number_that_a_person_writes_as_time_to_live_breaks_a_read(store, tmp_path, written):
+    put(store, NS, "k", {"n": 1}, ttl=0.5)
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(file.read_text().replace("_ttl = 0.5", f"_ttl = {written}"))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert found(store, ()) == ["k"]
+
+
+@pytest.mark.parametrize("field", ["_created", "_updated", "_expires"])
+@pytest.mark.parametrize(
+    "written", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "9999-12-31T23:59:59Z"]
+)  # fmt: skip
+def test_no_time_that_a_person_writes_breaks_a_read_or_a_put(store, tmp_path, field, written):
+    put(store, NS, "k", {"n": 1}, ttl=60)
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(re.sub(rf'{field} = "[^"]*"', f'{field} = "{written}"', file.read_text()))
+    assert get(store, NS, "k").value == {"n": 1}
+    assert found(store, ()) == ["k"]
+    put(store, NS, "k", {"n": 2}, ttl=1e9)
+    assert get(store, NS, "k").value == {"n": 2}
+
+
+def test_what_is_put_while_a_person_has_broken_the_file_is_read_and_updated(store, diary, tmp_path):
+    put(store, NS, "k", {"n": 0})
+    put(store, NS, "other", {"n": 0})
+    file = tmp_path / "m/alice/items/memories.toml"
+    file.write_text(file.read_text().replace("n = 0", "n = ", 1))
+    os.utime(file, (1, 1))
+    for number in range(1, 4):
+        store.update(NS, "k", lambda value: {"n": value["n"] + 1})
+        put(store, NS, "other", {"n": number})
+        assert [get(store, NS, key).value["n"] for key in ("k", "other")] == [number] * 2
+        items = store.run([Search(("alice",), filter={"n": number})])[0]
+        assert sorted(item.key for item in items) == ["k", "other"]
+    put(store, NS, "k", None)
+    assert found(store, ()) == ["other"]
+    assert "n = \n" in file.read_text()
+    assert verify(diary.engine.backend, "alice") is None
+
+
+STRAYS = ["memories (1)", "My Notes", "Memories", "é", "#memories#", "memories~1", "memories~0", "x" * 200,
+          "memories~1" + "0" * 180, f"~h{'0' * 64} (1)", "sub/My Notes", f"My/~{'0' * 64}"]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STRAYS)
+def test_a_copy_that_a_person_keeps_beside_a_file_changes_nothing(store, tmp_path, name):
+    put(store, NS, "k", {"n": 1})
+    put(store, ("bo", "m"), "k", {})
+    file = tmp_path / "m/alice/items/memories.toml"
+    copy = file.parent / f"{name}.toml"
+    copy.parent.mkdir(exist_ok=True)
+    copy.write_text(file.read_text())
+    for each in (store, ItemStore(Diary(tmp_path / "m", durability="process"))):
+        put(each, NS, "l", {"n": 2})
+        assert get(each, NS, "k").value == {"n": 1}
+        assert sorted(found(each, NS, query=None)) == ["k", "l"]
+        assert namespaces(each) == [NS, ("bo", "m")]
+        assert each.sweep() == 0
+    assert "[items.l]" not in copy.read_text()
+
+
+def test_a_document_that_says_it_holds_what_is_no_namespace_hides_no_other(store, tmp_path):
+    far = ("alice", "x" * 90, "y" * 90)
+    put(store, far, "k", {})
+    put(store, NS, "k", {})
+    file = next((tmp_path / "m/alice/items").glob("~h*.toml"))
+    for labels in ('["alice", ""]', '["bo", "x"]', "[]", "5", '["a\\u0000"]'):
+        lines = [
+            f"namespace = {labels}" if line.startswith("namespace =") else line
+            for line in file.read_text().split("\n")
+        ]
+        file.write_text("\n".join(lines))
+        assert namespaces(ItemStore(Diary(tmp_path / "m"))) == [NS]
+    assert get(store, far, "k").value == {}
+
+
+def test_namespaces_are_in_the_order_of_tuples_and_not_of_joined_text(store):
+    names = [("a", "z"), ("a-b",), ("a", "a", "c"), ("a!",), ("a", "z z"), ("a", "z", "b")]
+    store.run([Put(namespace, "k", {}) for namespace in names])
+    assert namespaces(store) == sorted(names)
+    assert sorted(names) not in (sorted(names, key=join) for join in (".".join, "/".join))
+
+
+def test_limits_and_offsets_may_be_larger_than_a_machine_counts(store):
+    put(store, NS, "k", {})
+    put(store, NS, "l", {})
+    assert len(store.run([Search(NS, limit=sys.maxsize, offset=1)])[0]) == 1
+    assert store.run([Search(NS, limit=10**30, offset=10**30)])[0] == []
+
+
+def test_writers_that_take_turns_lose_no_item_while_a_person_has_broken_the_document(tmp_path):
+    """History goes on without the file then: what a writer has seen before is not all there is."""
+    stores = [DiaryStore(Diary(tmp_path, agent="rules", durability="process")) for _ in "ab"]
+    stores[0].put(("alice", "things"), "k", {"n": 0})
+    file = tmp_path / "alice/items/things.toml"
+    file.write_text(file.read_text().replace("n = 0", "n = "))
+    os.utime(file, (1, 1))
+    for number in range(1, 9):
+        for store in stores:
+            assert store.get(("alice", "things"), "k") is not None
+        stores[number % 2].put(("alice", "things"), f"k{number % 3}", {"n": number})
+    diary = Diary(tmp_path, agent="rules")
+    assert verify(diary.engine.backend, "alice") is None
+    found = DiaryStore(diary).search(("alice", "things"), limit=20)
+    assert {item.key: item.value["n"] for item in found} == {
+        "k": 0, "k0": 6, "k1": 7, "k2": 8,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", ["files", "memory"])
+def test_shared_items_have_no_user_but_are_found_and_expire(tmp_path, kind):
+    diary = Diary("memory:" if kind == "memory" else tmp_path, agent="rules")
+    store = DiaryStore(diary, user_label=1, ttl={"default_ttl": 60})
+    store.put(("memories",), "k", {"n": 1})
+    store.put(("memories", "alice"), "gone", {"n": 1}, ttl=0.00001)
+    store.put(("memories",), "gone", {"n": 1}, ttl=0.00001)
+    assert diary.users() == ["alice"]
+    assert store.list_namespaces() == [("memories",), ("memories", "alice")]
+    swept = 0
+    while swept < 2:
+        swept += store.sweep_ttl()
+    assert [item.key for item in store.search((), limit=10)] == ["k"]
+    assert store.list_namespaces() == [("memories",)]

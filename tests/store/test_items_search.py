@@ -1,0 +1,527 @@
+"""Finding items: by words, by vectors, by filters; indexes that follow, survive and are forgotten."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sqlite3
+import sys
+from datetime import UTC, date, datetime
+from itertools import pairwise
+from math import log
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
+from tomldiary.retrieval import lexical_index as lexical
+from tomldiary.retrieval.filters import compile_filter
+from tomldiary.retrieval.lexical_index import LexicalIndex
+from tomldiary.retrieval.local_embedder import LOCAL_DIMS, local_embedder
+from tomldiary.retrieval.vector_index import Embedding
+from tomldiary.store.json_paths import texts_at
+from tomldiary.store.operations import Get, Put, Search
+from tomldiary.store.store import ItemStore
+from tomldiary_langgraph import DiaryStore
+
+NS = ("alice", "memories")
+
+
+def letters(text):
+    found = [0.0] * 26
+    for letter in text.lower():
+        if "a" <= letter <= "z":
+            found[ord(letter) - 97] += 1.0
+    return found
+
+
+class Embeds:
+    def __init__(self):
+        self.asked = []
+
+    def __call__(self, texts):
+        self.asked += texts
+        return [letters(text) for text in texts]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ItemStore(Diary(tmp_path / "m", durability="process"))
+
+
+def found(store, query, prefix=NS, **more):
+    """Return the keys of the matches; the items behind them have no score."""
+    items = store.run([Search(prefix, query=query, **more)])[0]
+    return [item.key for item in items if item.score is not None]
+
+
+def put(store, key, text, **more):
+    store.run([Put(NS, key, {"text": text}, **more)])
+
+
+# Words
+
+
+def test_words_are_found_in_any_form_and_the_best_match_comes_first(store):
+    put(store, "both", "She was running marathons in the spring.")
+    put(store, "one", "They run a shop.")
+    put(store, "none", "Nothing of the kind.")
+    assert found(store, "Does she run marathons?") == ["both", "one"]
+    best, second, other = store.run([Search(NS, query="run marathon")])[0]
+    assert 1 > best.score > second.score > 0
+    assert (other.key, other.score) == ("none", None)
+
+
+def test_items_that_do_not_match_come_behind_the_matches(store):
+    put(store, "oldest", "By the window.")
+    put(store, "match", "Black tea in the morning.")
+    put(store, "hidden", "Black tea as well.", index=False)
+    put(store, "newest", "No walnuts.")
+    store.run([Put(("alice", "other"), "elsewhere", {"text": "Green tea."})])
+
+    def shown(query, prefix=NS, **more):
+        items = store.run([Search(prefix, query=query, **more)])[0]
+        return [(item.key, item.score is not None) for item in items]
+
+    whole = [("match", True), ("newest", False), ("hidden", False), ("oldest", False)]
+    assert shown("black tea") == whole
+    assert [shown("black tea", limit=1, offset=n) for n in range(5)] == [
+        *([each] for each in whole),
+        [],
+    ]
+    assert shown("espresso") == [(key, False) for key in ("newest", "hidden", "match", "oldest")]
+    assert shown("tea", filter={"text": {"$ne": "No walnuts."}}) == [whole[0], *whole[2:]]
+    assert shown("green tea", ("alice",), limit=3) == [
+        ("elsewhere", True),
+        ("match", True),
+        ("newest", False),
+    ]
+
+
+def test_field_names_are_words(store):
+    store.run([Put(NS, "food", {"favorite_food": "pizza", "more": [{"kindOfTea": 1}]})])
+    store.run([Put(NS, "chosen", {"favorite_food": "pasta", "note": "x"}, ["note"])])
+    put(store, "other", "Nothing of the kind.")
+    assert found(store, "favorite food") == ["food"]
+    assert found(store, "favorite_food") == ["food"]
+    assert found(store, "tea") == ["food"]
+    assert found(store, "pasta note") == []
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 50])
+def test_scores_lie_between_0_and_1_and_mean_the_same_in_small_and_large_stores(store, count):
+    others = {f"k{n}": f"something else {n} entirely" for n in range(count - 1)}
+    for key, text in {**others, "tea": "black tea each morning"}.items():
+        put(store, key, text)
+    scores = {}
+    for query in ("black tea each morning", "black tea", "black coffee"):
+        best = store.run([Search(NS, query=query)])[0][0]
+        assert best.key == "tea"
+        scores[query] = best.score
+    assert 1 > scores["black tea each morning"] >= scores["black tea"] > 0.5
+    assert 0.5 >= scores["black coffee"] > 0.2
+
+
+def test_the_index_follows_every_change(store, tmp_path):
+    put(store, "k", "walnut")
+    assert found(store, "walnut") == ["k"]
+    put(store, "k", "pecan")
+    assert found(store, "walnut") == []
+    assert found(store, "pecan") == ["k"]
+    put(store, "hidden", "pecan", index=False)
+    put(store, "field", "nothing", index=["other"])
+    store.run([Put(NS, "field", {"text": "pecan", "other": "almond"}, ["other"])])
+    assert found(store, "almond") == ["field"]
+    assert found(store, "pecan") == ["k"]
+    path = tmp_path / "m/alice/items/memories.toml"
+    path.write_text(path.read_text().replace('"pecan"', '"hazelnut"', 1))
+    assert found(store, "hazelnut") == ["k"]
+    store.run([Put(NS, "k", None)])
+    assert found(store, "hazelnut") == []
+
+
+def test_many_matches_page_without_hole_or_double(store):
+    ops = [Put(NS, f"k{n:03}", {"text": f"tea {'cup ' * (n % 7)}{n}"}) for n in range(150)]
+    store.run(ops)
+    whole = found(store, "tea cup", limit=1000)
+    assert len(set(whole)) == len(whole) == 150
+    pages = [found(store, "tea cup", limit=20, offset=at) for at in range(0, 160, 20)]
+    assert [key for page in pages for key in page] == whole
+    scores = [item.score for item in store.run([Search(NS, query="tea cup", limit=1000)])[0]]
+    assert scores == sorted(scores, reverse=True)
+    late = found(store, "tea", filter={"text": {"$gte": "tea cup cup cup cup cup cup 1"}}, limit=3)
+    assert len(late) == 3
+
+
+def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store, request):
+    """What is scored first is chosen by looks; compared with SQLite's score of every match."""
+    numbers = random.Random(7)
+    words = [f"w{n}" for n in range(200)]
+    texts: dict[str, str] = {}
+    for n in range(600):  # some words are in many texts, some in few
+        by_chance = sorted(words, key=lambda word: numbers.random() * (30 + int(word[1:])))
+        texts[f"k{n}"] = " ".join(by_chance[: numbers.randint(2, 60)])
+    texts["often"] = " ".join(["w50 w51"] * 200)
+    texts["some"] = " ".join(["w50"] * 8 + words[100:130])
+    store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
+    database = sqlite3.connect(":memory:")
+    request.addfinalizer(database.close)
+    database.execute("CREATE VIRTUAL TABLE t USING fts5(key UNINDEXED, body)")
+    with_names = [(key, f"{text} text") for key, text in texts.items()]
+    database.executemany("INSERT INTO t VALUES (?, ?)", with_names)
+    alike = 0
+    for turn in range(50):
+        asked = numbers.sample(words, 4) if turn else words[50:54]
+        match = " OR ".join([*asked, *(f'"{one} {other}"' for one, other in pairwise(asked))])
+        rows = database.execute("SELECT key, -bm25(t) FROM t WHERE t MATCH ?", (match,)).fetchall()
+        shares = {key: s * len(set(asked) & set(texts[key].split())) / 4 for key, s in rows}
+        having = [sum(word in text.split() for text in texts.values()) for word in asked]
+        total = sum(max(log((len(texts) - n + 0.5) / (n + 0.5)), 1e-6) for n in having)
+        score = {key: share / (share + total / 2) for key, share in shares.items()}
+        best = sorted(score, key=lambda key: -score[key])
+        got = store.run([Search(NS, query=" ".join(asked), limit=1000)])[0]
+        got = [item for item in got if item.score is not None]
+        assert sorted(item.key for item in got) == sorted(best)
+        assert len(got) > 100
+        assert turn or "often" in [item.key for item in got[:5]]
+        scores = [item.score for item in got]
+        assert scores == sorted(scores, reverse=True)
+        assert scores[:5] == pytest.approx([score[each.key] for each in got[:5]])
+        alike += len({item.key for item in got[:10]} & set(best[:10]))
+    assert alike >= 472
+    assert found(store, "w50")[:2] == ["often", "some"]
+
+
+def test_a_rare_word_in_a_longer_text_is_scored_before_many_short_ones_with_a_common_one(store):
+    rare = f"walnut {' '.join(f'word{n}' for n in range(70))}"
+    assert len(rare) < lexical._LONG
+    texts = {"rare": rare, **{f"k{n}": f"tea {n}" for n in range(100)}}
+    store.run([Put(NS, key, {"text": text}) for key, text in texts.items()])
+    assert found(store, "tea walnut")[0] == "rare"
+
+
+def test_many_long_texts_are_scored_at_once(store, monkeypatch):
+    monkeypatch.setattr(lexical, "_MOST_LONG", 3)
+    store.run([Put(NS, f"k{n:02}", {"text": f"tea cup {'x' * 600}"}) for n in range(4)])
+    store.run([Put(NS, f"n{n:02}", {"text": "tea"}) for n in range(60)])
+    asked = []
+    scores = LexicalIndex._scored
+    monkeypatch.setattr(LexicalIndex, "_scored", lambda *args: asked.append(1) or scores(*args))
+    assert len(found(store, "tea cup", limit=1000)) == 64
+    assert len(asked) == 1
+
+
+def test_a_search_that_others_write_between_finds_each_item_of_its_moment_once(store):
+    store.run([Put(NS, f"k{n:03}", {"text": f"tea cup {n}"}) for n in range(150)])
+    (snapshot,) = store.below(NS)
+    search = store._finder._index("alice").search([snapshot], "tea cup")
+    keys = [next(search)[2].key]
+    for n in range(150):
+        put(store, f"k{n:03}", f"coffee, no tea {n}")
+    assert len(found(store, "coffee", limit=1000)) == 150
+    keys += [entry.key for _, _, entry in search]
+    assert sorted(keys) == [f"k{n:03}" for n in range(150)]
+
+
+def test_matches_in_other_namespaces_take_no_place_from_those_asked_for(store, monkeypatch):
+    store.run([Put(NS, f"k{n}", {"text": "tea " * 3}) for n in range(100)])
+    there = ("alice", "there")
+    store.run([Put(there, f"k{n}", {"text": f"a long way to a cup of tea {n}"}) for n in range(3)])
+    assert len(found(store, "tea")) == 10
+    scored = []
+    scores = LexicalIndex._scored
+    monkeypatch.setattr(LexicalIndex, "_scored", lambda *args: scored.append(1) or scores(*args))
+    assert found(store, "tea", there) == ["k2", "k1", "k0"]
+    assert len(scored) == 1
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "Straße",
+        "λόγος",
+        "ΛΌΓΟΣ",
+        "ﬁne",
+        "cafe\u0301",
+        "ПРИВЕТ",
+        "커피를",
+        "नमस्ते",
+        "北京大学",
+    ],
+)
+def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
+    put(store, "k", f"{word} 1")
+    store.run([Put(NS, f"n{n}", {"text": f"walnut {n}"}) for n in range(3)])
+    alice = store.diary.user("alice")
+    alice.upsert_preference("likes", f"{word} 1")
+    for query in (word, word.lower(), f"{word} walnut?"):
+        assert found(store, query)[0] == "k"
+        assert [hit.text for hit in alice.recall(query)] == [f"{word} 1"]
+
+
+@pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip
+def test_a_query_is_words_and_never_a_language(store, query):
+    put(store, "k", "walnut")
+    assert set(found(store, query)) <= {"k"}
+
+
+# Vectors
+
+
+def indexed(place, embed, **more):
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+    return ItemStore(Diary(place), embedding=Embedding(26, embed, ("text",), **more))
+
+
+def test_vectors_outlive_the_process_and_equal_texts_are_embedded_once(tmp_path):
+    embeds = Embeds()
+    store = indexed(tmp_path, embeds)
+    store.run([Put(NS, key, {"text": "walnut"}) for key in "abc"])
+    put(store, "d", "pecan")
+    assert embeds.asked == ["walnut", "pecan"]
+    again = Embeds()
+    assert found(indexed(tmp_path, again), "pecan")[0] == "d"
+    assert again.asked == ["pecan"]  # the question
+    files = list((tmp_path / ".tomldiary/index/alice").glob("vectors-*"))
+    assert len(files) == 1
+    assert b"walnut" not in files[0].read_bytes()
+    assert files[0].stat().st_mode & 0o777 == 0o600
+
+
+def test_a_single_put_is_embedded_before_anything_is_written(tmp_path):
+    def fails(_):
+        raise OSError("no model")
+
+    asked = Embeds()
+    indexed(tmp_path, asked).put(Put(NS, "a", {"text": "walnut"}))
+    assert asked.asked == ["walnut"]
+    broken = indexed(tmp_path, fails)
+    with pytest.raises(OSError, match="no model"):
+        broken.put(Put(NS, "b", {"text": "pecan"}))
+    with pytest.raises(OSError, match="no model"):
+        DiaryStore(tmp_path, index={"dims": 26, "embed": fails}).put(NS, "b", {"text": "pecan"})
+    assert indexed(tmp_path, asked).run([Get(NS, "b")]) == [None]
+
+
+def test_a_missing_or_damaged_index_is_made_anew(tmp_path, caplog):
+    put(indexed(tmp_path, Embeds()), "a", "walnut")
+    (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")
+    data = file.read_bytes()
+    for damaged in (data[:-104] + b"\0\0\x80?" * 26, data + b"torn", b"something else", b""):
+        file.write_bytes(damaged)
+        with caplog.at_level(logging.CRITICAL):
+            store = indexed(tmp_path, Embeds())
+            put(store, "b", f"pecan {len(damaged)}")
+            best = store.run([Search(NS, query="walnut")])[0][0]
+            assert (best.key, best.score) == ("a", pytest.approx(1))
+    file.unlink()
+    again = Embeds()
+    assert found(indexed(tmp_path, again), "walnut")[0] == "a"
+    assert "walnut" in again.asked
+
+
+def test_what_another_process_or_a_person_wrote_is_embedded_at_the_next_search(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    put(store, "a", "walnut")
+    put(ItemStore(Diary(tmp_path)), "b", "pecan")
+    assert found(store, "pecan")[0] == "b"
+    path = tmp_path / "alice/items/memories.toml"
+    path.write_text(path.read_text().replace('"pecan"', '"zzzz"'))
+    item = store.run([Search(NS, query="zzzz")])[0][0]
+    assert (item.key, item.score) == ("b", pytest.approx(1))
+
+
+def test_forgetting_leaves_no_vector_and_late_ones_are_refused(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    store.run([Put(NS, "a", {"text": "walnut"})], session="s1")
+    store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
+    late = store.prepare([Put(NS, "c", {"text": "late"})])
+    store.diary.user("alice").forget(session_id="s1")
+    assert list((tmp_path / ".tomldiary/index/alice").glob("vectors-*")) == []
+    with pytest.raises(Forgotten):
+        store.finish(late, [letters("late")])
+    assert found(store, "walnut") == ["b"]
+    store.diary.user("alice").forget(everything=True)
+    assert not (tmp_path / ".tomldiary/index/alice").exists()
+
+
+def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
+    store = indexed(tmp_path, lambda texts: [[1.0]] * len(texts))
+    with pytest.raises(InvalidValue, match="vectors of 26 numbers"):
+        put(store, "a", "walnut")
+    assert store.run([Get(NS, "a")]) == [None]
+
+
+@pytest.mark.parametrize("wrong", [lambda texts: [], lambda texts: [letters("a")] * (len(texts) + 1),
+                                   lambda texts: [[1.0] * (n + 1) for n, _ in enumerate(texts)], lambda texts: ["no"]])  # fmt: skip
+def test_what_embeds_and_answers_with_something_else_writes_nothing(tmp_path, wrong):
+    store = indexed(tmp_path, wrong)
+    ops = [Put((user, "m"), "k", {"text": f"walnut {user}"}) for user in ("ann", "bo", "cy")]
+    with pytest.raises(InvalidValue, match=r"index: expected .*vectors"):
+        store.run(ops)
+    assert store.run([Search(())]) == [[]]
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), 1e300])
+def test_a_vector_of_no_numbers_is_like_nothing_and_keeps_no_other_from_its_place(tmp_path, number):
+    def embed(texts):
+        return [letters(text) if text.strip() else [number] * 26 for text in texts]
+
+    store = indexed(tmp_path, embed)
+    for user in ("ann", "bo"):
+        for text in ("", "walnut", "wal"):
+            store.run([Put((user, "m"), text or "empty", {"text": text})])
+    items = store.run([Search((), query="walnut")])[0]
+    assert [item.key for item in items] == ["walnut", "walnut", "wal", "wal", "empty", "empty"]
+    assert [item.score for item in items[4:]] == [0.0, 0.0]
+
+
+def test_an_index_that_cannot_be_kept_is_no_reason_to_refuse_a_put(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    (tmp_path / ".tomldiary/index").mkdir(parents=True)
+    (tmp_path / ".tomldiary/index/alice").write_text("in the way")
+    put(store, "a", "walnut")
+    put(store, "b", "almond", ttl=5)
+    assert found(store, "walnut") == ["a", "b"]
+
+
+def test_vectors_of_one_model_are_not_taken_for_another_s(tmp_path):
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+
+    class Model:
+        def __init__(self, sign, **names):
+            self.sign = sign
+            vars(self).update(names)
+
+        def __call__(self, texts):
+            return [[self.sign * number for number in letters(text)] for text in texts]
+
+    for name in ("model", "model_name", "model_id"):
+        for sign in (1, -1):
+            index = {"dims": 26, "embed": Model(sign, **{name: f"{name} {sign}"})}
+            store = DiaryStore(
+                Diary(tmp_path, durability="process"), index=index | {"fields": ["text"]}
+            )
+            store.put(NS, "k", {"text": "walnut"})
+            assert store.search(NS, query="walnut")[0].score == pytest.approx(1.0)
+
+
+def test_zero_and_equal_vectors_are_no_error(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    for key, text in {"a": "123", "b": "!!", "c": "walnut", "d": "walnut"}.items():
+        put(store, key, text)
+    items = store.run([Search(NS, query="walnut")])[0]
+    assert [item.key for item in items] == ["d", "c", "b", "a"]
+    assert [item.score for item in items[2:]] == [0.0, 0.0]
+    assert len(store.run([Search(NS, query="456")])[0]) == 4
+
+
+def test_typed_entries_are_found_by_meaning_too(tmp_path):
+    store = indexed(tmp_path, Embeds())
+    store.diary.user("alice").upsert_preference("likes", "walnut cake")
+    put(store, "a", "pecan pie")
+    items = store.run([Search(("alice",), query="walnut cake")])[0]
+    assert items[0].namespace == ("alice", "diary", "preferences", "likes")
+
+
+def test_async_embedding_does_not_hold_the_event_loop(tmp_path):
+    waiting = []
+
+    async def embed(texts):
+        waiting.append(len(texts))
+        await asyncio.sleep(0.02)
+        return [letters(text) for text in texts]
+
+    pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
+    store = DiaryStore(tmp_path, index={"dims": 26, "embed": embed, "fields": ["text"]})
+
+    async def run():
+        await asyncio.gather(*[store.aput(NS, str(n), {"text": f"walnut {n}"}) for n in range(5)])
+        return await store.asearch(NS, query="walnut 3")
+
+    assert len(asyncio.run(run())) == 5
+    assert waiting
+
+
+def test_without_numpy_the_error_names_the_command(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "numpy", None)
+    with pytest.raises(MissingExtra, match=r"pip install .tomldiary-kit\[embeddings\]"):
+        ItemStore(Diary(tmp_path), embedding=Embedding(26, Embeds()))
+    monkeypatch.setitem(sys.modules, "wordllama", None)
+    with pytest.raises(MissingExtra, match=r"pip install .tomldiary-kit\[embeddings\]"):
+        local_embedder()
+    assert ItemStore(Diary(tmp_path)).run([Search(NS, query="x")]) == [[]]
+
+
+def test_the_local_embedder_works_offline(tmp_path):
+    pytest.importorskip("wordllama", reason='pip install "tomldiary-kit[embeddings]"')
+    index = {"dims": LOCAL_DIMS, "embed": local_embedder(), "fields": ["text"]}
+    store = DiaryStore(tmp_path, index=index)
+    store.put(NS, "dog", {"text": "My dog sleeps on the sofa."})
+    store.put(NS, "tax", {"text": "The tax return is due in May."})
+    assert store.search(NS, query="a puppy on the couch")[0].key == "dog"
+    assert store.search(NS, query="money owed to the state")[0].key == "tax"
+
+
+# Filters and paths
+
+
+@pytest.mark.parametrize(
+    ("condition", "expected"),
+    [
+        ({"n": {"$in": [1, "2"]}}, True),
+        ({"n": {"$in": []}}, False),
+        ({"n": {"$nin": [2]}}, True),
+        ({"missing": {"$nin": [2]}}, False),
+        ({"missing": {"$ne": 2}}, False),
+        ({"missing": None}, False),
+        ({"null": None}, True),
+        ({"missing": {"$exists": False}}, True),
+        ({"null": {"$exists": True}}, True),
+        ({"missing": {"$not": {"$eq": 1}}}, True),
+        ({"$not": {"n": 1}}, False),
+        ({"$and": [{"n": 1}, {"on": True}]}, True),
+        ({"$or": [{"n": 2}, {"u.x": 1}]}, True),
+        ({"$or": [{"n": 2}, {"u.x": 2}]}, False),
+        ({"u": {"x": 1}}, True),
+        ({"u": {"$eq": {"x": 1}}}, False),
+        ({"u": {"x": {"$gt": 0}, "y": {"z": "d"}}}, True),
+        ({"u.y.z": "d"}, True),
+        ({"u.y.z.deeper": "d"}, False),
+        ({"a.b": "dotted"}, True),
+        ({"on": 1}, False),
+        ({"n": True}, False),
+        ({"day": {"$gt": date(2026, 1, 1)}}, True),
+        ({"day": {"$lt": "2026-06"}}, True),
+        ({"at": {"$gte": datetime(2026, 5, 1, tzinfo=UTC)}}, True),
+        ({"at": {"$gte": datetime(2026, 5, 1, 12)}}, True),  # noqa: DTZ001 - taken for UTC
+        ({"at": {"$lt": datetime(2026, 5, 1, tzinfo=UTC)}}, False),
+        ({"text": {"$gt": date(2026, 1, 1)}}, False),
+        ({"n": {"$gt": "0"}}, False),
+    ],
+    ids=str,
+)
+def test_a_filter_means(condition, expected):
+    value = {
+        "n": 1, "on": True, "null": None, "u": {"x": 1, "y": {"z": "d"}}, "a.b": "dotted",
+        "a": {"b": "nested"}, "day": "2026-05-01", "at": "2026-05-01T14:00:00Z", "text": "tea",
+    }  # fmt: skip
+    assert compile_filter(condition)(value) is expected
+
+
+@pytest.mark.parametrize("operator", ["$eq", "$gte", "$lte", "$in"])
+def test_a_time_without_a_zone_equals_the_one_in_utc_that_it_is_ordered_with(operator):
+    times = datetime(2026, 1, 2, 3), datetime(2026, 1, 2, 3, tzinfo=UTC)  # noqa: DTZ001 - it is the question
+    for stored in times:
+        for asked in times:
+            operand = [asked] if operator == "$in" else asked
+            assert compile_filter({"at": {operator: operand}})({"at": stored})
+            assert not compile_filter({"at": {"$ne": asked}})({"at": stored})
+
+
+@pytest.mark.parametrize(
+    "path", ["a..b", "[", "a[", "{", "{}", "a{b", "]", "a[1", "[*", ".", "*.*.*"]
+)
+def test_a_path_that_is_none_holds_nothing_or_little_and_is_no_error(path):
+    assert isinstance(texts_at({"a": {"b": 1}, "c": [1]}, path), list)

@@ -1,0 +1,501 @@
+"""A disk that remembers what it was told, and can say what a power cut would have left of it.
+
+`Recorder` watches the file operations that a storage really makes. `crash_states` replays them and yields
+what may be found after the power went at any of them, by the rules that a file system keeps:
+
+- what was written to a file is on the disk once that file was synced; until then all, some or none of it is, and where
+  it was written over, each sector as it was at some time since;
+- a name (created, renamed, exchanged, removed) is on the disk once its folder was synced; until then each change
+  of names is there as a whole or not at all, in any order;
+- a file has the time that it had when it was synced, or one that it was given since;
+- what was not synced may be there all the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import random
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary.storage.local import exchange
+from tomldiary.storage.local.layout import AT_REST, is_spare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_CALLS = [
+    "open", "close", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir",
+    "ftruncate", "truncate", "lseek", "writev", "pwrite", "utime",
+]  # fmt: skip
+TOP = 0  # the folder that was there before, whose names are on the disk
+
+
+@dataclass(frozen=True)
+class Write:
+    """Bytes written to a file, or (with no data) its new size."""
+
+    node: int
+    at: int
+    data: bytes | None
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names that change together: `(folder, name, what it names now)`."""
+
+    changes: tuple[tuple[int, str, int | None], ...]
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A file or a folder that was synced."""
+
+    node: int
+
+
+@dataclass(frozen=True)
+class Rest:
+    """A file that was given the time of a spare at rest, or another one."""
+
+    node: int
+    is_at_rest: bool
+
+
+@dataclass(frozen=True)
+class Mark:
+    """What the workload says: how far it is, and what it is doing."""
+
+    user: str
+    done: int
+    is_watched: bool = True
+
+
+class Recorder:
+    """Records the operations on everything below a folder; what is there already is on the disk."""
+
+    def __init__(self, top: Path) -> None:
+        self.top = top
+        self.operations: list[Write | Names | Sync | Rest | Mark] = []
+        self.folders: dict[int, dict[str, int]] = {TOP: {}}
+        self.sizes: dict[int, int] = {}
+        self.contents: dict[int, bytes] = {}
+        self.resting: set[int] = set()
+        self._nodes = itertools.count(1)
+        self._opened: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
+        self._real = {name: getattr(os, name) for name in _CALLS}
+        self._real_exchange = exchange._exchange()
+        if top.is_dir():
+            self._find(top, TOP)
+        self.durable = {node: dict(names) for node, names in self.folders.items()}
+
+    def _find(self, folder: Path, node: int) -> None:
+        for path in folder.iterdir():
+            child = self.folders[node][path.name] = next(self._nodes)
+            if path.is_dir():
+                self.folders[child] = {}
+                self._find(path, child)
+            else:
+                self.contents[child] = path.read_bytes()
+                self.sizes[child] = len(self.contents[child])
+                if path.stat().st_mtime_ns == AT_REST:
+                    self.resting.add(child)
+
+    def mark(self, user: str, done: int, *, is_watched: bool = True) -> None:
+        self.operations.append(Mark(user, done, is_watched))
+
+    @contextmanager
+    def watching(self, monkeypatch):
+        """Record while the block runs."""
+        with monkeypatch.context() as patch:
+            for name in _CALLS:
+                patch.setattr(os, name, getattr(self, f"_{name}"))
+            if self._real_exchange is not None:
+                patch.setattr(exchange, "_exchange", lambda: self._exchange)
+            yield self
+
+    def _place(self, path, dir_fd=None) -> tuple[int, str] | None:
+        """Return the folder and the name that a path means, or None if it is none of ours."""
+        path = os.fsdecode(path)
+        if dir_fd is not None:
+            return (self._opened[dir_fd][0], path) if dir_fd in self._opened else None
+        if "/locks/" in path or not Path(path).is_relative_to(self.top):
+            return None  # nothing is kept in lock files
+        node, name = TOP, ""
+        for part in Path(path).relative_to(self.top).parts:
+            node, name = self._named((node, name)), part
+        return node, name
+
+    def _named(self, place: tuple[int, str]) -> int | None:
+        folder, name = place
+        return folder if not name else self.folders[folder].get(name)
+
+    def _name(self, *changes: tuple[tuple[int, str], int | None]) -> None:
+        names = tuple((folder, name, node) for (folder, name), node in changes)
+        self.operations.append(Names(names))
+        _apply(self.folders, names)
+
+    def _written(self, node: int, at: int, data: bytes | None) -> None:
+        self.sizes[node] = at if data is None else max(self.sizes[node], at + len(data))
+        self.operations.append(Write(node, at, data))
+
+    # The calls, each as the system's
+
+    def _open(self, path, flags, mode=0o777, *, dir_fd=None):
+        place = self._place(path, dir_fd)
+        descriptor = self._real["open"](path, flags, mode, dir_fd=dir_fd)
+        if place is not None:
+            node = self._named(place)
+            if node is None:
+                node = next(self._nodes)
+                self.sizes[node] = 0
+                self._name((place, node))
+            elif flags & os.O_TRUNC:
+                self._written(node, 0, None)
+            self._opened[descriptor] = (node, bool(flags & os.O_APPEND), 0)
+        return descriptor
+
+    def _close(self, descriptor):
+        self._opened.pop(descriptor, None)
+        self._real["close"](descriptor)
+
+    def _write(self, descriptor, data):
+        length = self._real["write"](descriptor, data)
+        if descriptor in self._opened:
+            node, appends, at = self._opened[descriptor]
+            at = self.sizes[node] if appends else at
+            self._written(node, at, bytes(data)[:length])
+            self._opened[descriptor] = (node, appends, at + length)
+        return length
+
+    def _writev(self, descriptor, parts):
+        length = self._real["writev"](descriptor, parts)
+        if descriptor in self._opened:
+            node, appends, at = self._opened[descriptor]
+            self._written(node, at, b"".join(parts)[:length])
+            self._opened[descriptor] = (node, appends, at + length)
+        return length
+
+    def _pwrite(self, descriptor, data, at):
+        length = self._real["pwrite"](descriptor, data, at)
+        if descriptor in self._opened:
+            self._written(self._opened[descriptor][0], at, bytes(data)[:length])
+        return length
+
+    def _utime(self, file, times=None, *, ns=None):
+        self._real["utime"](file, times, ns=ns) if ns else self._real["utime"](file, times)
+        found = self._opened[file][0] if file in self._opened else None
+        if not isinstance(file, int):
+            place = self._place(file)
+            found = self._named(place) if place is not None else None
+        if found is not None:
+            self.operations.append(Rest(found, ns == (AT_REST, AT_REST)))
+
+    def _lseek(self, descriptor, offset, how):
+        at = self._real["lseek"](descriptor, offset, how)
+        if descriptor in self._opened:
+            self._opened[descriptor] = (*self._opened[descriptor][:2], at)
+        return at
+
+    def _fsync(self, descriptor):
+        self._real["fsync"](descriptor)
+        if descriptor in self._opened:
+            self.operations.append(Sync(self._opened[descriptor][0]))
+
+    _fdatasync = _fsync
+
+    def _replace(self, source, target):
+        self._real["replace"](source, target)
+        old, new = self._place(source), self._place(target)
+        if old is not None:
+            self._name((old, None), (new, self._named(old)))
+
+    _rename = _replace
+
+    def _exchange(self, one, two):
+        done = self._real_exchange(one, two)
+        if done == 0:
+            first, second = self._place(one), self._place(two)
+            self._name((first, self._named(second)), (second, self._named(first)))
+        return done
+
+    def _link(self, source, target):
+        self._real["link"](source, target)
+        self._name((self._place(target), self._named(self._place(source))))
+
+    def _mkdir(self, path, mode=0o777, *, dir_fd=None):
+        self._real["mkdir"](path, mode, dir_fd=dir_fd)
+        place = self._place(path, dir_fd)
+        if place is not None:
+            node = next(self._nodes)
+            self.folders[node] = {}
+            self._name((place, node))
+
+    def _unlink(self, path, *, dir_fd=None):
+        self._real["unlink"](path, dir_fd=dir_fd)
+        self._removed(path, dir_fd)
+
+    def _rmdir(self, path, *, dir_fd=None):
+        self._real["rmdir"](path, dir_fd=dir_fd)
+        self._removed(path, dir_fd)
+
+    def _removed(self, path, dir_fd):
+        place = self._place(path, dir_fd)
+        if place is not None:
+            self._name((place, None))
+
+    def _ftruncate(self, descriptor, size):
+        self._real["ftruncate"](descriptor, size)
+        if descriptor in self._opened:
+            self._written(self._opened[descriptor][0], size, None)
+
+    def _truncate(self, path, size):
+        self._real["truncate"](path, size)
+        place = self._place(path)
+        if place is not None:
+            self._written(self._named(place), size, None)
+
+
+@dataclass
+class _File:
+    """What of a file is on the disk, and what was written since."""
+
+    durable: bytes = b""
+    pending: list[Write] = field(default_factory=list)
+    resting: list[bool] = field(default_factory=lambda: [False])
+    """Whether it had the time of a spare at rest when it was synced, and since."""
+
+    def content(self, how: str) -> bytes:
+        if how == "lost" or not self.pending:
+            return self.durable
+        if how.startswith(MIXED):  # what was written over had been written since the last sync, too
+            return self._mixed(random.Random(how))
+        last = self.pending[-1]
+        if how == "kept" or last.data is None:
+            return _written(self.durable, self.pending)
+        before, size = _written(self.durable, self.pending[:-1]), len(last.data)
+        old = before[last.at : last.at + size].ljust(size, b"\0")
+        if how == "zeros":  # the size is on the disk, the blocks are not
+            return _written(before, [Write(last.node, last.at, old)])
+        if how == "holes":  # the blocks went to the disk out of order
+            holed = old[: size // 2] + last.data[size // 2 :]
+            return _written(before, [Write(last.node, last.at, holed)])
+        cut = int(how)
+        cut = max(0, size + cut) if cut < 0 else min(cut, size)
+        return _written(before, [Write(last.node, last.at, last.data[:cut])])
+
+    def _mixed(self, choose: random.Random) -> bytes:
+        """Return sectors of all that the file has been, each as it was at some time, and a size it had."""
+        versions = [self.durable]
+        for write in self.pending:
+            versions.append(_written(versions[-1], [write]))
+        size = len(choose.choice(versions))
+        parts = []
+        for at in range(0, size, SECTOR):
+            part = choose.choice(versions)[at : min(at + SECTOR, size)]
+            parts.append(part.ljust(min(SECTOR, size - at), b"\0"))
+        return b"".join(parts)
+
+
+def _written(data: bytes, writes: list[Write]) -> bytes:
+    for write in writes:
+        if write.data is None:
+            data = data[: write.at].ljust(write.at, b"\0")
+        elif write.data:
+            data = data.ljust(write.at, b"\0")
+            data = data[: write.at] + write.data + data[write.at + len(write.data) :]
+    return data
+
+
+Tree = dict[str, bytes | None]
+"""Content by path; None is a folder."""
+
+
+@dataclass(frozen=True)
+class CrashState:
+    """What is found after a crash, and what had been acknowledged before it."""
+
+    step: int
+    tree: Tree
+    resting: frozenset[str]
+    """The files that have the time of a spare at rest."""
+    acknowledged: dict[str, int]
+    is_power_cut: bool
+    how: str
+
+
+SECTOR = 512
+MIXED = "mixed"
+KEPT = ("kept",)
+TORN = (
+    "lost", "kept", "zeros", "holes", "1", "3", "7", "8", "40", "-1", "-2", "-3",
+)  # fmt: skip
+
+
+def crash_states(
+    recorder: Recorder,
+    *,
+    seed: int = 0,
+    subsets: int = 6,
+    cuts: Iterable[int] = (),
+    mixtures: int = 2,
+):
+    """Yield what may be left by a crash behind each operation.
+
+    Args:
+        recorder: What was done.
+        seed: Of the choices.
+        subsets: How many subsets of the unsynced changes of names are tried, besides the obvious ones.
+        cuts: Further lengths of the last write that are tried, in bytes.
+        mixtures: How many choices of sectors are tried.
+    """
+    torn = (*TORN, *(f"{MIXED} {number}" for number in range(mixtures)), *map(str, cuts))
+    choose = random.Random(seed)
+    files = {
+        node: _File(recorder.contents.get(node, b""), resting=[node in recorder.resting])
+        for node in recorder.sizes
+    }
+    durable = {node: dict(recorder.durable.get(node, {})) for node in recorder.folders}
+    pending: list[Names] = []
+    acknowledged: dict[str, int] = {}
+    is_watched = True
+    for step, operation in enumerate(recorder.operations):
+        if isinstance(operation, Mark):
+            acknowledged = {**acknowledged, operation.user: operation.done}
+            is_watched = operation.is_watched
+        elif isinstance(operation, Write):
+            files[operation.node].pending.append(operation)
+            files[operation.node].resting.append(False)
+        elif isinstance(operation, Rest):
+            files[operation.node].resting.append(operation.is_at_rest)
+        elif isinstance(operation, Names):
+            pending.append(operation)
+        elif operation.node in files:
+            file = files[operation.node]
+            file.durable, file.pending = file.content("kept"), []
+            file.resting = file.resting[-1:]
+        else:
+            pending = _sync_folder(operation.node, durable, pending)
+        if not is_watched:
+            continue
+        dirty = any(file.pending for file in files.values())
+        for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
+            contents = {node: file.content(data) for node, file in files.items()}
+            folders, is_power_cut = _renamed(durable, kept), how != "killed"
+            times = {
+                node: choose.choice(file.resting) if is_power_cut else file.resting[-1]
+                for node, file in files.items()
+            }
+            resting = frozenset(path for path, at_rest in _tree(folders, times).items() if at_rest)
+            tree = _tree(folders, contents)
+            yield CrashState(step, tree, resting, acknowledged, is_power_cut, how)
+
+
+def _cuts(pending, torn, choose, subsets):
+    """Yield which changes of names are kept, and what becomes of unsynced data."""
+    yield pending, "kept", "killed"
+    for data in torn:
+        yield pending, data, f"names kept, data {data}"
+        yield [], data, f"names lost, data {data}"
+    for number in range(max(0, len(pending) - 5), len(pending)):
+        alone = pending[number : number + 1]
+        without = pending[:number] + pending[number + 1 :]
+        for data in torn[:2]:
+            yield alone, data, f"only change {number} of names, data {data}"
+            yield without, data, f"without change {number} of names, data {data}"
+            yield pending[:number], data, f"names up to {number}, data {data}"
+    if len(pending) > 1:
+        for _ in range(subsets):
+            share = choose.random()
+            kept = [change for change in pending if choose.random() < share]
+            data = choose.choice(torn)
+            yield kept, data, f"{len(kept)} of {len(pending)} changes of names, data {data}"
+
+
+def _sync_folder(node, durable, pending):
+    """Put a folder's names on the disk; what changes other folders in the same step goes with it."""
+    chosen, rest, names = [], [], set()
+    for change in reversed(pending):
+        keys = {(folder, name) for folder, name, _ in change.changes}
+        # What a name meant before is behind what it means now, in whichever folder the step was synced.
+        if any(folder == node for folder, _ in keys) or keys & names:
+            chosen.append(change)
+            names |= keys
+        else:
+            rest.append(change)
+    for change in reversed(chosen):
+        _apply(durable, change.changes)
+    return rest[::-1]
+
+
+def _apply(folders, names) -> None:
+    for folder, name, node in names:
+        if node is None:
+            folders[folder].pop(name, None)
+        else:
+            folders[folder][name] = node
+
+
+def _renamed(durable, changes):
+    folders = {node: dict(names) for node, names in durable.items()}
+    for change in changes:
+        _apply(folders, change.changes)
+    return folders
+
+
+def _tree(folders, contents, node: int = TOP, path: str = "") -> Tree:
+    tree: Tree = {}
+    for name, child in folders[node].items():
+        place = f"{path}/{name}" if path else name
+        if child in folders:
+            tree[place] = None
+            tree.update(_tree(folders, contents, child, place))
+        else:
+            tree[place] = contents[child]
+    return tree
+
+
+def tree_of(folder: Path) -> Tree:
+    """Return what really stands in a folder."""
+    return {
+        path.relative_to(folder).as_posix(): None if path.is_dir() else path.read_bytes()
+        for path in folder.rglob("*")
+    }
+
+
+def left_over(folder: Path, state_of: Tree, *, is_power_cut: bool) -> list[str]:
+    """Return the names of what a crash left in a user's folder, and nobody has put right.
+
+    Args:
+        folder: The user's, after somebody has opened it, who may have a spare there.
+        state_of: What the crash left.
+        is_power_cut: Whether all spares are to be gone that it left; else some may be at rest.
+    """
+    before = {path.rpartition("/")[2] for path in state_of} if is_power_cut else set()
+    return [
+        path.name
+        for path in folder.glob(".*")
+        if path.name in before or not (is_spare(path.name) and path.stat().st_mtime_ns == AT_REST)
+    ]
+
+
+def materialise(
+    tree: Tree, folder: Path, moment: float | None, resting: Iterable[str] = ()
+) -> None:
+    """Write a tree into an empty folder; files are as old as `moment` says (seconds), or new, or `resting`."""
+    top = os.fspath(folder)
+    for path, data in sorted(tree.items()):
+        place = f"{top}/{path}"
+        if data is None:
+            os.mkdir(place, 0o700)  # noqa: PTH102 - thousands of times
+            continue
+        descriptor = os.open(place, os.O_WRONLY | os.O_CREAT, 0o600)
+        os.write(descriptor, data)
+        os.close(descriptor)
+        if moment is not None:
+            os.utime(place, (moment, moment))
+    for path in resting:
+        os.utime(f"{top}/{path}", ns=(AT_REST, AT_REST))

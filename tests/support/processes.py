@@ -1,0 +1,68 @@
+"""Processes that tests let loose at once or have killed, and what is left of one that is gone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tomldiary.storage.local import exchange
+
+# Warnings are errors, but for what Python 3.14 finds in the frameworks as they are imported.
+STRICT = [
+    "-W",
+    "error",
+    "-W",
+    "ignore:'asyncio.iscoroutinefunction' is deprecated:DeprecationWarning",
+]
+
+
+def run_at_once(code, *arguments):
+    """Run code with each of these lists of arguments, from the moment on at which all of them are ready.
+
+    The code prints "ready" then, and waits for a line.
+    """
+    started = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, *each],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for each in arguments
+    ]
+    for process in started:
+        assert process.stdout.readline() == "ready\n"
+    for process in started:
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    for process in started:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+def die_before(number, *names):
+    """Have this process killed right before the n-th of these operations of `os`, or exchange of two files."""
+    left = number
+
+    def killing(real):
+        def call(*args, **kwargs):
+            nonlocal left
+            left -= 1
+            if left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in names:
+        setattr(os, name, killing(getattr(os, name)))
+    exchange.swap = killing(exchange.swap)
+
+
+def close(diary):
+    """Let go of a diary's locks, like the end of its process."""
+    for descriptor in diary.engine.backend._locks._descriptors.values():
+        os.close(descriptor)
+    diary.engine.backend._locks._descriptors.clear()

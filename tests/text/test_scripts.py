@@ -1,0 +1,113 @@
+"""What was said is found in every script, by recall and by the store's search without an index."""
+
+from __future__ import annotations
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.entries.preferences import PreferenceRules, Preferences
+from tomldiary.extraction.relevance import relevant_lines
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
+from tomldiary.text.words import query_tokens, searchable, shown
+
+OTHERS = [
+    "likes green tea", "犬が好きで毎日散歩をする", "他喜欢打篮球", "그는 축구를 좋아해요", "เขาชอบเล่นฟุตบอล",
+    "он любит футбол", "هو يحب كرة القدم", "वह फ़ुटबॉल खेलता है",
+]  # fmt: skip
+FOUND = {
+    "Japanese word": ("彼女は東京に住んでいます", "東京"),
+    "Japanese question": ("彼女は東京に住んでいます", "彼女はどこに住んでいますか"),
+    "Japanese lone ideograph": ("毎朝茶を飲みます", "お茶"),
+    "half-width kana": ("コーヒーは飲まない", "ｺｰﾋｰ"),
+    "Chinese word": ("我对花生严重过敏", "花生"),
+    "Chinese question": ("我对花生严重过敏", "她对什么过敏？"),
+    "one ideograph": ("我养了一只猫", "猫"),
+    "Korean with a particle": ("그녀는 서울에서 살고 있어요", "서울"),
+    "Korean with another particle": ("서울은 아름답다", "서울에서"),
+    "Thai word": ("เธออาศัยอยู่ในกรุงเทพมหานคร", "กรุงเทพ"),
+    "short Thai word": ("เธอดื่มชาทุกเช้า", "ชา"),
+    "Khmer word": ("គាត់រស់នៅភ្នំពេញ", "ភ្នំពេញ"),
+    "Arabic with an article": ("تشرب القهوة كل صباح", "قهوة"),
+    "Arabic with a conjunction": ("الشاي والقهوة", "قهوة"),
+    "Arabic with marks": ("قَهْوَة", "القهوة"),
+    "Persian joiner": ("او می‌خواهد برود", "میخواهد"),
+    "Hindi word": ("उसे हिन्दी पसंद है", "हिन्दी"),
+    "Cyrillic": ("она живёт в Осло", "Осло"),
+    "accents": ("un café crème", "cafe"),
+    "full width": ("likes ＡＢＣ soup", "abc"),
+    "hidden characters": ("pea\u200bnut allergy", "peanut"),
+    "mixed": ("2024年に東京Towerへ行った", "tower"),
+}
+every_script = pytest.mark.parametrize(("text", "query"), FOUND.values(), ids=FOUND)
+
+
+@every_script
+def test_recall_finds_every_script_before_other_texts(text, query):
+    alice = Diary("memory:").user("alice")
+    for other in OTHERS:
+        alice.upsert_preference("likes", other)
+    alice.upsert_preference("biography", text)
+    hits = alice.recall(query)
+    assert hits[0].text == text
+    assert len(hits) <= 3
+
+
+@every_script
+def test_the_store_finds_every_script_before_other_texts(text, query):
+    store = ItemStore(Diary("memory:"))
+    namespace = ("alice", "notes")
+    puts = [Put(namespace, str(number), {"text": other}) for number, other in enumerate(OTHERS)]
+    store.run([*puts, Put(namespace, "asked", {"text": text})])
+    found = store.run([Search(namespace, query=query)])[0]
+    assert found[0].key == "asked"
+
+
+@pytest.mark.parametrize("query", ["大阪", "เชียงใหม่", "القلم", "मराठी", "부산"])
+def test_a_word_that_was_never_said_is_not_found(query):
+    alice = Diary("memory:").user("alice")
+    for other in OTHERS:
+        alice.upsert_preference("likes", other)
+    assert alice.recall(query) == []
+
+
+def test_the_words_that_matched_are_told_as_they_are_written():
+    alice = Diary("memory:").user("alice")
+    alice.upsert_preference("biography", "彼女は東京に住んでいます")
+    assert alice.recall("東京 tea")[0].reasons == ["東京"]
+
+
+@pytest.mark.parametrize("text", ["", "plain words", "naïve café", "日本", "a b 日"])
+def test_a_text_has_the_words_of_a_question_that_quotes_it(text):
+    indexed = searchable(text.lower()).split()
+    assert set(query_tokens(text)) <= set(indexed)
+    assert all(shown(token) in text for token in query_tokens(text))
+
+
+def test_an_extractor_is_shown_the_preferences_that_share_words_without_spaces():
+    rules = PreferenceRules(("likes",), 100)
+    diary = Diary("memory:")
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "彼女は東京に住んでいます")
+    for number in range(50):
+        alice.upsert_preference("likes", f"thing number {number}")
+    book = Preferences(diary.engine.document("alice", "preferences"), rules)
+    lines, left_out = relevant_lines(book, "東京は楽しかった", 100)
+    assert left_out
+    assert any("東京" in line for line in lines)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 100])
+def test_recall_scores_lie_between_0_and_1(entries):
+    alice = Diary("memory:", max_prefs_per_category=1000).user("alice")
+    with alice.transaction():
+        for number in range(entries - 1):
+            alice.upsert_preference("likes", f"green tea with topic{number}")
+        alice.upsert_preference("allergies", "severe peanut allergy")
+    (best,) = alice.recall("peanut")
+    assert 0.5 < best.score < 1
+    (partly,) = alice.recall("peanut butter allergy in summer", kinds=["preferences"])
+    assert 0.5 < partly.score < 1  # words that are stored nowhere count for nothing
+    hits = alice.recall("green peanut", limit=1000)
+    assert all(0 < hit.score < 1 for hit in hits)
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)

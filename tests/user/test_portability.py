@@ -1,0 +1,540 @@
+"""Export is one state of the whole user; import is all of it or nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import re
+import stat
+import threading
+import time
+import tomllib
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from tomldiary import Conflict, Constraint, Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.cli.app import app, run
+from tomldiary.errors import (
+    DocumentError,
+    IdentifierError,
+    ImmutableEntry,
+    InvalidTOML,
+    InvalidValue,
+    LimitReached,
+)
+from tomldiary_langgraph import DiaryStore
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+class Birth(BaseModel):
+    who: str
+    year: int
+
+
+def opened(place, **more):
+    durability = "process" if isinstance(place, Path) else None
+    diary = Diary(place, agent="rules", durability=durability, **more)
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role", limit=2))
+    diary.register_schema("birth", Birth, Constraint(singleton_key="who", immutable=True))
+    return diary
+
+
+def filled(diary, user="alice"):
+    alice = diary.user(user)
+    alice.add_turn("I love tea.", "Noted.", "s1")
+    alice.upsert_preference("likes", "coffee")
+    alice.forget_preference("likes", "pref002")
+    alice.commit(Diet(role="user", food="vegan"), session_id="s1")
+    alice.set_block("persona", "Brief.\nKind.")
+    alice.add_episode("hi", "hello", session_id="s1")
+    return alice
+
+
+def documents(user):
+    """The documents of an export, but for the number of the transaction that wrote them."""
+    exported = json.loads(json.dumps(user.export()))["documents"]
+    return {
+        kind: re.sub(r"^seq = \d+$", "seq", text, flags=re.MULTILINE)
+        for kind, text in exported.items()
+    }
+
+
+@pytest.fixture(params=["files", "memory"])
+def place(request, tmp_path):
+    return "memory:" if request.param == "memory" else tmp_path / "m"
+
+
+def test_an_export_taken_in_elsewhere_gives_the_same_export_comments_and_all(tmp_path, place):
+    alice = filled(opened(tmp_path / "from"))
+    file = tmp_path / "from/alice/preferences.toml"
+    file.write_text("# mine\n" + file.read_text().replace("text =", "# below\ntext   ="))
+    exported = json.loads(json.dumps(alice.export()))
+    bob = opened(place).user("bob")
+    assert bob.import_(exported, actor="hand", reason="moved") == sorted(exported["documents"])
+    assert documents(bob) == documents(alice)
+    assert "# mine" in exported["documents"]["preferences"]
+    assert bob.query("diet")[0].data == Diet(role="user", food="vegan")
+    assert bob.session_messages("s1") == alice.session_messages("s1")
+    assert bob.upsert_preference("likes", "cocoa")[0] == "pref003"  # ids given out stay given out
+    assert (bob.last_transaction(), {h.actor for h in bob.history() if h.type == "import"}) == (
+        2,
+        {"hand"},
+    )
+    bob.rollback(2)
+    assert (bob.query("diet"), bob.episodes(), bob.preferences("likes")) == ([], [], {})
+    bob.rollback()
+    assert bob.block("persona").text == "Brief.\nKind."
+
+
+NAMESPACES = [
+    ("alice",),
+    ("alice", "memories", "work"),
+    ("alice", "memories", "alice"),
+    ("alice", "日本語の長い名前" * 4),
+    ("alice", *(f"a label that is long {number}" for number in range(9))),
+]
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_namespaces_follow_a_user_who_is_imported_under_another_id(place, tmp_path, is_first):
+    label = 0 if is_first else 1
+    namespaces = (
+        NAMESPACES if is_first else [("memories", *NAMESPACES[0]), ("x" * 90, "alice", "x" * 90)]
+    )
+
+    def renamed(namespace):
+        return tuple("bob" if at == label else each for at, each in enumerate(namespace))
+
+    source = DiaryStore(opened("memory:"), user_label=label)
+    for number, namespace in enumerate(namespaces):
+        source.put(namespace, "k", {"text": f"tea {number}"})
+    target = opened(place)
+    target.user("bob").import_(source.diary.user("alice").export())
+    store = DiaryStore(target, user_label=label)
+    assert sorted(store.list_namespaces()) == sorted(map(renamed, namespaces))
+    for number, namespace in enumerate(namespaces):
+        assert store.get(renamed(namespace), "k").value == {"text": f"tea {number}"}
+        assert store.get(namespace, "k") is None
+        store.put(renamed(namespace), "later", {"text": "milk"})
+    assert len(store.search((), limit=100)) == 2 * len(namespaces)
+    assert sorted(store.list_namespaces()) == sorted(map(renamed, namespaces))
+    labels = [
+        tuple(tomllib.loads(text)["_meta"]["namespace"])
+        for text in target.user("bob").export()["documents"].values()
+    ]
+    assert sorted(labels) == sorted(map(renamed, namespaces))
+    target.user("bob").forget(everything=True)
+    assert store.list_namespaces() == []
+
+
+def test_what_is_there_already_is_not_taken_in_twice(place):
+    alice = filled(opened(place))
+    exported = alice.export()
+    before = alice.last_transaction()
+    assert alice.import_(exported) == []
+    assert alice.last_transaction() == before
+    alice.delete("diet/user")
+    assert alice.import_(exported) == ["facts"]
+    assert alice.get("diet/user").data.food == "vegan"
+
+
+def test_what_is_missing_is_added_and_what_differs_is_a_conflict_that_changes_nothing(place):
+    diary = opened(place)
+    exported = filled(diary).export()
+    bob = diary.user("bob")
+    bob.set_block("persona", "Verbose.")
+    bob.commit(Diet(role="dog", food="meat"))
+    before = documents(bob)
+    with pytest.raises(Conflict) as caught:
+        bob.import_(exported)
+    assert caught.value.keys == ["blocks.persona"]
+    assert documents(bob) == before
+    bob.forget_block("persona")
+    bob.import_(exported)
+    assert {fact.data.role for fact in bob.query("diet")} == {"user", "dog"}
+    bob.set_block("other", "stays not")
+    bob.import_(exported, replace=True)
+    assert [fact.data.role for fact in bob.query("diet")] == ["user"]
+    assert list(bob.blocks()) == ["persona"]
+
+
+def test_replacing_empties_what_the_export_lacks(place):
+    diary = opened(place)
+    bob = diary.user("bob")
+    bob.set_block("persona", "x")
+    empty = diary.user("nobody").export()
+    assert (empty["seq"], empty["documents"]) == (0, {})
+    assert bob.import_(empty) == []
+    assert bob.import_(empty, replace=True) == ["blocks"]
+    assert bob.blocks() == {}
+    assert bob.as_of(1).block("persona").text == "x"
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (lambda data: data.clear(), InvalidValue, "this is no export"),
+        (lambda data: data.update(version=2), InvalidValue, "exports of version 1 are read, found 2"),
+        (lambda data: data.update(documents=["x"]), InvalidValue, "expected a table of documents"),
+        (lambda data: data["documents"].update(facts=7), InvalidValue, "expected text, found int"),
+        (lambda data: data["documents"].update(facts="[x"), InvalidTOML, "import.documents.facts:1:3"),
+        (
+            lambda data: data["documents"].update(facts='[_meta]\nversion = "9.0"'),
+            DocumentError,
+            "format version '9.0'",
+        ),
+        (
+            lambda data: data["documents"].update({"history/2026-11-001": ""}),
+            IdentifierError,
+            "cannot name a document",
+        ),
+        (lambda data: data["documents"].update({"../x": ""}), IdentifierError, "cannot name a document"),
+        (
+            lambda data: data["documents"].update(facts="[facts.diet.user]\nrole = 'user'\nfood = 7"),
+            InvalidValue,
+            "facts.diet.user.food: expected text, found number",
+        ),
+        (
+            lambda data: data["documents"].update(
+                facts="".join(f"[facts.diet.{n}]\nrole = '{n}'\nfood = 'x'\n" for n in "abc")
+            ),
+            LimitReached,
+            "facts/diet is full",
+        ),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("replace", [False, True])
+def test_an_export_that_is_wrong_in_one_place_changes_nothing(
+    place, change, error, message, replace
+):
+    diary = opened(place)
+    exported = filled(diary).export()
+    change(exported)
+    bob = diary.user("bob")
+    with pytest.raises(error, match=re.escape(message)):
+        bob.import_(exported, replace=replace)
+    assert bob.export()["documents"] == {}
+
+
+def test_a_document_name_cannot_lead_out_of_the_folder(tmp_path):
+    bob = opened(tmp_path).user("bob")
+    for kind in ("items/../../x", "episodes//x", "facts/", "items/.staged-1"):
+        with pytest.raises(ValueError, match="document"):
+            bob.import_({"format": "tomldiary", "version": 1, "documents": {kind: "[a]\nb = 1\n"}})
+    assert [path.name for path in tmp_path.rglob("*.toml")] == []
+
+
+def test_replacing_does_not_change_or_remove_what_is_immutable(place):
+    diary = opened(place)
+    alice = diary.user("alice")
+    alice.commit(Birth(who="user", year=1980))
+    exported = alice.export()
+    for text in ("", exported["documents"]["facts"].replace("1980", "1999")):
+        wrong = {**exported, "documents": {"facts": text}}
+        with pytest.raises(ImmutableEntry):
+            alice.import_(wrong, replace=True)
+    assert alice.import_(exported, replace=True) in ([], ["facts"])
+    assert alice.get("birth/user").data.year == 1980
+
+
+def test_a_full_category_takes_no_import(tmp_path):
+    exported = opened(tmp_path / "a").user("alice")
+    for number in range(3):
+        exported.upsert_preference("likes", f"thing {number}")
+    bob = opened(tmp_path / "b", max_prefs_per_category=2).user("bob")
+    with pytest.raises(LimitReached):
+        bob.import_(exported.export())
+    assert bob.history() == []
+
+
+def test_conversations_of_the_old_layout_are_exported_and_taken_in(tmp_path):
+    folder = tmp_path / "alice"
+    folder.mkdir()
+    (folder / "conversations.toml").write_text(
+        '[_meta]\nversion = "0.2"\n\n[s1]\n_created = "x"\n_turns = 2\nsummary = "About tea."\n'
+    )
+    diary = opened(tmp_path)
+    bob = diary.user("bob")
+    bob.import_(diary.user("alice").export())
+    assert bob.conversations()["s1"].summary == "About tea."
+    bob.forget_conversation("s1")
+    assert bob.conversations() == {}
+
+
+def test_an_export_never_shows_half_a_transaction(tmp_path):
+    """A writer keeps two documents equal; every export has to show them so."""
+    writer = opened(tmp_path).user("alice")
+    reader = opened(tmp_path).user("alice")
+    stop = threading.Event()
+    failed = []
+
+    def write():
+        try:
+            for number in itertools.count():
+                if stop.is_set():
+                    break
+                with writer.transaction():
+                    writer.set_block("n", f"<{number}>")
+                    writer.commit(Diet(role="n", food=f"<{number}>"))
+        except Exception as error:  # noqa: BLE001 - told below
+            failed.append(error)
+
+    writer.set_block("n", "<0>")
+    writer.commit(Diet(role="n", food="<0>"))
+    thread = threading.Thread(target=write)
+    thread.start()
+    seen, count, deadline = set(), 0, time.monotonic() + 20
+    try:
+        while count < 60 or (len(seen) < 3 and time.monotonic() < deadline):
+            exported = reader.export()
+            found = {re.search(r"<\d+>", text)[0] for text in exported["documents"].values()}
+            assert len(found) == 1
+            seen |= found
+            count += 1
+    finally:
+        stop.set()
+        thread.join()
+    assert failed == []
+    assert len(seen) >= 3  # there was something to see half of
+
+
+def test_an_export_waits_for_documents_that_are_committed_and_not_yet_published(
+    tmp_path, monkeypatch
+):
+    class Slow(LocalBackend):
+        def _publish(self, *arguments):
+            if waits.is_set():
+                committed.set()
+                assert may_publish.wait(30)
+            return super()._publish(*arguments)
+
+    waits, committed, may_publish = (threading.Event() for _ in range(3))
+    writer = opened(Slow(tmp_path, durability="process")).user("alice")
+    reader = opened(tmp_path).user("alice")
+    writer.set_block("n", "old")
+    reader.export()
+    waits.set()
+    thread = threading.Thread(target=writer.set_block, args=("n", "new"))
+    thread.start()
+    assert committed.wait(30)
+    # As soon as the export waits, the writer may go on.
+    monkeypatch.setattr("tomldiary.user.export.time.sleep", lambda _: may_publish.set())
+    try:
+        exported = reader.export()
+    finally:
+        may_publish.set()
+        thread.join()
+    assert (exported["seq"], '"new"' in exported["documents"]["blocks"]) == (2, True)
+
+
+def test_a_document_that_cannot_be_read_is_never_left_out_silently(tmp_path):
+    alice = filled(opened(tmp_path))
+    (tmp_path / "alice/blocks.toml").write_text("[broken")
+    with pytest.raises(DocumentError, match=r"blocks\.toml:1"):
+        alice.export()
+
+
+def test_past_states_and_open_transactions_can_be_exported_too(place):
+    alice = opened(place).user("alice")
+    alice.set_block("persona", "one")
+    with alice.transaction():
+        alice.set_block("persona", "two")
+        alice.commit(Diet(role="user", food="vegan"))
+        assert '"two"' in alice.export()["documents"]["blocks"]
+        assert "vegan" in alice.export()["documents"]["facts"]
+    past = alice.as_of(1).export()
+    assert (past["seq"], list(past["documents"])) == (1, ["blocks"])
+    assert asyncio.run(alice.aexport())["seq"] == 2
+
+
+def test_a_profile_is_numbers_and_names_only(place):
+    alice = filled(opened(place))
+    profile = json.loads(json.dumps(alice.profile()))
+    last = profile.pop("last_seen")
+    assert last == alice.episodes()[-1].created
+    assert last > alice.conversations()["s1"].updated
+    assert profile == {
+        "user": "alice",
+        "preferences": {"likes": 1},
+        "conversations": 1,
+        "facts": {"diet": 1},
+        "blocks": {"persona": 12},
+        "episodes": 1,
+        "items": {},
+    }
+
+
+def test_a_profile_counts_items_and_facts_that_hold(place):
+    diary = opened(place)
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    alice = diary.user("alice")
+    assert alice.profile()["last_seen"] == ""
+    for year, city in ((2020, "Rome"), (2021, "Oslo"), (2999, "Bern")):
+        alice.commit(Home(who="user", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
+    store = DiaryStore(diary)
+    for key in "abc":
+        store.put(("alice", "memories", "work"), key, {"n": 1})
+    store.put(("alice",), "k", {"n": 1})
+    store.delete(("alice", "memories", "work"), "a")
+    assert alice.profile()["facts"] == {"home": 1}
+    assert alice.profile()["items"] == {"memories/work": 2, "~": 1}
+    assert alice.as_of(1).profile()["items"] == {}
+
+
+# From the command line
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch, capsys):
+    def called(command, *arguments, user="alice", check=0):
+        line = [
+            "tomldiary",
+            command,
+            "--user",
+            user,
+            "--path",
+            str(tmp_path / "m"),
+            *map(str, arguments),
+        ]
+        monkeypatch.setattr("sys.argv", line)
+        code = 0
+        try:
+            run()
+        except SystemExit as error:
+            code = error.code or 0
+        out, err = capsys.readouterr()
+        assert code == check, err
+        return out + err
+
+    return called
+
+
+def test_export_and_import_from_the_command_line(tmp_path, call):
+    alice = filled(opened(tmp_path / "m"))
+    assert json.loads(call("export"))["documents"] == alice.export()["documents"]
+    file = tmp_path / "alice.json"
+    assert "wrote 5 documents" in call("export", "--output", file)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert "is there already" in call("export", "--output", file, check=2)
+    assert "imported: blocks, conversations" in call("import", file, user="bob")
+    bob = opened(tmp_path / "m").user("bob")
+    assert documents(bob) == documents(alice)
+    assert "there already" in call("import", file, user="bob")
+    bob.set_block("persona", "Other.")
+    assert "blocks.persona is there with other content" in call("import", file, user="bob", check=2)
+    assert "--replace makes" in call("import", file, user="bob", check=2)
+    before = documents(bob)
+    for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
+        plan = call("import", file, "--replace", *more, user="bob").splitlines()
+        assert plan[0] == "would import: 0 entries added, 1 changed, 0 removed"
+        assert plan[1:] == ["  ~ blocks/persona", "Nothing was changed; to do it, add --yes."]
+    assert documents(bob) == before
+    told = json.loads(call("import", file, "--replace", "--json", user="bob"))
+    assert [one["key"] for one in told] == ["blocks/persona"]
+    assert "would import" in call("import", file, "--dry-run", user="carol")
+    assert not (tmp_path / "m/carol").exists()
+    assert json.loads(call("import", file, "--replace", "--yes", "--json", user="bob")) == sorted(
+        alice.export()["documents"]
+    )
+    assert documents(bob) == documents(alice)
+    file.write_text("{")
+    assert "this is no JSON" in call("import", file, user="bob", check=2)
+    assert "No such file" in call("import", tmp_path / "nope", user="bob", check=2)
+
+
+def test_forget_from_the_command_line_is_a_dry_run_until_told_yes(tmp_path, call):
+    alice = filled(opened(tmp_path / "m"))
+    alice.set_block("other", "stays", session_id="s2")
+    for wrong in ([], ["--session", "s1", "--everything"], ["--session", ""], ["--before", "soon"]):
+        told = call("forget", "--yes", *wrong, check=2)
+        assert "session_id" not in told
+        assert "True" not in told
+    for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
+        told = call("forget", "--session", "s1", *more).splitlines()
+        assert re.match(r"would forget: [3-9] entries, 1 conversation; \d+ transactions", told[0])
+        assert told[1] == "Nothing was changed; to do it, add --yes."
+        assert call("forget", "--session", "nobody", *more).startswith("would forget: 0 entries, 0")
+    assert len(alice.episodes()) == 1
+    planned = json.loads(call("forget", "--session", "s1", "--json"))
+    done = json.loads(call("forget", "--session", "s1", "--yes", "--json"))
+    for count in ("entries", "conversations", "records"):
+        assert planned[count] == done[count] > 0
+    assert (planned["is_done"], done["is_done"]) == (False, True)
+    alice = opened(tmp_path / "m").user("alice")
+    assert (alice.episodes(), alice.query("diet")) == ([], [])
+    assert alice.block("other").text == "stays"
+    assert "would forget" in call("forget", "--everything")
+    assert alice.block("other").text == "stays"
+    assert "forgotten" in call("forget", "--everything", "--yes")
+    assert not (tmp_path / "m/alice").exists()
+    # As from code: an erasure that is asked for twice is no error, and says what it found.
+    again = call("forget", "--everything", "--yes")
+    assert "nothing is stored of alice" in again
+    assert "forgotten: 0 entries, 0 conversations" in again
+    assert json.loads(call("forget", "--session", "s1", "--yes", "--json"))["entries"] == 0
+    assert not (tmp_path / "m/alice").exists()
+
+
+@pytest.mark.parametrize("place", ["memory:", "folder"])
+def test_a_dry_run_of_forgetting_counts_and_changes_nothing(tmp_path, place):
+    alice = filled(opened(tmp_path / "m" if place == "folder" else place))
+    before, seq = alice.export()["documents"], alice.last_transaction()
+    for chosen in ({"session_id": "s1"}, {"everything": True}, {"session_id": "nobody"}):
+        planned = alice.forget(**chosen, dry_run=True)
+        assert planned.files == {}
+        assert (planned.entries > 0) == (chosen != {"session_id": "nobody"})
+    assert (alice.export()["documents"], alice.last_transaction()) == (before, seq)
+    planned, done = alice.forget(session_id="s1", dry_run=True), alice.forget(session_id="s1")
+    assert (planned.entries, planned.conversations, planned.records) == (
+        done.entries,
+        done.conversations,
+        done.records,
+    )
+
+
+def test_a_preview_of_an_import_names_the_entries_and_changes_nothing(tmp_path):
+    diary = opened(tmp_path / "m")
+    exported = filled(diary).export()
+    bob = diary.user("bob")
+    bob.upsert_preference("likes", "wine", id="own")
+    before = bob.export()["documents"]
+    added = bob.import_preview(exported)
+    assert {one.before for one in added} == {None}
+    replaced = {one.key: one for one in bob.import_preview(exported, replace=True)}
+    assert replaced["likes/own"].after is None
+    assert bob.export()["documents"] == before
+    bob.import_(exported, replace=True)
+    assert bob.import_preview(exported, replace=True) == []
+
+
+def test_show_history_why_and_search_know_every_document(tmp_path, call):
+    alice = filled(opened(tmp_path / "m"))
+    key = alice.episodes()[0].id
+    alice.set_block("odd", "\x1b[2J\u202e")
+    told = CliRunner().invoke(app, ["show", "alice", "--path", str(tmp_path / "m")]).output
+    for part in ("blocks:", "Kind.", "episodes/20", "hello", "facts:", 'food = "vegan"'):
+        assert part in told
+    assert "\x1b" not in told
+    shown = json.loads(
+        CliRunner().invoke(app, ["show", "alice", "--json", "--path", str(tmp_path / "m")]).output
+    )
+    assert shown["facts"]["facts"]["diet"]["user"]["food"] == "vegan"
+    for entry in ("facts/diet/user", "blocks/persona", f"episodes/{key}"):
+        assert entry in call("history", entry)
+        assert entry in call("why", entry)
+    assert "diet/user" in call("search", "vegan")

@@ -1,0 +1,152 @@
+"""After a power cut at any file operation of a journal, each turn that was taken in is there, once and whole."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from power_cuts import Recorder, crash_states, materialise
+from tomldiary import Turn
+from tomldiary.forgetting.selection import Selection
+from tomldiary.writer import forget as erasure
+from tomldiary.writer import journal as journal_module
+from tomldiary.writer import journal_owner as ownership
+from tomldiary.writer import record_file
+from tomldiary.writer.forget import forget_turns
+from tomldiary.writer.job import Job
+from tomldiary.writer.journal import Journal
+from tomldiary.writer.journal_record import render_turn
+
+CANARY = "zanzibar"
+
+
+@pytest.fixture(autouse=True)
+def _small_files(monkeypatch):
+    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2500)
+    monkeypatch.setattr(record_file, "_ROOM", b"\n" * 1000)
+
+
+class Workload:
+    """Takes turns in, finishes some and forgets some, and keeps what has to be left at each mark."""
+
+    def __init__(self, recorder):
+        self.recorder = recorder
+        self.root = recorder.top / "nested/journal"
+        self.left: list[dict[str, str]] = []  # text and operation of turns in the journal, by mark
+        self.taken: dict[str, str] = {}
+        self.forgotten_at = 0
+
+    def did(self):
+        self.recorder.mark("journal", len(self.left))
+        self.left.append(dict(self.taken))
+
+    def take_in(self, *texts, user="bob"):
+        jobs = []
+        for text in texts:
+            job = Job(Turn(user, "s", text, "ok"), f"of {text}", is_new=True)
+            job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+            jobs.append(job)
+        self.journal.append_turns(jobs, lambda _: 0)
+        self.journal.sync()
+        self.taken.update((job.turn.user_msg, job.operation) for job in jobs)
+        self.did()
+        return jobs
+
+    def run(self):
+        self.did()
+        self.journal = Journal.create(self.root, sync=True)
+        for number in range(12):
+            self.take_in(f"single {number}")
+        self.take_in(*(f"of a group {number}" for number in range(12)))
+        self.take_in(f"I love {CANARY}.", "I am ann.", user="ann")
+        assert forget_turns(self.root, "ann", Selection(everything=True), 1) == 2
+        for text in [text for text in self.taken if CANARY in text or "ann" in text]:
+            del self.taken[text]
+        self.did()
+        self.forgotten_at = len(self.left) - 1
+        for number in range(12):
+            self.take_in(f"after it {number}")
+        self.journal.drop()
+
+
+def record(disk, monkeypatch):
+    workload = Workload(Recorder(disk / "recorded"))
+    workload.recorder.top.mkdir()
+    with workload.recorder.watching(monkeypatch):
+        workload.run()
+    return workload
+
+
+def found_in(root):
+    found, journals = [], []
+    if root.is_dir():
+        for folder in sorted(path for path in root.iterdir() if not path.name.startswith(".")):
+            adopted = Journal.adopt(folder, sync=False)
+            if adopted is not None:
+                journals.append(adopted[0])
+                found += [(job.turn.user_msg, job.operation) for job in adopted[1]]
+    for journal in journals:
+        journal.drop()
+    return found
+
+
+def examine(workload, disk, states):
+    """Return how many different states there were, and what is wrong with any of them."""
+    seen, problems = set(), []
+    folder = disk / "state"
+    submitted = {text: name for left in workload.left for text, name in left.items()}
+    for state in states:
+        mark = state.acknowledged.get("journal", 0)
+        key = (mark, tuple(sorted(state.tree.items())))
+        if key in seen:
+            continue
+        seen.add(key)
+        folder.mkdir()
+        materialise(state.tree, folder, None)
+        found = found_in(folder / "nested/journal")
+        forgetting = mark < workload.forgotten_at <= mark + 1  # under way: gone or not
+        missing = [
+            text for text in workload.left[mark]
+            if text not in dict(found) and not (forgetting and ("ann" in text or CANARY in text))
+        ]  # fmt: skip
+        where = f"step {state.step}, {state.how}"
+        if missing:
+            problems.append(f"{where}: {missing} are missing")
+        if len(found) != len(dict(found)) or any(submitted.get(t) != name for t, name in found):
+            problems.append(f"{where}: {found} were never submitted, or come twice")
+        if mark >= workload.forgotten_at and any(CANARY in text for text, _ in found):
+            problems.append(f"{where}: what was forgotten came back")
+        order = [text for text in submitted if text in dict(found)]
+        if [text for text, _ in found] != order:
+            problems.append(f"{where}: out of order")
+        shutil.rmtree(folder)
+    return len(seen), problems
+
+
+def test_after_a_power_cut_each_turn_that_was_taken_in_is_there_once_and_in_order(
+    disk, monkeypatch
+):
+    workload = record(disk, monkeypatch)
+    cuts = range(20, 400, 15)
+    different, problems = examine(
+        workload, disk, crash_states(workload.recorder, subsets=2, cuts=cuts)
+    )
+    assert problems == []
+    assert different > 500
+
+
+@pytest.mark.parametrize("guard", ["records", "folder", "root", "forgotten"])
+def test_without_a_sync_a_power_cut_would_lose_turns(disk, monkeypatch, guard):
+    with monkeypatch.context() as patch:
+        if guard == "records":
+            patch.setattr(Journal, "sync", lambda _self: None)
+        elif guard == "folder":
+            patch.setattr(journal_module, "sync_folder", lambda _folder: None)
+        elif guard == "root":
+            patch.setattr(ownership, "sync_folder", lambda _folder: None)
+        else:
+            patch.setattr(erasure, "sync_folder", lambda _folder: None)
+        workload = record(disk, monkeypatch)
+    _, problems = examine(workload, disk, crash_states(workload.recorder, subsets=2))
+    assert problems != []

@@ -1,0 +1,909 @@
+"""The writer: no turn lost or out of order, from any thread, loop or process, until the very end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import gc
+import logging
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import defaultdict
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
+from tomldiary.errors import ExtractionError, WriterBusy
+from tomldiary.extraction.apply import Applied
+from tomldiary.writer.writer import Receipt, Turn, background_tasks, fire_and_forget
+
+LONG = 120  # seconds; nothing waits that long unless it is broken
+
+
+class Table(BaseModel):
+    """likes : what the person enjoys"""
+
+    likes: dict[str, PreferenceItem] = {}
+
+
+def run(work):
+    return asyncio.run(work)
+
+
+class Remembering:
+    """An extractor that takes a few milliseconds and stores what the user said."""
+
+    async def run(self, message, *, deps):
+        await asyncio.sleep(random.uniform(0.001, 0.005))
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+def diary_at(folder, agent=None, **options):
+    return Diary(
+        folder, Table, agent=agent or Remembering(), max_prefs_per_category=1000,
+        durability="process", **options,
+    )  # fmt: skip
+
+
+def texts(diary, user):
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+def turn(text, user="alice", session="s"):
+    return Turn(user, session, text, "ok")
+
+
+class Gated:
+    """A duck-typed diary whose turns wait until the test lets them through, one at a time or all."""
+
+    def __init__(self):
+        self.applied = []
+        self.started = threading.Semaphore(0)
+        self.may_end = threading.Semaphore(0)
+
+    async def update_memory(self, user_id, session_id, user_msg, assistant_msg, *, context_now):
+        self.started.release()
+        await asyncio.to_thread(self.may_end.acquire, timeout=LONG)
+        self.applied.append(user_msg)
+
+    def wait_until_started(self, count=1):
+        for _ in range(count):
+            assert self.started.acquire(timeout=LONG)
+
+    def let_through(self, count=1000):
+        self.may_end.release(count)
+
+
+class Plain:
+    """A duck-typed diary that applies at once."""
+
+    def __init__(self):
+        self.applied = []
+
+    async def update_memory(self, user_id, session_id, user_msg, assistant_msg, *, context_now):
+        if user_msg == "fail":
+            raise ValueError("her secret")
+        self.applied.append((user_id, session_id, user_msg, assistant_msg, context_now))
+
+
+@pytest.fixture
+def gated():
+    diary = Gated()
+    yield diary
+    diary.let_through()
+
+
+# Nothing lost, everything in order
+
+
+@pytest.mark.parametrize("workers", [1, 2, 8, 32])
+def test_all_turns_of_one_user_are_kept_in_order_whatever_the_number_of_workers(tmp_path, workers):
+    diary = diary_at(tmp_path)
+
+    async def use():
+        async with MemoryWriter(diary, workers=workers) as writer:
+            for number in range(100):
+                await writer.submit("alice", "s", f"turn {number}", "ok")
+        return writer.stats()
+
+    stats = run(use())
+    assert (stats["completed"], stats["failed"], stats["pending"]) == (100, 0, 0)
+    assert texts(diary, "alice") == [f"turn {number}" for number in range(100)]
+    assert diary.user("alice").conversations()["s"].turns == 100
+
+
+def test_turns_of_500_users_are_in_order_for_each(tmp_path):
+    diary = diary_at(tmp_path)
+    with MemoryWriter(diary, workers=8, qsize=2500) as writer:
+        for number in range(5):
+            for user in range(500):
+                writer.submit_nowait(turn(f"turn {number}", f"user {user}"))
+    expected = [f"turn {number}" for number in range(5)]
+    assert {user: texts(diary, user) for user in diary.users()} == {
+        f"user {user}": expected for user in range(500)
+    }
+
+
+def test_two_processes_with_a_writer_each_lose_nothing(tmp_path):
+    script = """if True:
+        import asyncio, sys
+        from tomldiary import Diary, MemoryWriter
+        folder, name = sys.argv[1:]
+        async def remember(message, *, deps):
+            await asyncio.sleep(0.001)
+            deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
+        diary = Diary(folder, agent=remember, max_prefs_per_category=1000, durability="process")
+        async def main():
+            async with MemoryWriter(diary) as writer:
+                for number in range(50):
+                    await writer.submit("alice", name, f"{name} {number}", "ok")
+        asyncio.run(main())
+    """
+    both = [
+        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in ("a", "b")
+    ]
+    assert [process.wait(LONG) for process in both] == [0, 0]
+    found = texts(Diary(tmp_path, agent="rules"), "alice")
+    for name in ("a", "b"):
+        assert [text for text in found if text.startswith(name)] == [
+            f"{name} {n}" for n in range(50)
+        ]
+
+
+def test_a_user_is_never_worked_on_twice_at_once():
+    busy, overlaps = defaultdict(int), []
+
+    class Watching:
+        async def update_memory(self, user_id, *rest, context_now):
+            busy[user_id] += 1
+            if busy[user_id] > 1:
+                overlaps.append(user_id)
+            await asyncio.sleep(0)
+            busy[user_id] -= 1
+
+    with MemoryWriter(Watching(), workers=8) as writer:
+        for number in range(200):
+            writer.submit_nowait(turn(f"{number}", f"user {number % 3}"))
+    assert overlaps == []
+
+
+def test_as_many_users_are_worked_on_at_once_as_there_are_workers(tmp_path):
+    """Also by plain functions, which need a thread each, on a machine with few cores."""
+    everybody = threading.Barrier(40)
+
+    def meet(message, *, deps):
+        everybody.wait(LONG)
+
+    with MemoryWriter(Diary("memory:", agent=meet), workers=40) as writer:
+        receipts = [writer.submit_nowait(turn("hi", f"user {number}")) for number in range(40)]
+        for receipt in receipts:
+            receipt.wait(LONG)
+
+
+def test_nobody_waits_behind_all_turns_of_a_busy_user(gated):
+    with MemoryWriter(gated, workers=1) as writer:
+        writer.submit_nowait(turn("slow 0", "busy"))
+        gated.wait_until_started()
+        for number in range(1, 50):
+            writer.submit_nowait(turn(f"slow {number}", "busy"))
+        writer.submit_nowait(turn("quick", "other"))
+        gated.let_through()
+    assert gated.applied[:3] == ["slow 0", "quick", "slow 1"]
+    assert len(gated.applied) == 51
+
+
+# From wherever it is used
+
+
+def test_it_is_made_and_used_without_an_event_loop(tmp_path):
+    diary = diary_at(tmp_path)
+    writer = MemoryWriter(diary)
+    receipt = writer.submit_nowait(turn("tea"))
+    assert receipt.wait(LONG) == Applied(applied=1)
+    assert writer.flush(LONG)
+    assert texts(diary, "alice") == ["tea"]
+    writer.close_sync()
+
+
+def test_one_writer_serves_one_event_loop_after_another():
+    diary = Plain()
+    writer = MemoryWriter(diary)
+
+    async def submit(text):
+        return await (await writer.submit("alice", "s", text, "ok"))
+
+    for number in range(3):
+        run(submit(f"{number}"))
+    assert run(writer.close())["completed"] == 3
+    assert [text for _, _, text, _, _ in diary.applied] == ["0", "1", "2"]
+
+
+def test_one_writer_serves_several_event_loops_and_threads_at_once():
+    diary = Plain()
+    together = threading.Barrier(4)
+    failures = []
+
+    def guarded(target):
+        def work():
+            try:
+                together.wait(LONG)
+                target()
+            except BaseException as error:  # noqa: BLE001 - shown by the test
+                failures.append(error)
+
+        return threading.Thread(target=work)
+
+    async def in_a_loop(name):
+        for number in range(50):
+            receipt = await writer.submit(name, "s", f"{number}", "ok")
+        await receipt
+
+    def without_a_loop(name):
+        for number in range(50):
+            receipt = writer.submit_nowait(turn(f"{number}", name))
+        receipt.wait(LONG)
+
+    with MemoryWriter(diary, workers=3) as writer:
+        threads = [guarded(lambda n=name: run(in_a_loop(n))) for name in ("a", "b")]
+        threads += [guarded(lambda n=name: without_a_loop(n)) for name in ("c", "d")]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(LONG)
+    assert failures == []
+    for name in ("a", "b", "c", "d"):
+        assert [text for user, _, text, _, _ in diary.applied if user == name] == [
+            f"{number}" for number in range(50)
+        ]
+
+
+def test_blocking_calls_work_where_a_loop_is_running_as_in_a_notebook(tmp_path):
+    diary = diary_at(tmp_path)
+
+    async def cell():
+        writer = MemoryWriter(diary)
+        first = writer.submit_nowait(turn("tea"))
+        assert first.wait(LONG).applied == 1  # holds this loop, not the writer's
+        second = await writer.submit("alice", "s", "juice", "ok")
+        assert (await asyncio.to_thread(second.wait, LONG)).applied == 1
+        assert writer.flush(LONG)
+        assert writer.close_sync()["completed"] == 2
+
+    run(cell())
+    assert texts(diary, "alice") == ["tea", "juice"]
+
+
+def test_a_turn_sees_no_context_variable_of_the_request_that_submitted_it():
+    request = contextvars.ContextVar("request", default="none")
+    seen = []
+
+    class Looking:
+        async def update_memory(self, user_id, *rest, context_now):
+            seen.append((user_id, request.get()))
+            request.set(user_id)
+
+    request.set("start")
+    with MemoryWriter(Looking(), workers=1) as writer:
+        for user in ("alice", "bob", "carol"):
+            request.set(f"request of {user}")
+            writer.submit_nowait(turn("hi", user))
+    assert seen == [("alice", "start"), ("bob", "start"), ("carol", "start")]
+
+
+def test_both_spellings_of_a_turn_mean_the_same():
+    diary = Plain()
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            await writer.submit("alice", "s", "hello", "hi")
+            await writer.submit("alice", "s", user_msg="hello", assistant_msg="hi")
+            await writer.submit(
+                user_id="alice", session_id="s", user_message="hello", assistant_response="hi"
+            )
+            with pytest.raises(TypeError, match="assistant_msg"):
+                await writer.submit("alice", "s", "hello")
+            with pytest.raises(TypeError, match="user_msg"):
+                await writer.submit("alice", "s", assistant_response="hi")
+        return writer.stats()["submitted"]
+
+    assert run(use()) == 3
+    assert diary.applied == [("alice", "s", "hello", "hi", None)] * 3
+
+
+@pytest.mark.parametrize("wrong", [{"workers": 0}, {"qsize": 0}])
+def test_a_writer_without_workers_or_room_is_refused(wrong):
+    with pytest.raises(ValueError, match="at least 1"):
+        MemoryWriter(Plain(), **wrong)
+
+
+def test_any_object_with_update_memory_is_a_diary():
+    diary = Plain()
+    with MemoryWriter(diary) as writer:
+        receipt = writer.submit_nowait(Turn("alice", "s", "hello", "hi"))
+        assert receipt.wait(LONG) is None
+    assert diary.applied == [("alice", "s", "hello", "hi", None)]
+
+
+def test_an_overridden_update_memory_is_honoured(tmp_path):
+    class Louder(Diary):
+        async def update_memory(self, user_id, session_id, user_msg, assistant_msg, **more):
+            await super().update_memory(
+                user_id, session_id, user_msg.upper(), assistant_msg, **more
+            )
+
+    diary = Louder(tmp_path, Table, agent=Remembering())
+    with MemoryWriter(diary) as writer:
+        writer.submit_nowait(turn("tea"))
+    assert texts(diary, "alice") == ["TEA"]
+
+    replaced = diary_at(tmp_path)
+    replaced.update_memory = Plain().update_memory
+    with MemoryWriter(replaced) as writer:
+        assert writer.submit_nowait(turn("juice")).wait(LONG) is None
+    assert texts(replaced, "alice") == ["TEA"]
+
+
+# A full queue
+
+
+def fill(writer, gated):
+    """Give the one worker a turn, and fill the queue behind it."""
+    writer.submit_nowait(turn("working"))
+    gated.wait_until_started()
+    for number in range(writer.stats()["queue_capacity"]):
+        writer.submit_nowait(turn(f"queued {number}"))
+
+
+async def waiting(writer, *names, user="alice"):
+    """Return tasks that wait in line for room."""
+    tasks = [asyncio.create_task(writer.submit(user, "s", name, "ok")) for name in names]
+    await asyncio.sleep(0)  # each ran until it had to wait
+    assert len(writer._reception.line) == len(names)
+    return tasks
+
+
+def test_when_the_queue_is_full_submit_waits_and_submit_nowait_raises(gated):
+    async def use():
+        async with MemoryWriter(gated, workers=1, qsize=2) as writer:
+            fill(writer, gated)
+            with pytest.raises(WriterBusy, match="2 turns are waiting"):
+                writer.submit_nowait(turn("refused"))
+            (task,) = await waiting(writer, "waited")
+            stats = writer.stats()
+            assert (stats["submitted"], stats["queue_size"], stats["queue_utilization"]) == (
+                3,
+                2,
+                1,
+            )
+            assert not task.done()
+            gated.let_through()
+            await (await task)
+
+    run(use())
+    assert gated.applied == ["working", "queued 0", "queued 1", "waited"]
+
+
+def test_turns_that_waited_for_room_are_in_order_too():
+    diary = Plain()
+
+    async def use():
+        async with MemoryWriter(diary, workers=2, qsize=2) as writer:
+            await asyncio.gather(
+                *(writer.submit("alice", "s", f"{number}", "ok") for number in range(200))
+            )
+
+    run(use())
+    assert [text for _, _, text, _, _ in diary.applied] == [f"{number}" for number in range(200)]
+
+
+def test_a_newcomer_does_not_overtake_those_who_wait(gated):
+    async def use():
+        async with MemoryWriter(gated, workers=1, qsize=1) as writer:
+            fill(writer, gated)
+            tasks = await waiting(writer, "first", "second")
+            gated.let_through(1)
+            gated.wait_until_started()  # there was room for one: it is taken already
+            with pytest.raises(WriterBusy):
+                writer.submit_nowait(turn("newcomer"))
+            gated.let_through()
+            await asyncio.gather(*tasks)
+
+    run(use())
+    assert gated.applied == ["working", "queued 0", "first", "second"]
+
+
+def test_a_submitter_that_is_cancelled_while_waiting_gives_its_place_to_the_next(gated):
+    async def use():
+        async with MemoryWriter(gated, workers=1, qsize=1) as writer:
+            fill(writer, gated)
+            first, second, third = await waiting(writer, "first", "second", "third")
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            gated.let_through()
+            await asyncio.gather(second, third)
+        return writer.stats()
+
+    assert run(use())["submitted"] == 4
+    assert gated.applied == ["working", "queued 0", "second", "third"]
+
+
+def test_a_submitter_that_is_cancelled_when_room_was_just_made_takes_its_turn_back(gated):
+    async def use():
+        async with MemoryWriter(gated, workers=1, qsize=1) as writer:
+            fill(writer, gated)
+            first, second = await waiting(writer, "first", "second")
+            gated.let_through(1)
+            gated.wait_until_started()  # while this loop is held: "first" is queued and does not know
+            assert writer.stats()["submitted"] == 3
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            gated.let_through()
+            await second
+        return writer.stats()
+
+    stats = run(use())
+    assert (stats["submitted"], stats["completed"]) == (3, 3)
+    assert gated.applied == ["working", "queued 0", "second"]
+
+
+def test_taking_back_the_only_turn_of_a_user_leaves_the_others_alone(gated):
+    async def use():
+        async with MemoryWriter(gated, workers=1, qsize=1) as writer:
+            fill(writer, gated)
+            (task,) = await waiting(writer, "of bob", user="bob")
+            gated.let_through(1)
+            gated.wait_until_started()
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            gated.let_through()
+            for user, text in (("carol", "of carol"), ("bob", "again")):
+                receipt = await writer.submit(user, "s", text, "ok")
+                await asyncio.wait_for(receipt, LONG)
+
+    run(use())
+    assert gated.applied == ["working", "queued 0", "of carol", "again"]
+
+
+# Receipts
+
+
+def test_a_receipt_tells_what_was_done_to_everybody_who_asks(tmp_path):
+    diary = diary_at(tmp_path)
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            receipt = await writer.submit("alice", "s", "tea", "ok")
+            answers = await asyncio.gather(receipt, receipt, asyncio.to_thread(receipt.wait, LONG))
+            assert answers == [Applied(applied=1)] * 3
+            assert receipt.is_done
+            assert receipt.turn == Turn("alice", "s", "tea", "ok")
+            assert repr(receipt) == "<Receipt done>"
+
+    run(use())
+
+
+def test_waiting_in_vain_changes_nothing_for_the_turn(gated):
+    async def use():
+        async with MemoryWriter(gated) as writer:
+            receipt = await writer.submit("alice", "s", "tea", "ok")
+            with pytest.raises(TimeoutError):
+                receipt.wait(0.01)
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(receipt, 0.01)
+            assert not writer.flush(0.01)
+            assert not await writer.aflush(0.01)
+            assert not receipt.is_done
+            gated.let_through()
+            await receipt
+            assert await writer.aflush(LONG)
+
+    run(use())
+    assert gated.applied == ["tea"]
+
+
+def test_after_flush_every_receipt_is_settled_and_after_a_receipt_every_counter():
+    with MemoryWriter(Plain(), workers=1) as writer:
+        for number in range(300):
+            receipt = writer.submit_nowait(turn(f"{number}"))
+            if number % 2:
+                writer.flush(LONG)
+                assert receipt.is_done
+            else:
+                receipt.wait(LONG)
+                assert writer.stats()["completed"] == number + 1
+
+
+def test_a_failing_turn_is_counted_and_told_and_the_others_go_on(tmp_path):
+    def picky(message, *, deps):
+        if deps.user_msg == "fail":
+            raise ValueError("the model is down")
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, picky)
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            receipts = [
+                await writer.submit("alice", "s", text, "ok") for text in ("tea", "fail", "juice")
+            ]
+            with pytest.raises(ExtractionError, match="the model is down"):
+                await receipts[1]
+            with pytest.raises(ExtractionError, match="the model is down"):
+                receipts[1].wait(LONG)
+            await receipts[2]
+            return writer.stats()
+
+    stats = run(use())
+    assert (stats["submitted"], stats["completed"], stats["failed"]) == (3, 2, 1)
+    assert stats["error_rate"] == 1 / 3
+    assert texts(diary, "alice") == ["tea", "juice"]
+
+
+def test_the_log_tells_of_a_failed_turn_without_quoting_it(caplog):
+    with caplog.at_level(logging.INFO, "tomldiary"), MemoryWriter(Plain()) as writer:
+        writer.submit_nowait(turn("fail"))
+    assert "a turn could not be applied: ValueError" in caplog.text
+    assert "secret" not in caplog.text
+    with caplog.at_level(logging.DEBUG, "tomldiary"), MemoryWriter(Plain()) as writer:
+        writer.submit_nowait(turn("fail"))
+    assert "her secret" in caplog.text
+
+
+@pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
+def test_an_extractor_that_gives_up_in_an_odd_way_stops_nobody_else(kind):
+    class Odd(Plain):
+        async def update_memory(self, user_id, session_id, user_msg, *rest, context_now):
+            if user_msg == "odd":
+                raise kind
+            await super().update_memory(
+                user_id, session_id, user_msg, *rest, context_now=context_now
+            )
+
+    async def use():
+        async with MemoryWriter(Odd(), workers=1) as writer:
+            odd = await writer.submit("alice", "s", "odd", "ok")
+            await (await writer.submit("alice", "s", "tea", "ok"))
+            if kind is asyncio.CancelledError:
+                with pytest.raises(RuntimeError, match="cancelled"):  # the test itself was not
+                    await odd
+        return writer.stats()
+
+    stats = run(use())
+    assert (stats["completed"], stats["failed"]) == (1, 1)
+
+
+# Counters
+
+
+def test_the_counters_agree_at_every_moment(tmp_path):
+    samples = []
+
+    def look():
+        stats = writer.stats()
+        samples.append(stats)
+        assert stats["submitted"] == stats["completed"] + stats["failed"] + stats["pending"]
+        assert stats["pending"] == stats["queue_size"] + stats["active_workers"]
+        assert stats["active_workers"] + stats["idle_workers"] == stats["total_workers"] == 4
+        return stats
+
+    class Looking:
+        async def update_memory(self, user_id, session_id, user_msg, *rest, context_now):
+            assert 1 <= look()["active_workers"] <= 4
+            await asyncio.sleep(0)
+            if int(user_msg) % 10 == 0:
+                raise ValueError
+
+    done = threading.Event()
+
+    def sample():
+        while not done.is_set():
+            look()
+
+    writer = MemoryWriter(Looking(), workers=4, qsize=1000)
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    for number in range(500):
+        writer.submit_nowait(turn(f"{number}", f"user {number % 20}"))
+    final = writer.close_sync()
+    done.set()
+    sampler.join(LONG)
+    assert len(samples) > 500
+    assert final.items() >= {
+        "queue_size": 0, "queue_capacity": 1000, "queue_utilization": 0.0, "total_workers": 4,
+        "active_workers": 0, "idle_workers": 4, "submitted": 500, "completed": 450, "failed": 50,
+        "pending": 0, "error_rate": 0.1, "is_running": False,
+    }.items()  # fmt: skip
+    assert repr(writer) == "<MemoryWriter 0 queued, 0 in work>"
+
+
+# The end
+
+
+def test_closing_finishes_what_is_queued_and_takes_no_more(gated):
+    writer = MemoryWriter(gated, workers=2)
+    receipts = [writer.submit_nowait(turn(f"{number}")) for number in range(20)]
+    assert writer.is_running
+    gated.let_through()
+    stats = writer.close_sync()
+    assert not writer.is_running
+    assert (stats["completed"], stats["pending"], stats["is_running"]) == (20, 0, False)
+    assert all(receipt.is_done for receipt in receipts)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
+            writer.submit_nowait(turn("late"))
+        with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
+            run(writer.submit("alice", "s", "late", "ok"))
+        assert writer.close_sync() == stats == run(writer.close())
+    assert len(gated.applied) == 20
+
+
+def test_with_closes_also_when_the_block_raises():
+    diary = Plain()
+    writers = [MemoryWriter(diary), MemoryWriter(diary)]
+
+    def fail():
+        with writers[0] as writer:
+            writer.submit_nowait(turn("tea"))
+            raise KeyError
+
+    async def fail_too():
+        async with writers[1] as writer:
+            await writer.submit("alice", "s", "juice", "ok")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    with pytest.raises(KeyError):
+        run(fail_too())
+    assert not any(writer.is_running for writer in writers)
+    assert [text for _, _, text, _, _ in diary.applied] == ["tea", "juice"]
+
+
+class Hanging:
+    """A diary that never comes to an end, and lets itself be cancelled."""
+
+    def __init__(self):
+        self.started = threading.Event()
+        self.enough = threading.Event()
+        self.cancelled = threading.Event()
+
+    async def update_memory(self, *turn, context_now):
+        self.started.set()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            self.cancelled.set()
+            raise
+
+
+class Stubborn(Hanging):
+    """One that does not even let itself be cancelled."""
+
+    async def update_memory(self, *turn, context_now):
+        self.started.set()
+        while not self.enough.is_set():
+            try:
+                await asyncio.to_thread(self.enough.wait, LONG)
+            except asyncio.CancelledError:
+                self.cancelled.set()
+
+
+@pytest.mark.parametrize("kind", [Hanging, Stubborn])
+def test_closing_in_time_gives_up_what_hangs_and_says_so(kind, caplog):
+    diary = kind()
+    writer = MemoryWriter(diary, workers=1, qsize=3)
+    receipts = [writer.submit_nowait(turn("0"))]
+    assert diary.started.wait(LONG)
+    receipts += [writer.submit_nowait(turn(f"{number}")) for number in range(1, 4)]
+    thread = writer._thread
+
+    async def use():
+        (late,) = await waiting(writer, "late")
+        start = time.monotonic()
+        stats = await writer.close(0.05)
+        assert time.monotonic() - start < LONG / 3
+        with pytest.raises(RuntimeError, match="MemoryWriter is closed"):
+            await late
+        for receipt in receipts:
+            with pytest.raises(RuntimeError, match="closed before this turn was finished"):
+                await receipt
+        return stats
+
+    stats = run(use())
+    assert (stats["submitted"], stats["failed"], stats["pending"]) == (4, 4, 0)
+    assert "closed with 4 turns not applied" in caplog.text
+    for receipt in receipts:
+        with pytest.raises(RuntimeError, match="closed before this turn was finished"):
+            receipt.wait(0)
+    assert diary.cancelled.is_set()
+    diary.enough.set()
+    thread.join(LONG)
+    assert writer.stats() == stats  # what ends too late is not counted twice
+
+
+def test_a_turn_that_cannot_start_a_thread_is_refused_and_not_counted(monkeypatch):
+    def refuse(self):
+        raise RuntimeError("can't start new thread")
+
+    with MemoryWriter(Plain()) as writer:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                writer.submit_nowait(turn("tea"))
+        assert writer.stats()["submitted"] == 0
+        assert writer.submit_nowait(turn("tea")).wait(LONG) is None
+
+
+def test_a_writer_that_is_dropped_leaves_no_thread_behind():
+    writer = MemoryWriter(Plain())
+    writer.submit_nowait(turn("tea")).wait(LONG)
+    thread = writer._thread
+    del writer
+    gc.collect()
+    thread.join(LONG)
+    assert not thread.is_alive()
+
+
+EXIT = """
+import asyncio, sys, time
+from tomldiary import Diary, MemoryWriter
+from tomldiary.writer.writer import Turn
+{extractor}
+diary = Diary(sys.argv[1], agent=remember, durability="process")
+writer = MemoryWriter(diary)
+for number in range(30):
+    writer.submit_nowait(Turn("alice", "s", f"turn {{number}}", "ok"))
+"""
+COROUTINE = """
+async def remember(message, *, deps):
+    await asyncio.sleep(0.002)
+    deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
+"""
+FUNCTION = """
+def remember(message, *, deps):
+    time.sleep(0.002)
+    deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
+"""
+
+CALL_IN_A_THREAD = """
+from tomldiary.runtime.async_bridge import in_daemon_thread
+async def remember(message, *, deps):
+    await in_daemon_thread(time.sleep, 0.002)
+    deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
+"""
+
+
+@pytest.mark.parametrize(
+    "extractor",
+    [COROUTINE, FUNCTION, CALL_IN_A_THREAD],
+    ids=["coroutine", "function", "call in a thread"],
+)
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "asyncio.run(asyncio.sleep(0))"])
+def test_a_program_that_just_ends_finishes_its_turns_first(tmp_path, extractor, end):
+    script = EXIT.format(extractor=extractor) + end
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)],
+        capture_output=True, text=True, timeout=LONG, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert texts(Diary(tmp_path, agent="rules"), "alice") == [f"turn {n}" for n in range(30)]
+
+
+FORK = """
+import multiprocessing, os, sys, threading, warnings
+warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forking with threads
+from tomldiary import Diary, MemoryWriter
+from tomldiary.writer.writer import Turn
+
+gate, started = threading.Event(), threading.Event()
+
+def remember(message, *, deps):
+    if deps.user_msg.startswith("parent"):
+        started.set()
+        gate.wait(30)
+    deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
+
+writer = MemoryWriter(Diary(sys.argv[1], agent=remember, durability="process"), qsize=1)
+receipts = [writer.submit_nowait(Turn("alice", "s", "parent 0", "ok"))]
+started.wait(30)
+receipts.append(writer.submit_nowait(Turn("alice", "s", "parent 1", "ok")))
+closed = MemoryWriter(writer.diary)
+closed.close_sync()
+
+def child():
+    assert writer.stats()["pending"] == writer.stats()["submitted"] == 0
+    assert writer.flush(0)
+    for number in range(3):  # the child has room: its parent's turns are its parent's
+        assert writer.submit_nowait(Turn("bob", "s", f"child {number}", "ok")).wait(30).applied == 1
+    assert writer.stats()["completed"] == 3 and not closed.is_running
+    writer.submit_nowait(Turn("bob", "s", "child at the end", "ok"))
+
+held, release = threading.Event(), threading.Event()
+def hold():
+    with writer._state:
+        held.set()
+        release.wait(30)
+holder = threading.Thread(target=hold)
+holder.start()
+held.wait(30)
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+release.set()
+holder.join()
+process.join(20)
+assert process.exitcode == 0, process.exitcode
+gate.set()
+for receipt in receipts:
+    receipt.wait(30)
+print(writer.close_sync()["completed"])
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_the_writer_to_itself(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(tmp_path)],
+        capture_output=True, text=True, timeout=2 * LONG, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "2\n", "")
+    diary = Diary(tmp_path, agent="rules")
+    assert texts(diary, "alice") == ["parent 0", "parent 1"]
+    assert texts(diary, "bob") == ["child 0", "child 1", "child 2", "child at the end"]
+
+
+def test_shutting_down_returns_at_once_when_nothing_is_left_to_do():
+    diary = Plain()
+    writers = [MemoryWriter(diary) for _ in range(3)]
+    writers[0].submit_nowait(turn("tea")).wait(LONG)
+    start = time.monotonic()
+    run(shutdown_all_background_tasks(timeout=LONG))
+    assert time.monotonic() - start < LONG / 3
+    assert not any(writer.is_running for writer in writers)
+
+
+def test_shutting_down_finishes_turns_and_tasks_and_cancels_what_is_late():
+    diary = Plain()
+    ended = []
+
+    async def task(name, event):
+        await event.wait()
+        ended.append(name)
+
+    async def use():
+        soon, never = asyncio.Event(), asyncio.Event()
+        MemoryWriter(diary).submit_nowait(turn("tea"))
+        hanging = Hanging()
+        abandoned = MemoryWriter(hanging).submit_nowait(turn("never"))
+        assert await asyncio.to_thread(hanging.started.wait, LONG)
+        first = fire_and_forget(task("soon", soon), name="soon")
+        second = fire_and_forget(task("never", never))
+        assert {first, second} <= background_tasks
+        soon.set()
+        start = time.monotonic()
+        await shutdown_all_background_tasks(timeout=0.2)
+        assert time.monotonic() - start < LONG / 3
+        with pytest.raises(RuntimeError, match="closed before this turn was finished"):
+            await abandoned
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert not {first, second} & background_tasks
+
+    run(use())
+    assert ended == ["soon"]
+    assert [text for _, _, text, _, _ in diary.applied] == ["tea"]
+
+
+def test_a_receipt_is_settled_once():
+    receipt = Receipt(turn("tea"))
+    receipt.settle(Applied(applied=1))
+    receipt.settle(None, RuntimeError("too late"))
+    assert receipt.wait(0) == Applied(applied=1)

@@ -1,0 +1,138 @@
+"""A `submit` that is cancelled takes its turn back, and nobody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.writer.job import Job
+from tomldiary.writer.lanes import Lines
+
+LONG = 120
+
+
+def remember(message, *, deps):
+    deps.upsert("likes", None, deps.user_msg, ())
+
+
+def texts(diary):
+    found = diary.user("alice").preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+@pytest.fixture
+def sync(monkeypatch):
+    """The next sync: it waits until it may go on."""
+
+    class Sync:
+        began, may_go_on = threading.Event(), threading.Event()
+
+    real = os.fdatasync
+
+    def wait(descriptor):
+        Sync.began.set()
+        assert Sync.may_go_on.wait(LONG)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", wait)
+    yield Sync
+    Sync.may_go_on.set()
+
+
+async def begin(coroutine):
+    """Let it come as far as it can."""
+    task = asyncio.create_task(coroutine)
+    await asyncio.sleep(0)
+    return task
+
+
+async def cancel(task):
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def stored_soon(sync):
+    await asyncio.to_thread(sync.began.wait, LONG)
+
+
+def test_also_while_it_is_being_stored(tmp_path, sync):
+    diary = Diary(tmp_path, agent=remember)
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            gone = await begin(writer.submit("alice", "s", "tea", "ok"))
+            await stored_soon(sync)
+            await cancel(gone)
+            sync.may_go_on.set()
+            await (await writer.submit("alice", "s", "juice", "ok"))
+        return writer.stats()
+
+    stats = asyncio.run(use())
+    assert (stats["submitted"], stats["completed"], stats["pending"]) == (1, 1, 0)
+    assert texts(diary) == ["juice"]
+
+
+@pytest.mark.parametrize("moment", ["waiting", "stored"])
+def test_not_a_turn_that_somebody_else_submits_under_the_same_id(tmp_path, sync, moment):
+    """A client that gives up and tries again: the first request is cancelled, the second has to be answered."""
+    diary = Diary(tmp_path, agent=remember)
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            turn = Turn("alice", "s", "tea", "ok", operation_id="request-1")
+            if moment == "waiting":
+                await begin(writer.submit("bob", "s", "in the way", "ok"))
+                await stored_soon(sync)
+            first = await begin(writer.submit_turn(turn))
+            if moment == "stored":
+                await stored_soon(sync)
+            second = await begin(writer.submit_turn(turn))
+            third = writer.submit_nowait(turn)
+            await cancel(first)
+            sync.may_go_on.set()
+            receipt = await asyncio.wait_for(second, LONG)
+            assert receipt is third
+            await asyncio.wait_for(receipt, LONG)
+
+    asyncio.run(use())
+    assert texts(diary) == ["tea"]
+
+
+@pytest.mark.parametrize("moment", ["waiting", "stored"])
+def test_when_all_who_submitted_it_are_cancelled_it_is_gone(tmp_path, sync, moment):
+    diary = Diary(tmp_path, agent=remember)
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            turn = Turn("alice", "s", "tea", "ok", operation_id="request-1")
+            if moment == "waiting":
+                await begin(writer.submit("bob", "s", "in the way", "ok"))
+                await stored_soon(sync)
+            tasks = [await begin(writer.submit_turn(turn)) for _ in range(2)]
+            if moment == "stored":
+                await stored_soon(sync)
+            for task in tasks:
+                await cancel(task)
+            sync.may_go_on.set()
+        return writer.stats()
+
+    stats = asyncio.run(use())
+    assert stats["submitted"] == stats["completed"] == (moment == "waiting")
+    assert texts(diary) == []
+
+
+def test_not_turns_that_are_read_together_with_it():
+    """Its first try has failed, before the event loop of its submitter came to tell it anything."""
+    lines = Lines()
+    for text in ("tea", "juice"):
+        lines.push(Job(Turn("alice", "s", text, "ok"), text, is_new=True))
+    job = lines.pop(2)
+    assert [each.operation for each in job.group] == ["juice"]
+    lines.put_back(job)
+    assert not lines.remove(job)
+    assert len(lines) == 2

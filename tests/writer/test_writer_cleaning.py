@@ -1,0 +1,136 @@
+"""Clean-ups run as jobs of the writer: part by part, and a bad part costs the others nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import CompactionConfig, Diary, MemoryWriter, PreferenceItem, Turn
+from tomldiary.writer.retry import RetryPolicy
+
+LONG = 120
+NAMES = ("books", "drinks", "food", "music", "places")
+CONFIG = CompactionConfig(
+    enabled=True, total_char_threshold=1, cooldown_seconds=3600, compact_conversations=False
+)
+
+
+class Table(BaseModel):
+    """books, drinks, food, music, places : what the user likes"""
+
+    books: dict[str, PreferenceItem] = {}
+    drinks: dict[str, PreferenceItem] = {}
+    food: dict[str, PreferenceItem] = {}
+    music: dict[str, PreferenceItem] = {}
+    places: dict[str, PreferenceItem] = {}
+
+
+def remember(message, *, deps):
+    for name in NAMES:
+        deps.upsert(name, None, f"likes {name}", ())
+
+
+class Shouting:
+    """A compactor that rewrites every text in capitals, and fails at one category."""
+
+    def __init__(self, bad=(), failures=1000):
+        self.bad, self.failures, self.seen = bad, failures, []
+
+    def run(self, task, *, deps):
+        blocks = deps.preference_blocks()
+        categories = sorted({key.split("/")[0] for key, _ in blocks})
+        self.seen.append(categories)
+        if set(categories) & set(self.bad) and self.failures:
+            self.failures -= 1
+            raise ValueError("the secret of this block")
+        for key, entry in blocks:
+            deps.rewrite_preference_block(key, text=entry["text"].upper())
+
+
+def texts(diary):
+    found = diary.user("alice").preferences()
+    return {name: [item.text for item in items.values()] for name, items in found.items()}
+
+
+def run(folder, compactor):
+    diary = Diary(
+        folder, Table, agent=remember, compactor=compactor, compaction_config=CONFIG, similarity=101
+    )
+    with MemoryWriter(diary, retry=RetryPolicy(5, 0.001, 0.001)) as writer:
+        assert writer.submit_nowait(Turn("alice", "s", "hello", "hi")).wait(LONG).applied == 5
+        assert writer.flush(LONG)
+        writer.submit_nowait(Turn("alice", "s", "thanks", "hi")).wait(LONG)  # not due again
+        assert writer.flush(LONG)
+        return diary, writer.stats()
+
+
+def test_a_clean_up_runs_part_by_part_and_is_not_due_again_at_once(tmp_path):
+    compactor = Shouting()
+    diary, stats = run(tmp_path, compactor)
+    assert texts(diary) == {name: [f"LIKES {name.upper()}"] for name in NAMES}
+    assert compactor.seen == [[name] for name in NAMES]
+    assert (stats["compactions"], stats["compactions_failed"]) == (5, 0)
+    assert "last_run" in asyncio.run(diary.preferences("alice"))
+
+
+def test_of_five_parts_with_a_bad_one_four_are_stored_and_one_is_tried_again_then_parked(
+    tmp_path, caplog
+):
+    compactor = Shouting(bad=["food"])
+    with caplog.at_level(logging.INFO, "tomldiary"):
+        diary, stats = run(tmp_path, compactor)
+    expected = {name: [f"LIKES {name.upper()}"] for name in NAMES} | {"food": ["likes food"]}
+    assert texts(diary) == expected
+    assert compactor.seen.count(["food"]) == 2
+    assert (stats["compactions"], stats["compactions_failed"]) == (4, 1)
+    assert (stats["completed"], stats["failed"]) == (2, 0)
+    assert "failed 2 times and is parked: ValueError" in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_a_part_that_fails_once_is_stored_by_the_second_try(tmp_path):
+    diary, stats = run(tmp_path, Shouting(bad=["food"], failures=1))
+    assert texts(diary) == {name: [f"LIKES {name.upper()}"] for name in NAMES}
+    assert (stats["compactions"], stats["compactions_failed"]) == (5, 0)
+
+
+def test_turns_do_not_wait_for_a_clean_up(tmp_path):
+    gate, began = threading.Event(), threading.Event()
+
+    class Slow:
+        async def run(self, task, *, deps):
+            began.set()
+            while not gate.is_set():  # noqa: ASYNC110 - the event is of another thread
+                await asyncio.sleep(0.002)
+
+    diary = Diary(
+        tmp_path, Table, agent=remember, compactor=Slow(), compaction_config=CONFIG, similarity=101
+    )
+    with MemoryWriter(diary, workers=1) as writer:
+        writer.submit_nowait(Turn("alice", "s", "hello", "hi")).wait(LONG)
+        assert began.wait(LONG)
+        for _ in range(5):
+            writer.submit_nowait(Turn("alice", "s", "thanks", "hi")).wait(LONG)
+        assert not writer.flush(0)
+        gate.set()
+        assert writer.flush(LONG)
+
+
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing_does_not_wait_longer_than_it_may(tmp_path, drain):
+    class Endless:
+        async def run(self, task, *, deps):
+            await asyncio.Event().wait()
+
+    diary = Diary(tmp_path, Table, agent=remember, compactor=Endless(), compaction_config=CONFIG)
+    writer = MemoryWriter(diary)
+    writer.submit_nowait(Turn("alice", "s", "hello", "hi")).wait(LONG)
+    start = time.monotonic()
+    stats = writer.close_sync(0.1, drain=drain)
+    assert time.monotonic() - start < LONG / 3
+    assert (stats["completed"], stats["pending"]) == (1, 0)

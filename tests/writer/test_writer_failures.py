@@ -1,0 +1,447 @@
+"""When the model fails, hangs or is down: every turn lands or is parked, and nothing is silent."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+import threading
+import time
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, MemoryWriter, PreferenceItem, Turn
+from tomldiary.errors import BackendError, Conflict, ExtractionError, InvalidValue
+from tomldiary.writer.dead_letters import DeadLetters
+from tomldiary.writer.retry import Breaker, RetryPolicy, is_transient, retry_after
+
+LONG = 120
+QUICK = RetryPolicy(attempts=12, first_pause=0.001, longest_pause=0.005)
+
+
+class Table(BaseModel):
+    """likes : what the person enjoys"""
+
+    likes: dict[str, PreferenceItem] = {}
+
+
+class RateLimited(Exception):
+    status_code = 429
+
+
+def diary_at(folder, agent):
+    return Diary(
+        folder, Table, agent=agent, max_prefs_per_category=100_000, durability="process",
+        similarity=101,
+    )  # fmt: skip
+
+
+def texts(diary, user):
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+def letters_of(folder):
+    return DeadLetters(folder / ".tomldiary" / "journal").list()
+
+
+def test_a_flaky_model_a_hanging_one_and_a_hopeless_user_cost_nobody_else_a_turn(tmp_path, caplog):
+    rng = random.Random(3)
+
+    async def flaky(message, *, deps):
+        if deps.user_msg.startswith("hopeless"):
+            raise ValueError("this is no text for a model")
+        chance = rng.random()
+        if chance < 0.01:
+            await asyncio.Event().wait()
+        if chance < 0.31:
+            raise RateLimited("slow down")
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, flaky)
+    with MemoryWriter(diary, workers=8, timeout=0.3, retry=QUICK, breaker=1000) as writer:
+        for number in range(20):
+            for user in range(10):
+                writer.submit_nowait(Turn(f"user{user}", "s", f"turn {number}", "ok"))
+            writer.submit_nowait(Turn("unlucky", "s", f"hopeless {number}", "ok"))
+        assert writer.flush(LONG)
+        stats = writer.stats()
+    for user in range(10):
+        assert texts(diary, f"user{user}") == [f"turn {number}" for number in range(20)]
+    assert texts(diary, "unlucky") == []
+    assert [letter.turn.user_msg for letter in letters_of(tmp_path)] == [
+        f"hopeless {number}" for number in range(20)
+    ]
+    assert (stats["submitted"], stats["completed"], stats["failed"]) == (220, 200, 20)
+    assert (stats["pending"], stats["dead_letters"]) == (0, 20)
+    assert stats["retries"] == caplog.text.count("again in")
+    assert stats["retries"] > 50
+    assert caplog.text.count("it is in the dead letters") == 20
+    assert "no text for a model" not in caplog.text
+
+
+def test_a_retry_keeps_the_order_of_its_user_and_holds_nobody_else_up(tmp_path):
+    failing = threading.Event()
+    failing.set()
+    calls = []
+
+    async def remember(message, *, deps):
+        calls.append(deps.user_msg)
+        if deps.user_msg == "first" and failing.is_set():
+            raise RateLimited
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, remember)
+    policy = RetryPolicy(attempts=1000, first_pause=0.01, longest_pause=0.01)
+    with MemoryWriter(diary, workers=1, retry=policy, breaker=1000) as writer:
+        writer.submit_nowait(Turn("alice", "s", "first", "ok"))
+        second = writer.submit_nowait(Turn("alice", "s", "second", "ok"))
+        writer.submit_nowait(Turn("bob", "s", "tea", "ok")).wait(LONG)
+        assert not second.is_done
+        failing.clear()
+        second.wait(LONG)
+    assert texts(diary, "alice") == ["first", "second"]
+    assert calls.count("second") == 1
+
+
+def test_what_was_extracted_is_not_asked_for_again_when_the_storage_fails(tmp_path, monkeypatch):
+    calls = []
+
+    def remember(message, *, deps):
+        calls.append(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, remember)
+    commit, failures = diary.engine.backend.commit, iter(range(3))
+
+    def full(user, what):
+        if next(failures, None) is not None:
+            raise BackendError("the disk is full. Nothing was changed.")
+        return commit(user, what)
+
+    monkeypatch.setattr(diary.engine.backend, "commit", full)
+    with MemoryWriter(diary, retry=QUICK) as writer:
+        done = writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        assert (done.applied, done.transaction, done.is_repeated) == (1, 1, False)
+        assert writer.stats()["retries"] == 3
+    assert calls == ["tea"]
+
+
+def test_the_same_operation_id_has_one_effect_also_after_a_restart(tmp_path):
+    calls = []
+
+    def remember(message, *, deps):
+        calls.append(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, remember)
+    turn = Turn("alice", "s", "tea", "ok", operation_id="run-1")
+    with MemoryWriter(diary) as writer:
+        first = writer.submit_nowait(turn).wait(LONG)
+        again = writer.submit_nowait(turn).wait(LONG)
+    assert (first.is_repeated, again.is_repeated) == (False, True)
+    assert again.transaction == first.transaction == 1
+    with MemoryWriter(diary_at(tmp_path, remember)) as writer:
+        assert writer.submit_nowait(turn).wait(LONG).is_repeated
+        other = Turn("alice", "s", "coffee", "ok", operation_id="run-1")
+        with pytest.raises(Conflict, match="other content"):
+            writer.submit_nowait(other).wait(LONG)
+        for text in ("thanks", "thanks"):  # without an id, a second one counts
+            writer.submit_nowait(Turn("alice", "s", text, "ok")).wait(LONG)
+    assert calls == ["tea", "thanks", "thanks"]
+    assert diary.user("alice").conversations()["s"].turns == 3
+
+
+def test_an_operation_id_that_is_on_its_way_gives_the_same_receipt(tmp_path):
+    gate = threading.Event()
+
+    def remember(message, *, deps):
+        gate.wait(LONG)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    async def use():
+        async with MemoryWriter(diary_at(tmp_path, remember)) as writer:
+            first = await writer.submit("alice", "s", "tea", "ok", operation_id="run-1")
+            assert await writer.submit("alice", "s", "tea", "ok", operation_id="run-1") is first
+            turn = Turn("alice", "s", "coffee", "ok", operation_id="run-1")
+            with pytest.raises(Conflict, match="on its way"):
+                writer.submit_nowait(turn)
+            gate.set()
+            return writer.stats()["submitted"]
+
+    assert asyncio.run(use()) == 1
+
+
+def test_a_model_that_is_down_is_left_alone_and_its_turns_wait(tmp_path, caplog):
+    calls, down = [], threading.Event()
+    down.set()
+
+    async def remember(message, *, deps):
+        calls.append(deps.user_msg)
+        if down.is_set():
+            raise ConnectionError("no route to host")
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, remember)
+    options = {"retry": RetryPolicy(3, 0.001, 0.001), "breaker": 3, "breaker_pause": 0.02}
+    with MemoryWriter(diary, workers=1, **options) as writer:
+        for user in range(2):
+            writer.submit_nowait(Turn(f"user{user}", "s", "tea", "ok"))
+        deadline = time.monotonic() + LONG
+        while not writer.stats()["breaker_is_open"] or len(calls) < 8:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        assert "model does not answer" in writer.health().reasons[0]
+        assert writer.health().status == "degraded"
+        # Nobody is to blame while it is down, so nobody's tries are used up.
+        assert writer.stats()["dead_letters"] == 0
+        assert len(calls) < 12
+        down.clear()
+        assert writer.flush(LONG)
+        assert writer.stats()["completed"] == 2
+        assert writer.health().status == "healthy"
+    assert caplog.text.count("the model does not answer") == 1
+
+
+def test_close_never_loses_what_is_not_done_is_on_disk_and_said(tmp_path, caplog):
+    gate = threading.Event()
+
+    async def remember(message, *, deps):
+        while not gate.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, remember)
+
+    async def use():
+        writer = MemoryWriter(diary, workers=2)
+        receipts = [
+            await writer.submit(f"user{number % 3}", "s", f"turn {number}", "ok")
+            for number in range(10)
+        ]
+        stats = await writer.close(0.05)
+        for receipt in receipts:
+            with pytest.raises(RuntimeError, match="kept in the journal"):
+                await receipt
+        return stats
+
+    stats = asyncio.run(use())
+    assert (stats["submitted"], stats["pending"], stats["failed"]) == (10, 10, 0)
+    assert "closed with 10 turns not applied; they are kept in" in caplog.text
+    gate.set()
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(LONG)
+        assert writer.stats()["recovered"] == writer.stats()["completed"] == 10
+    for user in range(3):
+        assert texts(diary, f"user{user}") == [f"turn {n}" for n in range(user, 10, 3)]
+
+
+def test_a_turn_that_cannot_be_stored_is_refused_and_never_applied(tmp_path, monkeypatch):
+    diary = Diary(tmp_path, Table, agent=lambda message, *, deps: None)
+    writes = []
+
+    def broken(descriptor):
+        writes.append(descriptor)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    async def use():
+        async with MemoryWriter(diary) as writer:
+            await (await writer.submit("alice", "s", "tea", "ok"))
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "fdatasync", broken)
+                with pytest.raises(BackendError, match="not taken in"):
+                    await writer.submit("bob", "s", "juice", "ok")
+                receipt = writer.submit_nowait(Turn("bob", "s", "wine", "ok"))
+                with pytest.raises(BackendError, match="not taken in"):
+                    receipt.wait_stored(LONG)
+                with pytest.raises(BackendError, match="not taken in"):
+                    await receipt
+            assert writer.stats()["failed"] == 2
+            await (await writer.submit("bob", "s", "milk", "ok"))
+            return writer.stats()
+
+    stats = asyncio.run(use())
+    assert len(writes) == 2  # a failed sync is not tried again
+    assert (stats["submitted"], stats["completed"], stats["failed"]) == (4, 2, 2)
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(LONG)
+        assert writer.stats()["recovered"] == 0
+    assert diary.user("bob").conversations()["s"].turns == 1
+
+
+def test_whoever_waits_for_room_is_told_too_when_nothing_can_be_stored(tmp_path, monkeypatch):
+    def broken(_descriptor):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fdatasync", broken)
+
+    async def use():
+        writer = MemoryWriter(Diary(tmp_path, Table, agent="rules"), qsize=1)
+        async with asyncio.timeout(LONG):
+            turns = [writer.submit("alice", "s", f"{number}", "ok") for number in range(5)]
+            answers = await asyncio.gather(*turns, return_exceptions=True)
+        await writer.close()
+        return [type(answer) for answer in answers], writer.stats()
+
+    answers, stats = asyncio.run(use())
+    assert answers == [BackendError] * 5
+    assert (stats["submitted"], stats["failed"], stats["pending"]) == (5, 5, 0)
+
+
+def test_a_session_that_no_file_can_hold_is_refused_at_once(tmp_path):
+    with MemoryWriter(Diary(tmp_path, Table, agent="rules")) as writer:
+        with pytest.raises(InvalidValue, match="surrogate"):
+            writer.submit_nowait(Turn("alice", "half \ud800", "tea", "ok"))
+        assert writer.stats()["submitted"] == 0
+
+
+def test_an_answer_that_was_cut_short_says_so_to_the_extractor(tmp_path):
+    seen = []
+
+    def look(message, *, deps):
+        seen.append((deps.user_msg, deps.assistant_msg))
+
+    with MemoryWriter(Diary(tmp_path, Table, agent=look)) as writer:
+        for status in ("completed", "cancelled", "failed"):
+            writer.submit_nowait(Turn("alice", "s", "tea", "Well", status=status)).wait(LONG)
+        writer.submit_nowait(Turn("alice", "s", "tea", "", status="aborted")).wait(LONG)
+    assert seen == [
+        ("tea", "Well"),
+        ("tea", "Well\n[not finished: the run was cancelled]"),
+        ("tea", "Well\n[not finished: the run was failed]"),
+        ("tea", "[not finished: the run was aborted]"),
+    ]
+
+
+def test_waiting_turns_of_one_session_are_read_together_if_one_wants(tmp_path):
+    seen, gate = [], threading.Event()
+
+    async def look(message, *, deps):
+        seen.append(deps.user_msg)
+        while not gate.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        deps.upsert("likes", None, deps.user_msg.split()[0], ())
+
+    diary = diary_at(tmp_path, look)
+    with MemoryWriter(diary, workers=1, coalesce=3) as writer:
+        receipts = [writer.submit_nowait(Turn("alice", "s", "zero", "ok"))]
+        while not seen:
+            time.sleep(0.001)
+        words = {"one": "s", "two": "s", "three": "s", "four": "s", "five": "t"}
+        receipts += [
+            writer.submit_nowait(Turn("alice", session, word, "ok"))
+            for word, session in words.items()
+        ]
+        receipts[-1].wait_stored(LONG)
+        gate.set()
+        done = [receipt.wait(LONG).transaction for receipt in receipts]
+        stats = writer.stats()
+    assert seen == ["zero", "one\n\ntwo\n\nthree", "four", "five"]
+    assert done == [1, 2, 2, 2, 3, 4]
+    assert (stats["submitted"], stats["completed"], stats["pending"]) == (6, 6, 0)
+    assert diary.user("alice").conversations()["s"].turns == 5
+
+
+def test_of_turns_that_are_read_together_only_the_bad_ones_are_parked(tmp_path):
+    seen, gate = [], threading.Event()
+
+    async def look(message, *, deps):
+        seen.append(deps.user_msg)
+        while not gate.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        if "bad" in deps.user_msg:
+            raise ValueError(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+    diary = diary_at(tmp_path, look)
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        receipts = [writer.submit_nowait(Turn("alice", "s", "zero", "ok"))]
+        while not seen:
+            time.sleep(0.001)
+        receipts += [
+            writer.submit_nowait(Turn("alice", "s", word, "ok"))
+            for word in ("one", "bad", "three", "four")
+        ]
+        receipts[-1].wait_stored(LONG)
+        gate.set()
+        assert writer.flush(LONG)
+        stats = writer.stats()
+    assert seen[1:] == [
+        "one\n\nbad\n\nthree\n\nfour",
+        "one",
+        "bad\n\nthree\n\nfour",
+        "bad",
+        "three\n\nfour",
+    ]
+    assert texts(diary, "alice") == ["zero", "one", "three\n\nfour"]
+    assert [letter.turn.user_msg for letter in letters_of(tmp_path)] == ["bad"]
+    assert (stats["completed"], stats["failed"], stats["dead_letters"]) == (4, 1, 1)
+    assert (stats["submitted"], stats["pending"]) == (5, 0)
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (TimeoutError(), True), (ConnectionResetError(), True), (RateLimited(), True),
+        (type("E", (Exception,), {"status_code": 503})(), True),
+        (type("E", (Exception,), {"status_code": 400})(), False),
+        (type("E", (Exception,), {"status_code": 401, "retry_after": 5})(), False),
+        (type("APITimeoutError", (Exception,), {})(), True),
+        (type("E", (Exception,), {"retry_after": 5})(), True),
+        (ExceptionGroup("all", [ValueError(), RateLimited()]), True),
+        (ValueError("timeout"), False), (BackendError("full"), True),
+        (RuntimeError("<asyncio.locks.Event> is bound to a different event loop"), True),
+        (RuntimeError("Task got Future attached to a different loop"), True),
+        (RuntimeError("Event loop is closed"), True), (RuntimeError("some other error"), False),
+        (Conflict("kept saving"), True), (Conflict("used", keys=["op"]), False),
+    ],
+)  # fmt: skip
+def test_errors_that_may_pass_are_told_from_those_that_stay(error, expected):
+    wrapped = ExtractionError("the extractor failed")
+    wrapped.__cause__ = error
+    assert is_transient(error) is is_transient(wrapped) is expected
+
+
+def test_pauses_grow_have_jitter_and_respect_what_the_server_asks_for():
+    policy = RetryPolicy(first_pause=1.0, longest_pause=10.0)
+    for attempts, most in ((1, 1.0), (2, 2.0), (3, 4.0), (9, 10.0)):
+        pauses = {policy.pause(attempts, ValueError()) for _ in range(50)}
+        assert most / 2 <= min(pauses) <= max(pauses) <= most
+        assert len(pauses) > 1 or most == 10.0
+    assert policy.pause(100_000, ValueError()) == 10.0  # whoever never gives up
+    asked = type("E", (Exception,), {"retry_after": "7"})()
+    assert retry_after(asked) == 7.0
+    assert policy.pause(1, asked) == 7.0
+
+
+def test_the_breaker_opens_after_failures_in_a_row_and_lets_single_tries_through():
+    breaker = Breaker(3, 0.05)
+    assert [breaker.fail() for _ in range(3)] == [False, False, True]
+    assert breaker.is_open
+    assert 0 < breaker.wait() <= 0.05
+    time.sleep(0.06)
+    assert breaker.wait() == 0
+    breaker.begin()
+    assert breaker.wait() > 0  # one at a time
+    assert not breaker.fail()
+    assert breaker.wait() > 0.05  # longer each time
+    breaker.succeed()
+    assert (breaker.is_open, breaker.wait()) == (False, 0.0)
+
+
+def test_the_log_says_who_failed_only_to_those_who_ask_for_details(tmp_path, caplog):
+    def fail(message, *, deps):
+        raise ValueError(deps.user_msg)
+
+    with (
+        caplog.at_level(logging.INFO, "tomldiary"),
+        MemoryWriter(Diary(tmp_path, Table, agent=fail)) as writer,
+    ):
+        receipt = writer.submit_nowait(Turn("alice", "s", "her secret", "ok"))
+        with pytest.raises(ExtractionError, match="her secret"):
+            receipt.wait(LONG)
+    assert "ValueError" in caplog.text
+    assert "secret" not in caplog.text

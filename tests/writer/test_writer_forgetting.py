@@ -1,0 +1,327 @@
+"""What is forgotten goes from journals and dead letters too, also from those in use."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from datetime import UTC, datetime
+
+import pytest
+
+from tomldiary import Diary, Forgotten, MemoryWriter, Turn
+from tomldiary.errors import ExtractionError
+from tomldiary.forgetting.selection import Selection
+from tomldiary.storage.local import forget_job
+from tomldiary.writer import forget as erasure
+from tomldiary.writer import journal
+from tomldiary.writer.dead_letters import DeadLetters
+from tomldiary.writer.job import Job
+from tomldiary.writer.journal_record import render_turn
+from tomldiary.writer.requeue import put_back
+from tomldiary.writer.retry import RetryPolicy
+from tomldiary.writer.worker import Workers
+
+LONG = 120
+
+
+class Gate:
+    """An extractor that waits until it is let through, and stores what the user said."""
+
+    def __init__(self):
+        self.began, self.open = threading.Semaphore(0), threading.Event()
+        self.seen = []
+
+    async def run(self, message, *, deps):
+        self.seen.append(deps.user_msg)
+        self.began.release()
+        while not self.open.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        if deps.user_msg.startswith("bad"):
+            raise ValueError(deps.user_msg)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+def hits(folder, *words):
+    return [
+        (path.relative_to(folder).as_posix(), word)
+        for path in folder.rglob("*")
+        if path.is_file()
+        for word in words
+        if word.encode() in path.read_bytes()
+    ]
+
+
+def texts(diary, user="alice"):
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+def submit(writer, *texts, user="alice", session="s"):
+    receipts = [writer.submit_nowait(Turn(user, session, text, "ok")) for text in texts]
+    for receipt in receipts:
+        assert receipt.wait_stored(LONG)
+    return receipts
+
+
+def test_a_queued_turn_of_the_forgotten_session_is_gone_and_the_others_are_applied(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, workers=1) as writer:
+        [first] = submit(writer, "first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        [gone] = submit(writer, "secret jazz", session="gone")
+        [kept] = submit(writer, "tea", session="kept")
+        assert hits(tmp_path, "secret")
+        diary.user("alice").forget(session_id="gone")
+        assert hits(tmp_path, "secret") == []
+        gate.open.set()
+        first.wait(LONG)
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+        kept.wait(LONG)
+        stats = writer.stats()
+    assert texts(diary) == ["tea"]
+    assert "secret jazz" not in diary.user("alice").render()
+    assert (stats["completed"], stats["failed"], stats["dead_letters"]) == (2, 1, 0)
+    assert hits(tmp_path, "secret") == []
+
+
+def test_what_a_model_made_of_a_turn_before_a_forgetting_goes_too(tmp_path):
+    """It had read the memory that was forgotten; the turn is read again."""
+    diary = Diary(tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, "copied", ()))
+    writer = MemoryWriter(diary)
+    receipts = []
+    with diary.engine.backend.lock("alice", LONG):  # nothing can be committed meanwhile
+        receipts += submit(writer, "a turn")
+        folder = next((tmp_path / ".tomldiary" / "journal").iterdir())
+        while not hits(folder, "copied"):
+            threading.Event().wait(0.01)
+        diary.engine.backend.forget("alice", Selection(session_id="another"))
+        assert hits(tmp_path, "copied") == []
+        assert hits(folder, "a turn")
+    receipts[0].wait(LONG)
+    assert texts(diary) == ["copied"]
+    writer.close_sync()
+
+
+@pytest.mark.parametrize("verb", ["forget", "delete_user"])
+def test_a_user_who_is_deleted_is_not_brought_back_by_queued_turns(tmp_path, verb):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    diary.user("alice").upsert_preference("likes", "tea")
+    with MemoryWriter(diary, workers=1) as writer:
+        receipts = submit(writer, "secret one", "secret two")
+        assert gate.began.acquire(timeout=LONG)
+        if verb == "forget":
+            diary.user("alice").forget(everything=True)
+        else:
+            asyncio.run(diary.backend.delete_user("alice"))
+        gate.open.set()
+        for receipt in receipts:
+            with pytest.raises(Forgotten):
+                receipt.wait(LONG)
+        assert gate.seen == ["secret one"]  # the other was not even shown to the model
+        assert hits(tmp_path, "secret", "alice") == []
+        [again] = submit(writer, "coffee")
+        again.wait(LONG)
+    assert texts(diary) == ["coffee"]
+
+
+def test_the_journal_of_a_closed_writer_forgets_as_well(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    writer = MemoryWriter(diary)
+    submit(writer, "secret")
+    submit(writer, "juice", user="bob")
+    stats = writer.close_sync(drain=False)
+    assert stats["pending"] == 2
+    diary.user("alice").forget(everything=True)
+    assert hits(tmp_path, "secret") == []
+    gate.open.set()
+    with MemoryWriter(diary) as writer:
+        assert writer.flush(LONG)
+    assert (texts(diary), texts(diary, "bob")) == ([], ["juice"])
+
+
+@pytest.mark.parametrize(
+    ("selector", "left"),
+    [({"session_id": "s"}, []), ({"session_id": "t"}, ["bad secret"]), ({"everything": True}, [])],
+)
+def test_dead_letters_forget(tmp_path, selector, left):
+    gate = Gate()
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        for receipt in submit(writer, "bad secret"):
+            with pytest.raises(Exception, match="bad secret"):
+                receipt.wait(LONG)
+    letters = DeadLetters(tmp_path / ".tomldiary" / "journal")
+    assert [letter.turn.user_msg for letter in letters.list()] == ["bad secret"]
+    diary.user("alice").forget(**selector)
+    assert [letter.turn.user_msg for letter in letters.list()] == left
+    assert bool(hits(tmp_path, "secret")) == bool(left)
+
+
+def test_a_forgotten_turn_that_fails_afterwards_is_not_in_the_dead_letters(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        [gone] = submit(writer, "bad secret", session="gone")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id="gone")
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+        assert (writer.stats()["failed"], writer.stats()["dead_letters"]) == (1, 0)
+    assert hits(tmp_path, "secret") == []
+
+
+def test_a_failing_turn_is_in_the_dead_letters_though_something_else_was_forgotten(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        [kept] = submit(writer, "bad tea")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id="another")
+        gate.open.set()
+        with pytest.raises(ExtractionError):
+            kept.wait(LONG)
+    [letter] = DeadLetters(tmp_path / ".tomldiary" / "journal").list()
+    assert (letter.turn.user_msg, letter.epoch) == ("bad tea", 1)
+
+
+def test_a_turn_that_ends_while_it_is_being_forgotten_is_not_read_again(tmp_path, monkeypatch):
+    """The epoch is a new one by then, and the turn still in the journal."""
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    looked = threading.Event()
+    still_wanted = Workers._still_wanted
+
+    def look(workers, jobs):
+        looked.set()
+        return still_wanted(workers, jobs)
+
+    def forget_late(*arguments):
+        gate.open.set()
+        assert looked.wait(LONG)
+        return forget_turns(*arguments)
+
+    forget_turns = forget_job._forget_turns
+    monkeypatch.setattr(Workers, "_still_wanted", look)
+    monkeypatch.setattr(forget_job, "_forget_turns", forget_late)
+    with MemoryWriter(diary) as writer:
+        [gone] = submit(writer, "secret", session="gone")
+        assert gate.began.acquire(timeout=LONG)
+        diary.user("alice").forget(session_id="gone")
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+    assert (gate.seen, hits(tmp_path, "secret")) == (["secret"], [])
+
+
+def test_of_turns_that_are_read_together_only_those_are_gone_that_were_forgotten(tmp_path):
+    gate = Gate()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        submit(writer, "first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        [gone] = submit(writer, "secret")
+        middle = datetime.now(UTC)
+        kept = submit(writer, "tea", "juice", "milk")
+        diary.engine.backend.forget("alice", Selection(before=middle))
+        gate.open.set()
+        with pytest.raises(Forgotten):
+            gone.wait(LONG)
+        for receipt in kept:
+            receipt.wait(LONG)
+        stats = writer.stats()
+    assert [text for text in texts(diary) for text in text.split("\n\n")] == [
+        "tea",
+        "juice",
+        "milk",
+    ]
+    assert (stats["completed"], stats["failed"], stats["pending"]) == (4, 1, 0)
+    assert hits(tmp_path, "secret") == []
+
+
+def test_a_dead_letter_that_is_put_back_while_it_is_being_forgotten_is_gone(tmp_path, monkeypatch):
+    gate = Gate()
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
+        for receipt in submit(writer, "bad secret", session="gone"):
+            with pytest.raises(ExtractionError):
+                receipt.wait(LONG)
+    letters = DeadLetters(tmp_path / ".tomldiary" / "journal")
+    forget_in = erasure._forget_in
+    taken = []
+
+    def look_late(path, *arguments):
+        if path.name == "dead-letters.toml":
+            taken.extend(letters.take(None, lambda them: put_back(diary.engine.backend, them)))
+        return forget_in(path, *arguments)
+
+    monkeypatch.setattr(erasure, "_forget_in", look_late)
+    diary.user("alice").forget(session_id="gone")
+    assert [letter.turn.user_msg for letter in taken] == ["bad secret"]
+    assert hits(tmp_path, "secret") == []
+
+
+def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1000)
+    gate, may_go = Gate(), threading.Event()
+
+    class Extractor:
+        async def run(self, message, *, deps):
+            if deps.user_msg != "a turn":
+                return await gate.run(message, deps=deps)
+            while not may_go.is_set():  # noqa: ASYNC110 - the event is of another thread
+                await asyncio.sleep(0.002)
+            return deps.upsert("likes", None, "secret copy", ())
+
+    diary = Diary(tmp_path, agent=Extractor())
+    root = tmp_path / ".tomldiary" / "journal"
+    with MemoryWriter(diary) as writer:
+        [applied] = submit(writer, "a turn")
+        receipts = [
+            receipt  # one after the other, so that they are not stored together
+            for text in ("tea", "x" * 1000, "y" * 1000)
+            for receipt in submit(writer, text, user="bob")
+        ]
+        assert len(list(root.glob("*/*.toml"))) > 1
+        may_go.set()
+        applied.wait(LONG)
+        [(place, _)] = hits(root, "secret copy")
+        assert not place.endswith("000001.toml")
+        diary.user("alice").forget(everything=True)
+        assert hits(tmp_path, "secret copy") == []
+        gate.open.set()
+        for receipt in receipts:
+            receipt.wait(LONG)
+
+
+def test_a_file_that_is_removed_while_somebody_forgets_in_it_does_not_come_back(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
+    made = journal.Journal.create(tmp_path / "journal", sync=False)
+    jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]
+    for job in jobs:
+        job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
+        made.append_turns([job], lambda _user: 0)
+    assert sorted(path.name for path in made.folder.glob("*.toml")) == [
+        "000001.toml",
+        "000002.toml",
+    ]
+    write_new = erasure.write_new
+    finisher = threading.Thread(target=lambda: made.finish(jobs[:1], now=True))
+
+    def finish_meanwhile(*arguments, **named):
+        finisher.start()
+        finisher.join(0.3)  # it comes to its end if nothing holds it
+        return write_new(*arguments, **named)
+
+    monkeypatch.setattr(erasure, "write_new", finish_meanwhile)
+    erasure.forget_turns(tmp_path / "journal", "alice", Selection(session_id="s"), 1)
+    finisher.join(LONG)
+    assert [path.name for path in made.folder.glob("*.toml")] == ["000002.toml"]
+    made.drop()

@@ -1,0 +1,257 @@
+"""What a writer tells OpenTelemetry, Prometheus and health checks: everything but what was said."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.trace import INVALID_SPAN_CONTEXT, NonRecordingSpan
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import ExtractionError
+from tomldiary.writer.metrics import health_of, prometheus_text
+
+LONG = 120
+
+
+class Span(NonRecordingSpan):
+    def __init__(self, name, attributes):
+        super().__init__(INVALID_SPAN_CONTEXT)
+        self.name, self.attributes, self.status, self.events = (
+            name,
+            dict(attributes or {}),
+            None,
+            [],
+        )
+
+    def set_attribute(self, key, value):
+        self.attributes[key] = value
+
+    def set_status(self, status, description=None):
+        self.status = (status.status_code.name, status.description)
+
+    def add_event(self, name, attributes=None, timestamp=None):
+        self.events.append(name)
+
+    record_exception = add_event
+
+
+class Tracer(trace.Tracer):
+    """A tracer on the API alone that keeps its spans."""
+
+    def __init__(self):
+        self.spans = []
+
+    def start_span(self, name, context=None, kind=None, attributes=None, *rest, **more):
+        self.spans.append(Span(name, attributes))
+        return self.spans[-1]
+
+    @contextmanager
+    def start_as_current_span(self, name, context=None, kind=None, attributes=None, *rest, **more):
+        yield self.start_span(name, attributes=attributes)
+
+
+class Meter(metrics.NoOpMeter):
+    def __init__(self):
+        super().__init__("test")
+        self.measured, self.gauges = [], {}
+
+    def _instrument(self, name):
+        measured = self.measured
+
+        class Instrument(metrics.NoOpCounter, metrics.NoOpHistogram):
+            def add(self, amount, attributes=None, context=None):
+                measured.append((name, amount, dict(attributes)))
+
+            record = add
+
+        return Instrument(name)
+
+    def create_counter(self, name, unit="", description=""):
+        return self._instrument(name)
+
+    def create_histogram(self, name, unit="", description="", **more):
+        return self._instrument(name)
+
+    def create_observable_gauge(self, name, callbacks=None, unit="", description=""):
+        self.gauges[name] = callbacks
+
+
+def remember(message, *, deps):
+    if deps.user_msg.startswith("bad"):
+        raise ValueError(deps.user_msg)
+    deps.upsert("likes", None, deps.user_msg, ())
+
+
+@pytest.fixture
+def watched(tmp_path, monkeypatch):
+    tracer, meter = Tracer(), Meter()
+    monkeypatch.setattr(trace, "get_tracer", lambda *_names, **_more: tracer)
+    monkeypatch.setattr(metrics, "get_meter", lambda *_names, **_more: meter)
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "secret tea", "ok")).wait(LONG)
+        with pytest.raises(ExtractionError):
+            writer.submit_nowait(Turn("alice", "s", "bad secret", "ok")).wait(LONG)
+        yield writer, tracer, meter
+
+
+def test_each_attempt_is_a_span_with_the_names_of_the_conventions(watched):
+    writer, tracer, _ = watched
+    good, bad = tracer.spans
+    assert good.name == bad.name == "update_memory"
+    assert good.attributes["gen_ai.operation.name"] == "update_memory"
+    assert good.attributes["gen_ai.memory.store.id"] == repr(writer.diary.backend)
+    assert re.fullmatch("[0-9a-f]{16}", good.attributes["tomldiary.user.hash"])
+    assert good.attributes["tomldiary.user.hash"] == bad.attributes["tomldiary.user.hash"]
+    assert (good.status, bad.status) == (None, ("ERROR", None))
+    assert "error.type" not in good.attributes
+    assert bad.attributes["error.type"] == "ValueError"
+
+
+def test_durations_turns_and_the_queue_are_measured(watched):
+    _, _, meter = watched
+    names = [name for name, _, _ in meter.measured]
+    assert names == ["tomldiary.write.duration", "tomldiary.turns"] * 2
+    assert [more.get("error.type") for _, _, more in meter.measured] == [
+        None,
+        None,
+        *["ValueError"] * 2,
+    ]
+    seen = {name: [each.value for each in call(None)] for name, [call] in meter.gauges.items()}
+    assert seen["tomldiary.queue.depth"] == [0]
+    assert seen["tomldiary.queue.oldest_age"] == [0.0]
+    assert seen["tomldiary.dead_letters"] == [1]
+    assert seen["tomldiary.last_success_unixtime"][0] > 1_700_000_000
+
+
+def test_nothing_that_was_said_and_no_name_is_sent(watched):
+    writer, tracer, meter = watched
+    sent = repr([(span.name, span.attributes, span.status, span.events) for span in tracer.spans])
+    sent += repr(meter.measured) + writer.prometheus()
+    assert "secret" not in sent
+    assert "alice" not in sent.replace(repr(writer.diary.backend), "")
+
+
+def test_what_the_extractor_does_is_part_of_the_turn(tmp_path, monkeypatch):
+    tracer, seen = Tracer(), []
+    monkeypatch.setattr(trace, "get_tracer", lambda *_names, **_more: tracer)
+
+    def look(message, *, deps):
+        seen.append(trace.get_current_span())
+
+    with MemoryWriter(Diary(tmp_path, agent=look)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        writer.submit_nowait(Turn("bob", "s", "tea", "ok")).wait(LONG)
+    assert seen == tracer.spans
+    assert seen[0] is not seen[1]
+
+
+def test_turns_are_measured_also_where_nobody_listens_to_spans(tmp_path, monkeypatch):
+    meter = Meter()
+    monkeypatch.setattr(metrics, "get_meter", lambda *_names, **_more: meter)
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        with pytest.raises(ExtractionError):
+            writer.submit_nowait(Turn("alice", "s", "bad", "ok")).wait(LONG)
+    attempts = [
+        (amount, more.get("error.type"))
+        for name, amount, more in meter.measured
+        if name == "tomldiary.turns"
+    ]
+    assert attempts == [(1, None), (1, "ValueError")]
+
+
+def test_it_works_without_opentelemetry(tmp_path):
+    code = """if True:
+        import sys
+        sys.modules["opentelemetry"] = None
+        from tomldiary import Diary, MemoryWriter, Turn
+        with MemoryWriter(Diary(sys.argv[1], agent="rules")) as writer:
+            writer.submit_nowait(Turn("alice", "s", "I love tea.", "ok")).wait(30)
+            print(writer.stats()["completed"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code, str(tmp_path)],
+        capture_output=True, text=True, timeout=LONG, check=False,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("1\n", "")
+
+
+def test_importing_the_writer_loads_no_telemetry():
+    code = "import sys, tomldiary.writer.writer; print('opentelemetry' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+def test_prometheus_reads_it(watched):
+    writer, _, _ = watched
+    text = writer.prometheus()
+    samples = {}
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            name, value = re.fullmatch(
+                r'([a-z_]+(?:\{quantile="[0-9.]+"\})?) ([0-9.e+-]+)', line
+            ).groups()
+            samples[name] = float(value)
+    assert samples["tomldiary_writer_submitted_total"] == 2
+    assert samples["tomldiary_writer_completed_total"] == 1
+    assert samples["tomldiary_writer_failed_total"] == 1
+    assert samples["tomldiary_writer_dead_letters_total"] == 1
+    assert samples["tomldiary_writer_latency_seconds_count"] == 1
+    assert samples['tomldiary_writer_latency_seconds{quantile="0.5"}'] > 0
+    assert text.count("# TYPE") == text.count("# HELP") == len({*re.findall("# TYPE (\\S+)", text)})
+    # A rounded time would tell an alarm that nothing was applied for an hour.
+    assert samples["tomldiary_writer_last_success"] == writer.stats()["last_success"]
+    assert prometheus_text(writer.stats(), prefix="x").startswith("# HELP x_submitted_total")
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "reason"),
+    [
+        ({}, "healthy", None),
+        ({"error_rate": 0.06}, "degraded", "6% of the turns failed"),
+        ({"queue_utilization": 0.95}, "degraded", "the queue is 95% full"),
+        ({"breaker_is_open": True}, "degraded", "the model does not answer"),
+        ({"oldest_age": 400.0}, "degraded", "waiting for 400 s"),
+        ({"oldest_age": 400.0, "last_success": None}, "unhealthy", "no turn was applied for 300 s"),
+        ({"is_running": False}, "unhealthy", "the writer is closed"),
+    ],
+)
+def test_the_verdict_names_its_reasons(tmp_path, change, status, reason):
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
+        assert writer.health().status == "healthy"
+        stats = writer.stats()
+    verdict = health_of({**stats, "is_running": True, **change})
+    assert verdict.status == status
+    assert verdict.http_status == (503 if status == "unhealthy" else 200)
+    assert reason is None or any(reason in each for each in verdict.reasons)
+    assert verdict.to_dict()["status"] == status
+
+
+def test_a_turn_that_waits_for_a_disk_that_hangs_is_seen_to_wait(tmp_path, monkeypatch):
+    began, may_go_on = threading.Event(), threading.Event()
+    real = os.fdatasync
+
+    def hang(descriptor):
+        began.set()
+        assert may_go_on.wait(LONG)
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", hang)
+    with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
+        writer.submit_nowait(Turn("alice", "s", "tea", "ok"))
+        assert began.wait(LONG)
+        later = writer.stats()["oldest_age"]
+        assert later > 0
+        assert writer.stats()["oldest_age"] > later
+        assert writer.health(longest_wait=0.0).status == "unhealthy"
+        may_go_on.set()
+        assert writer.flush(LONG)
+        assert writer.stats()["oldest_age"] == 0

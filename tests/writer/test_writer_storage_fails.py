@@ -1,0 +1,201 @@
+"""Whatever the disk or a person does to a journal, turns that were taken in are kept and new ones find a way."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.errors import BackendError
+from tomldiary.writer import journal
+from tomldiary.writer.journal_record import render_turn_record
+
+LONG = 120
+OPEN_FILES = Path("/proc/self/fd")
+
+
+class Gate:
+    def __init__(self):
+        self.began, self.open = threading.Semaphore(0), threading.Event()
+
+    async def run(self, message, *, deps):
+        self.began.release()
+        while not self.open.is_set():  # noqa: ASYNC110 - the event is of another thread
+            await asyncio.sleep(0.002)
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+@pytest.fixture
+def gate():
+    made = Gate()
+    yield made
+    made.open.set()
+
+
+def texts(diary, user="alice"):
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+def journals(folder):
+    return sorted(path for path in (folder / ".tomldiary" / "journal").iterdir() if path.is_dir())
+
+
+def in_journals(folder, text):
+    return any(
+        f'user_msg = "{text}"'.encode() in path.read_bytes()
+        for each in journals(folder)
+        for path in each.glob("*.toml")
+    )
+
+
+def store(writer, text, user="alice"):
+    receipt = writer.submit_nowait(Turn(user, "s", text, "ok"))
+    receipt.wait_stored(LONG)
+    return receipt
+
+
+def fail_once(monkeypatch, name, error, when=lambda *_: True):
+    real, left = getattr(os, name), [error]
+
+    def call(*arguments, **named):
+        if left and when(*arguments):
+            raise left.pop()
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(os, name, call)
+
+
+@pytest.mark.parametrize("step", ["open", "fsync"])
+def test_after_a_failed_sync_nothing_goes_to_that_file_though_no_other_can_be_begun(
+    tmp_path, monkeypatch, gate, step
+):
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary, workers=1) as writer:
+        store(writer, "first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        kept = store(writer, "tea")
+        fail_once(monkeypatch, "fdatasync", OSError(errno.EIO, "Input/output error"))
+        is_second = {
+            "open": lambda path, *_: str(path).endswith("000002.toml"),
+            "fsync": lambda _descriptor: True,
+        }
+        fail_once(monkeypatch, step, OSError(errno.EMFILE, "Too many open files"), is_second[step])
+        with pytest.raises(BackendError, match="not taken in"):
+            store(writer, "refused")
+        later = store(writer, "juice")
+        assert len(journals(tmp_path)) == 2
+        assert in_journals(tmp_path, "tea")
+        assert in_journals(tmp_path, "juice")
+        diary.user("alice").forget(session_id="another")  # whoever is still in a journal is wanted
+        gate.open.set()
+        kept.wait(LONG)
+        later.wait(LONG)
+    assert texts(diary) == ["tea", "juice"]
+
+
+def test_a_file_takes_no_turn_while_its_name_may_not_be_on_the_disk(tmp_path, monkeypatch, gate):
+    monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
+    with MemoryWriter(Diary(tmp_path, agent=gate)) as writer:
+        store(writer, "tea")
+        fail_once(monkeypatch, "fsync", OSError(errno.EIO, "Input/output error"))
+        with pytest.raises(BackendError):
+            store(writer, "refused")
+        store(writer, "juice")
+        first, second = journals(tmp_path)
+        assert [path.name for path in sorted(second.glob("*.toml"))] == ["000001.toml"]
+        assert b"juice" not in b"".join(path.read_bytes() for path in first.glob("*.toml"))
+        gate.open.set()
+
+
+def test_turns_of_two_journals_are_not_read_together(tmp_path, monkeypatch, gate):
+    """What is noted of them is noted in one, where the other's number is somebody else's."""
+    seen = []
+
+    class Extractor:
+        async def run(self, message, *, deps):
+            seen.append(deps.user_msg)
+            await gate.run(message, deps=deps)
+
+    diary = Diary(tmp_path, agent=Extractor())
+    with MemoryWriter(diary, workers=1, coalesce=4) as writer:
+        store(writer, "first", user="bob")
+        assert gate.began.acquire(timeout=LONG)
+        store(writer, "tea")
+        fail_once(monkeypatch, "fdatasync", OSError(errno.EIO, "Input/output error"))
+        fail_once(
+            monkeypatch,
+            "open",
+            OSError(errno.EMFILE, "Too many open files"),
+            lambda path, *_: str(path).endswith("000002.toml"),
+        )
+        with pytest.raises(BackendError):
+            store(writer, "refused")
+        store(writer, "juice")
+        store(writer, "milk")
+        gate.open.set()
+        assert writer.flush(LONG)
+    assert seen == ["first", "tea", "juice\n\nmilk"]
+
+
+def test_a_folder_that_somebody_removed_costs_one_turn_that_is_told_so(tmp_path, gate):
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    with MemoryWriter(diary) as writer:
+        store(writer, "tea").wait(LONG)
+        shutil.rmtree(tmp_path / ".tomldiary")
+        with pytest.raises(BackendError, match="not taken in"):
+            store(writer, "refused")
+        store(writer, "juice").wait(LONG)
+        assert len(writer._intake.journals) == 1
+    assert texts(diary) == ["tea", "juice"]
+
+
+@pytest.mark.parametrize("body", ["", 'user = "alice"\n', 'operation = "x"\ntime = "never"\n'])
+def test_a_journal_that_says_odd_things_stops_nobody(tmp_path, gate, body, caplog):
+    gate.open.set()
+    diary = Diary(tmp_path, agent=gate)
+    odd = tmp_path / ".tomldiary" / "journal" / "20260101-000000-0"
+    odd.mkdir(parents=True)
+    (odd / "owner.lock").touch()
+    (odd / "000001.toml").write_text(render_turn_record(1, 0, body))
+    with MemoryWriter(diary) as writer:
+        store(writer, "tea").wait(LONG)
+    assert texts(diary) == ["tea"]
+    assert "cannot be taken over" in caplog.text
+    assert render_turn_record(1, 0, body) == (odd / "000001.toml").read_text()
+
+
+@pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux lists open files")
+@pytest.mark.parametrize(
+    ("name", "when"),
+    [
+        ("open", lambda path, *_: str(path).endswith("owner.lock")),
+        ("open", lambda path, *_: str(path).endswith("000001.toml")),
+        ("rename", lambda *_: True),
+        ("fsync", lambda *_: True),
+    ],
+)
+def test_a_journal_that_cannot_be_begun_leaves_nothing_behind(tmp_path, monkeypatch, name, when):
+    real, root = getattr(os, name), tmp_path / "journal"
+    root.mkdir()
+
+    def fail(*arguments, **named):
+        if when(*arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(*arguments, **named)
+
+    monkeypatch.setattr(os, name, fail)
+    for _ in range(3):
+        with pytest.raises(BackendError, match="not taken in"):
+            journal.Journal.create(root, sync=True)
+    monkeypatch.undo()
+    assert list(root.iterdir()) == []
+    names = [os.path.realpath(path) for path in OPEN_FILES.iterdir()]
+    assert [found for found in names if str(tmp_path) in found] == []

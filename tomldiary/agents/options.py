@@ -1,0 +1,164 @@
+"""The options that the adapters share: a diary, a writer, a number, one of a few words, and tools."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tomldiary.errors import InvalidValue
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Collection, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.writer.writer import MemoryWriter
+
+__all__ = [
+    "chosen_tools",
+    "diary_of",
+    "known_keys",
+    "known_tools",
+    "memory_name",
+    "one_of",
+    "positive",
+    "writer_of",
+]
+
+T = TypeVar("T")
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
+
+
+def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
+    """Return a diary as it is, or the diary of a folder.
+
+    Raises:
+        InvalidValue: It is a writer or a store.
+        BackendError: It is nothing else that documents can be kept in.
+    """
+    from tomldiary.diary import Diary  # noqa: PLC0415 - the diary module is not needed to import this one
+
+    held = getattr(given, "diary", None)
+    if isinstance(held, Diary):
+        raise InvalidValue(
+            f"expected a Diary or a folder, found {type(given).__name__}. Give its `.diary`.",
+            where="diary",
+        )
+    return given if isinstance(given, Diary) else Diary(given)
+
+
+def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
+    """Return a writer if it fills the memory of `diary`.
+
+    Raises:
+        InvalidValue: It is no writer, or one of another diary.
+    """
+    if not callable(getattr(given, "submit_nowait", None)):
+        raise InvalidValue(
+            f"expected a MemoryWriter, found {type(given).__name__}. Make one: MemoryWriter(diary).",
+            where="writer",
+        )
+    other: Any = getattr(given, "diary", None)
+    engine: Any = getattr(other, "engine", None)
+    # Whether the objects are the same comes first: paths are asked of the disk.
+    if (
+        engine is not None
+        and engine.backend is not diary.engine.backend
+        and _place(engine.backend) != _place(diary.engine.backend)
+    ):
+        raise InvalidValue(
+            f"the writer fills {other!r}, not {diary!r}. Make one of the same diary, or leave it out.",
+            where="writer",
+        )
+    return given
+
+
+def _place(backend: Any) -> object:
+    """Return what two backends have in common that keep the same documents."""
+    folder = getattr(backend, "base_path", None)
+    return id(getattr(backend, "wrapped", backend)) if folder is None else folder.resolve()
+
+
+def memory_name(name: str) -> str:
+    """Return the name of one of an agent's memories; "" for the only one.
+
+    Raises:
+        InvalidValue: It cannot begin the name of a tool.
+    """
+    if name and not _NAME.fullmatch(name):
+        raise InvalidValue(
+            f"{name!r} cannot begin the name of a tool. Use a letter and up to 31 letters, digits and _.",
+            where="name",
+        )
+    return name
+
+
+def positive(option: str, value: int) -> int:
+    """Return a whole number that is at least 1.
+
+    Raises:
+        InvalidValue: It is something else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidValue(f"expected a whole number, found {value!r}.", where=option)
+    if value < 1:
+        raise InvalidValue(f"expected 1 or more, found {value}.", where=option)
+    return value
+
+
+def known_keys(option: str, given: Collection[str], known: Sequence[str]) -> None:
+    """Refuse keys of a configuration that mean nothing: a misspelt one would have no effect.
+
+    Raises:
+        InvalidValue: There is such a key.
+    """
+    for key in given:
+        if key not in known:
+            raise InvalidValue(f"{key!r} is unknown. Use one of: {', '.join(known)}.", where=option)
+
+
+def one_of(option: str, value: T, allowed: Sequence[Any], also: str = "") -> T:
+    """Return a value if it is one of those that an option takes.
+
+    Args:
+        option: Its name.
+        value: What it was given.
+        allowed: What it takes.
+        also: What else it takes, in words.
+
+    Raises:
+        InvalidValue: It is none of them.
+    """
+    if value not in allowed:
+        choices = ", ".join(repr(choice) for choice in allowed)
+        raise InvalidValue(f"{value!r} is unknown. Use one of: {choices}{also}.", where=option)
+    return value
+
+
+def known_tools(option: str, names: Collection[str], offered: Sequence[str]) -> frozenset[str]:
+    """Return the tools that an option names; one name may stand alone.
+
+    Raises:
+        InvalidValue: One of them is no tool.
+    """
+    given = frozenset([names] if isinstance(names, str) else names)
+    for name in sorted(given.difference(offered)):
+        raise InvalidValue(
+            f"there is no tool {name!r}. Use one of: {', '.join(offered)}.", where=option
+        )
+    return given
+
+
+def chosen_tools(
+    tools: str | Collection[str], offered: Sequence[str], reading: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the tools that "all", "read", "none" or a list of names stands for, in the order offered.
+
+    Raises:
+        InvalidValue: It is none of these, or one of the names is no tool.
+    """
+    if isinstance(tools, str):
+        sets = {"all": offered, "read": reading, "none": ()}
+        return tuple(sets[one_of("tools", tools, tuple(sets), ", or a list of names")])
+    wanted = known_tools("tools", tools, offered)
+    return tuple(name for name in offered if name in wanted)

@@ -1,0 +1,65 @@
+"""`doctor`: the health of a folder of memory; it looks and changes nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from tomldiary.cli.commands.memory import open_memory
+from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
+from tomldiary.cli.output import counted, one_line, print_json, print_text
+from tomldiary.cli.tables import load_table
+from tomldiary.diary import Diary
+from tomldiary.doctor.doctor import Finding, check, findings
+from tomldiary.errors import IdentifierError
+
+__all__ = ["doctor"]
+
+
+def doctor(
+    *,
+    path: MemoryPath = "./memories",
+    user: Annotated[str | None, typer.Option(help="Look at this user only.")] = None,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look for what is wrong with files, permissions, history and the disk. Exit code 1: there is something."""
+    diary = open_memory(path)
+    if table is not None:
+        diary = Diary(path, load_table(table), agent="rules")
+    if user is not None and not diary.engine.backend.kinds(user):
+        raise IdentifierError(f"nothing is known about {user!r} in {path}")
+    chosen = None if user is None else [user]
+    count: Counter[str] = Counter()
+    if as_json:
+        found = check(diary, chosen)
+        count.update(finding.level for finding in found)
+        print_json([asdict(finding) for finding in found])
+    else:
+        notes: list[Finding] = []
+        for finding in findings(diary, chosen):
+            count[finding.level] += 1
+            if finding.level == "note":
+                notes.append(finding)
+            else:
+                _tell(finding)  # at once: many users take a while
+        for note in notes:
+            _tell(note)
+        print_text(
+            f"{counted(count['problem'], 'problem')}, {counted(count['warning'], 'warning')}."
+        )
+    if count["problem"] or count["warning"]:
+        raise typer.Exit(1)
+
+
+def _tell(finding: Finding) -> None:
+    told = " ".join(map(_sentence, filter(None, (finding.message, finding.remedy))))
+    print_text(f"{finding.level:<8} {one_line(finding.place)}: {told}")
+
+
+def _sentence(text: str) -> str:
+    shown = one_line(text)
+    return shown if shown.endswith((".", "!", "?")) else f"{shown}."

@@ -1,0 +1,85 @@
+"""`forget`: take out for good what a session, a turn or a time said, or everything."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated
+
+import typer
+
+from tomldiary.cli.commands.memory import known_user, open_memory
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
+from tomldiary.errors import InvalidValue
+
+__all__ = ["forget"]
+
+
+def forget(
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: MemoryPath = "./memories",
+    session: Annotated[str | None, typer.Option(help="What only this session said.")] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="TIME", help="What was last updated before this time.")
+    ] = None,
+    source: Annotated[
+        str | None, typer.Option(metavar="SESSION#TURN", help="What was taken from this turn.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="The whole user, history and all.")
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove for good what nothing can bring back; a dry run unless --yes is given."""
+    chosen = {"--session": session, "--before": before, "--source": source}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    if len(given) + everything != 1:
+        raise InvalidValue(
+            "say what to forget with exactly one of --session, --before, --source and --everything"
+        )
+    for name, value in given.items():
+        if not value:
+            raise InvalidValue("expected a text that is not empty", where=name)
+    is_done = yes and not dry_run
+    moment = None if before is None else _time(before)
+    diary = open_memory(path)
+    is_known = bool(diary.engine.backend.kinds(user))
+    receipt = (
+        (known_user(path, user) if is_known else diary)
+        .user(user)
+        .forget(
+            session_id=session,
+            before=moment,
+            source=source,
+            everything=everything,
+            dry_run=not is_done,
+        )
+    )
+    if as_json:
+        print_json({**asdict(receipt), "is_done": is_done})
+        return
+    if not is_known:  # no error, as from code: an erasure can be asked for twice
+        print_text(f"nothing is stored of {one_line(user)} in {one_line(path)}")
+    if receipt.hint:
+        print_text(one_line(receipt.hint))
+    numbers = (
+        f"{counted(receipt.entries, 'entry', 'entries')},"
+        f" {counted(receipt.conversations, 'conversation')};"
+        f" {counted(receipt.records, 'transaction')} in history"
+    )
+    if is_done:
+        print_text(f"forgotten: {numbers} emptied")
+    else:
+        print_text(f"would forget: {numbers} would be emptied")
+        print_not_done()
+
+
+def _time(written: str) -> datetime:
+    try:
+        return datetime.fromisoformat(written)
+    except ValueError:
+        raise InvalidValue("expected a time such as 2026-11-20T12:00", where=written) from None

@@ -1,0 +1,123 @@
+"""`history`: what happened to an entry, or to all of them, newest first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tomldiary.cli.changes import is_routine, print_changes
+from tomldiary.cli.commands.memory import known_user
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import print_json, print_not_done, print_text, ranges
+from tomldiary.cli.points import full_key, point
+from tomldiary.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from tomldiary.history.queries import HistoryEntry
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["history"]
+
+_ALL = 1_000_000_000
+
+
+def history(
+    key: Annotated[
+        str | None, typer.Argument(help="category/id or conversations/session; without it, all.")
+    ] = None,
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: MemoryPath = "./memories",
+    limit: Annotated[int, typer.Option(help="Most changes shown.", min=1)] = 50,
+    since: Annotated[
+        str | None, typer.Option(metavar="N|TIME", help="Only after this transaction or time.")
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="N|TIME", help="Only before this transaction or time.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Only what this session did.")] = None,
+    grep: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Only changes that this text stands in.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also changes of nothing but counters and times.")
+    ] = False,
+    keep: Annotated[
+        int | None,
+        typer.Option(help="Drop all but this many transactions, with --yes.", min=1),
+    ] = None,
+    drop_before: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Drop what happened before this time, with --yes."),
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """List changes, newest first; times are UTC. --keep and --drop-before drop old ones for good instead."""
+    alice = known_user(path, user).user(user)
+    if keep is not None or drop_before is not None:
+        _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
+        return
+    if yes:
+        raise InvalidValue("say what to drop with --keep or --drop-before", where="--yes")
+    wanted = None if key is None else full_key(key)
+    start, end = (None if each is None else point(each, alice) for each in (since, before))
+
+    def look(most: int) -> list[HistoryEntry]:
+        found = alice.history(
+            wanted, limit=most, session_id=session, since=start, until=_until(end)
+        )
+        return [
+            change
+            for change in found
+            if (every or as_json or not is_routine(change))
+            and (grep is None or _holds(change, grep))
+        ]
+
+    found = look(limit)
+    if len(found) < limit:  # what is left out may have taken the place of older ones
+        found = look(_ALL)[:limit]
+    if as_json:
+        print_json([asdict(change) for change in found])
+        return
+    print_changes(found)
+    if not found:
+        print_text("Nothing is known to have happened.")
+
+
+def _until(end: int | datetime | None) -> int | datetime | None:
+    """Return the last point that is before a point."""
+    if end is None:
+        return None
+    return end - 1 if isinstance(end, int) else end - timedelta(microseconds=1)
+
+
+def _holds(change: HistoryEntry, text: str) -> bool:
+    told = (change.key, change.session, change.actor, change.reason, change.before, change.after)
+    return text.casefold() in " ".join(map(str, told)).casefold()
+
+
+def _drop(
+    alice: UserDiary, keep: int | None, before: str | None, *, is_done: bool, as_json: bool
+) -> None:
+    """Drop old transactions, or only say which."""
+    moment = point(before, alice) if before is not None else None
+    if isinstance(moment, int):
+        raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
+    first = alice.kept_history().first
+    kept = alice.prune_history(before=moment, keep=keep, dry_run=not is_done)
+    if as_json:
+        print_json({**asdict(kept), "is_done": is_done})
+        return
+    gone = list(range(first, kept.first))
+    told = f"transactions {ranges(gone)}" if gone else "nothing"
+    print_text(
+        f"{'dropped' if is_done else 'would drop'}: {told};"
+        f" transactions {kept.first} ({kept.since}) to {kept.last} are kept"
+    )
+    if not is_done:
+        print_not_done()

@@ -1,0 +1,73 @@
+"""`ingest`: a chat log into a user's memory, each turn once."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
+from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.tables import load_table
+from tomldiary.compat.default_table import DefaultPrefTable
+from tomldiary.diary import Diary
+from tomldiary.ingest import KNOWN_FORMATS
+from tomldiary.ingest import ingest as run_ingest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+__all__ = ["ingest"]
+
+_FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
+
+
+def ingest(
+    file: Annotated[str, typer.Argument(help="A chat log in JSON or JSON Lines.")],
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory it goes into.")],
+    path: MemoryPath = "./memories",
+    log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
+    agent: Annotated[
+        str, typer.Option(help='Who reads the turns: "rules" (offline) or a model name.')
+    ] = "rules",
+    speaker: Annotated[
+        str | None, typer.Option(help="In a log of two people: whose memory it is.")
+    ] = None,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Read a chat log into memory. Turns that are there already are left alone; stop and start freely."""
+    diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
+    with _progress_bar() as progress:
+        report = run_ingest(
+            diary, file, user, format=log_format, speaker=speaker, progress=progress
+        )
+    if as_json:
+        print_json(asdict(report))
+        return
+    print_text(f"turns          {report.turns}")
+    print_text(f"applied        {report.applied}")
+    print_text(f"already there  {report.skipped}")
+    print_text(f"seconds        {report.seconds:.2f}")
+    print_text(f"entries        {report.entries}")
+    print_text(f"size           {report.bytes / 1024:.1f} KB")
+    for note in report.notes:
+        print_text(f"note           {note}")
+
+
+@contextmanager
+def _progress_bar() -> Generator[Callable[[int, int], object] | None]:
+    """Show how far it is, on stderr, to a person only."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    columns = (TextColumn("turns"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("turns", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,70 @@
+"""Opening a folder of memory to look at it, whatever preference table it was written with."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel, create_model
+
+from tomldiary.diary import Diary
+from tomldiary.entries.models import PreferenceItem
+from tomldiary.errors import IdentifierError, InvalidValue
+
+if TYPE_CHECKING:
+    from tomldiary.toml.document import Document
+
+__all__ = ["known_user", "open_memory", "stored_preferences"]
+
+
+def open_memory(path: str) -> Diary:
+    """Open a folder that exists.
+
+    Raises:
+        InvalidValue: There is no such folder; looking at it must not make one.
+    """
+    if not Path(path).is_dir():
+        raise InvalidValue("there is no such folder, name another one with --path", where=path)
+    return Diary(path, agent="rules")
+
+
+def known_user(path: str, user: str) -> Diary:
+    """Open a folder for one user who is in it, with the categories that the user's file has.
+
+    Raises:
+        InvalidValue: There is no such folder.
+        IdentifierError: Nothing is known about the user.
+    """
+    diary = open_memory(path)
+    if not diary.engine.backend.kinds(user):
+        raise IdentifierError(f"nothing is known about {user!r} in {path}")
+    document = diary.engine.document(user, "preferences")
+    return Diary(path, _table_of(document), agent="rules")
+
+
+def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:
+    """Return all entries by category and id, in the order of the file; both layouts are read."""
+    found: dict[str, dict[str, Any]] = {}
+    everything = document.table(()) or {}
+    short = {key: value for key, value in everything.items() if key not in {"_meta", "preferences"}}
+    for tables in (document.table(("preferences",)) or {}, short):
+        for category, entries in tables.items():
+            if isinstance(entries, Mapping):
+                known = found.setdefault(category, {})
+                for key, entry in cast("Mapping[str, Any]", entries).items():
+                    known.setdefault(key, entry)
+    return found
+
+
+def _table_of(document: Document) -> type[BaseModel]:
+    names = stored_preferences(document) or {"preferences": {}}
+    fields: dict[str, Any] = {
+        name: (dict[str, PreferenceItem], {}) for name in names if not name.startswith("_")
+    }
+    schema = str((document.table(("_meta",)) or {}).get("schema_name") or "Preferences")
+    with warnings.catch_warnings():
+        # A category may be called like a method of pydantic's; only its name matters here.
+        warnings.simplefilter("ignore")
+        return create_model(schema, __base__=BaseModel, **fields)

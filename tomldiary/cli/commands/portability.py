@@ -1,0 +1,108 @@
+"""`export` and `import`: one user's whole memory out of a folder and back into one."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tomldiary.cli.commands.memory import known_user
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
+from tomldiary.diary import Diary
+from tomldiary.errors import Conflict, InvalidValue
+
+if TYPE_CHECKING:
+    from tomldiary.history.queries import Difference
+
+__all__ = ["export_memory", "import_memory"]
+
+
+def export_memory(
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: MemoryPath = "./memories",
+    output: Annotated[
+        Path | None,
+        typer.Option(help="A new file for it, which only you can read; else it is printed."),
+    ] = None,
+) -> None:
+    """Print everything that is remembered about a user as JSON, or write it to a file."""
+    exported = known_user(path, user).user(user).export()
+    if output is None:
+        print_json(exported)
+        return
+    try:
+        descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise InvalidValue("the file is there already, name a new one", where=str(output)) from None
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor is no path
+        json.dump(exported, file, indent=2)
+        file.write("\n")
+    print_text(f"wrote {len(exported['documents'])} documents to {one_line(output)}")
+
+
+def import_memory(
+    file: Annotated[str, typer.Argument(help="What export wrote; - is standard input.")],
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory it becomes.")],
+    path: MemoryPath = "./memories",
+    replace: Annotated[
+        bool,
+        typer.Option("--replace", help="Make the memory exactly what the file holds, with --yes."),
+    ] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take an export in, all of it or nothing. With --replace it is a dry run unless --yes is given."""
+    alice = Diary(path, agent="rules").user(user)
+    data = _read(file)
+    try:
+        if dry_run or (replace and not yes):
+            _show(alice.import_preview(data, replace=replace), as_json=as_json)
+            return
+        changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
+    except Conflict as error:
+        if not error.keys:
+            raise
+        raise Conflict(
+            f"{', '.join(error.keys)} is there with other content. Nothing was imported; --replace makes"
+            " the memory what the file holds.",
+            keys=error.keys,
+        ) from None
+    if as_json:
+        print_json(changed)
+    elif changed:
+        print_text(f"imported: {', '.join(map(one_line, changed))}")
+    else:
+        print_text("Everything in it was there already.")
+
+
+def _show(found: list[Difference], *, as_json: bool) -> None:
+    if as_json:
+        print_json([asdict(difference) for difference in found])
+        return
+    added = sum(one.before is None for one in found)
+    removed = sum(one.after is None for one in found)
+    print_text(
+        f"would import: {counted(added, 'entry', 'entries')} added,"
+        f" {len(found) - added - removed} changed, {removed} removed"
+    )
+    for one in found:
+        sign = "+" if one.before is None else "-" if one.after is None else "~"
+        print_text(f"  {sign} {one_line(one.key)}")
+    print_not_done()
+
+
+def _read(file: str) -> Any:
+    text = sys.stdin.read() if file == "-" else Path(file).read_text(encoding="utf-8")
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise InvalidValue(f"this is no JSON ({error})", where=file) from None

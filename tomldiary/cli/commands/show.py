@@ -1,0 +1,129 @@
+"""`show`: who is remembered, and what about one of them, now or at any point of history."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tomldiary.cli.commands.memory import known_user, open_memory, stored_preferences
+from tomldiary.cli.options import AsJson, MemoryPath
+from tomldiary.cli.output import heading, one_line, print_json, print_text, print_toml, width
+from tomldiary.cli.points import point
+from tomldiary.compat.default_table import DefaultPrefTable
+from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
+from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.schema import categories
+from tomldiary.errors import InvalidValue, UnknownCategory
+from tomldiary.toml.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tomldiary.diary import Diary
+
+__all__ = ["show"]
+
+
+def show(
+    name: Annotated[
+        str | None, typer.Argument(help="Whose memory, as --user; without it, all users.")
+    ] = None,
+    *,
+    user: Annotated[str | None, typer.Option(help="Whose memory.")] = None,
+    path: MemoryPath = "./memories",
+    category: Annotated[str | None, typer.Option(help="Preferences of this category only.")] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="N|TIME", help="As it was after this transaction or time.")
+    ] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the users, or show what is remembered about one, now or as it was."""
+    if name is not None and user is not None:
+        raise InvalidValue("name the user once, as NAME or with --user", where=name)
+    user = name if user is None else user
+    if user is None:
+        if at is not None:
+            raise InvalidValue("say whose memory as it was", where="--at")
+        _show_users(open_memory(path), path, as_json=as_json)
+        return
+    alice = known_user(path, user).user(user)
+    if at is not None:
+        alice = alice.as_of(point(at, alice))
+    preferences = _narrowed(Document.parse(alice.document("preferences")), category)
+    shown = {"preferences": preferences}
+    if category is None:
+        for kind in ("conversations", *alice.documents()):
+            if kind not in shown:
+                shown[kind] = Document.parse(alice.document(kind))
+    if as_json:
+        print_json({"user": user, **{kind: _data(kind, shown[kind], raw=raw) for kind in shown}})
+    elif raw:
+        for kind, document in shown.items():
+            heading(f"# {one_line(user)}: {kind}.toml")
+            print_toml(document.text)
+    elif category is not None and not stored_preferences(preferences):
+        print_text(f"No preferences in {one_line(category)}.")
+    else:
+        _show_documents(shown)
+
+
+def _show_documents(shown: Mapping[str, Document]) -> None:
+    """Print documents for people, empty ones only where there is nothing else."""
+    preferences = shown["preferences"]
+    others = {kind: shown[kind] for kind in shown if kind not in ("preferences", "conversations")}
+    if stored_preferences(preferences) or not others:
+        print_text(pretty_print_preferences(preferences.text, max_width=width()))
+    conversations = shown.get("conversations")
+    if conversations is not None and (talks := _data("conversations", conversations, raw=False)):
+        print_text("\nconversations:")
+        print_text(pretty_print_conversations(talks, max_width=width()))
+    for kind, document in others.items():
+        edit = document.edit()
+        edit.delete(("_meta",))
+        heading(f"\n{one_line(kind)}:")
+        print_toml(edit.done().text)
+
+
+def _show_users(diary: Diary, path: str, *, as_json: bool) -> None:
+    users = diary.users()
+    if as_json:
+        print_json(users)
+        return
+    for user in users:
+        print_text(one_line(user))
+    if not users:
+        print_text(f"Nobody is remembered in {path} yet.")
+
+
+def _data(kind: str, document: Document, *, raw: bool) -> Any:
+    if raw:
+        return document.text
+    if kind == "preferences":
+        return stored_preferences(document)
+    if kind != "conversations":
+        return {key: value for key, value in document.data.items() if key != "_meta"}
+    return {key: dict(entry) for key, entry in Conversations(document).entries()}
+
+
+def _narrowed(document: Document, category: str | None) -> Document:
+    """Leave out the other categories.
+
+    Raises:
+        UnknownCategory: Neither the document nor the table it was written with has such a category.
+    """
+    if category is None:
+        return document
+    known = stored_preferences(document)
+    schema = (document.table(("_meta",)) or {}).get("schema_name", DefaultPrefTable.__name__)
+    tables = [*categories(DefaultPrefTable)] if schema == DefaultPrefTable.__name__ else []
+    if category not in known and category not in tables:
+        raise UnknownCategory(category, list(dict.fromkeys([*known, *tables])))
+    edit = document.edit()
+    for other in known:
+        if other != category:
+            for place in (("preferences", other), (other,)):
+                if edit.table(place) is not None:
+                    edit.delete(place)
+    return edit.done()

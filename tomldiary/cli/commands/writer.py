@@ -1,0 +1,123 @@
+"""`writer`: the turns that a background writer could not apply."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.output import counted, one_line, print_json, print_text
+from tomldiary.errors import InvalidValue
+from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
+from tomldiary.writer.requeue import put_back
+
+__all__ = ["writer_commands"]
+
+writer_commands = typer.Typer(
+    help="Turns that a background writer could not apply: list, retry or drop them.",
+    no_args_is_help=True,
+)
+
+_Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows them.", metavar="ID…")]
+_All = Annotated[bool, typer.Option("--all", help="All of them.")]
+_User = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Whose; needed where several users have turns of one id."),
+]
+
+
+@writer_commands.command("list")
+def list_letters(*, path: MemoryPath = "./memories", as_json: AsJson = False) -> None:
+    """Show the turns that could not be applied, oldest first, with the error."""
+    found = _letters(path).list()
+    if as_json:
+        print_json([_shown(letter) for letter in found])
+        return
+    for letter in found:
+        print_text(f"{one_line(letter.id)}  {letter.parked}  tries: {letter.attempts}")
+        print_text(
+            f"    user {one_line(letter.turn.user_id)}, session {one_line(letter.turn.session_id)}"
+        )
+        print_text(f"    said: {one_line(letter.turn.user_msg)}")
+        print_text(f"    error: {one_line(letter.error)}")
+    print_text(f"{counted(len(found), 'turn')} in the dead letters.")
+
+
+@writer_commands.command()
+def retry(
+    ids: _Ids = None,
+    *,
+    path: MemoryPath = "./memories",
+    user: _User = None,
+    every: _All = False,
+    as_json: AsJson = False,
+) -> None:
+    """Put turns back into a journal; a running writer applies them within ten seconds, else the next one."""
+    backend = _backend(path)
+    taken = _letters(path).take(
+        _chosen(ids, every=every), lambda them: put_back(backend, them), user=user
+    )
+    _tell("put back", taken, as_json=as_json)
+
+
+@writer_commands.command()
+def drop(
+    ids: _Ids = None,
+    *,
+    path: MemoryPath = "./memories",
+    user: _User = None,
+    every: _All = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove turns for good; a dry run unless --yes is given."""
+    found: list[DeadLetter] = []
+    is_done = yes and not dry_run
+
+    def look(them: list[DeadLetter]) -> None:
+        found.extend(them)
+        if not is_done:
+            raise _Kept
+
+    with suppress(_Kept):
+        _letters(path).take(_chosen(ids, every=every), look, user=user)
+    _tell("dropped" if is_done else "not dropped; add --yes", found, as_json=as_json)
+
+
+class _Kept(Exception):
+    """Leaves the turns where they are."""
+
+
+def _backend(path: str) -> LocalBackend:
+    if not Path(path).is_dir():
+        raise InvalidValue("there is no such folder", where=path)
+    return LocalBackend(path)
+
+
+def _letters(path: str) -> DeadLetters:
+    return DeadLetters(_backend(path).journal_root)
+
+
+def _chosen(ids: list[str] | None, *, every: bool) -> list[str] | None:
+    if bool(ids) == every:
+        raise InvalidValue("name the turns by their ids, or say --all")
+    return None if every else ids
+
+
+def _tell(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
+    if as_json:
+        print_json([_shown(letter) for letter in letters])
+    else:
+        print_text(f"{counted(len(letters), 'turn was', 'turns were')} {what}.")
+    if not letters:
+        raise typer.Exit(1)
+
+
+def _shown(letter: DeadLetter) -> dict[str, Any]:
+    return asdict(letter)

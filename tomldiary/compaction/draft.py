@@ -1,0 +1,319 @@
+"""When a memory is due for a clean-up, and the draft that a compactor cleans up.
+
+A clean-up runs after a turn is committed, as a transaction of its own: if it fails, the turn stays.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.preferences import MAX_TEXT
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.extraction.operations import SetFields, SetSummary
+from tomldiary.toml.values import render_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from tomldiary.extraction.operations import Operation
+
+__all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats", "load_compactor"]
+
+Store = dict[str, Any]
+_FEWEST_DELETED = 10  # blocks that any clean-up may delete
+
+
+@dataclass(slots=True)
+class CompactionStats:
+    """How much a document holds, in characters of text."""
+
+    total_chars: int = 0
+    largest_block: int = 0
+
+    @classmethod
+    def of(cls, entries: Iterable[Mapping[str, Any]], text_field: str) -> CompactionStats:
+        """Measure entries by their main text."""
+        sizes = [len(str(entry.get(text_field, ""))) for entry in entries]
+        return cls(sum(sizes), max(sizes, default=0))
+
+
+@dataclass(slots=True)
+class CompactionConfig:
+    """When to run the compactor.
+
+    Any one trigger is enough; None and 0 switch a trigger off.
+
+    Args:
+        enabled: Whether to run it at all.
+        total_char_threshold: Run when the texts of a document add up to this many characters.
+        segment_char_threshold: Run when one entry's text has this many characters.
+        user_turn_interval: Run every so many turns of the user.
+        schedule_at: Run once a day at this time of day (UTC).
+        cooldown_seconds: Shortest time between two runs for one document of one user; also kept
+            after a run that failed.
+        compact_preferences: Whether preferences take part.
+        compact_conversations: Whether conversation summaries take part.
+    """
+
+    enabled: bool = False
+    total_char_threshold: int | None = None
+    segment_char_threshold: int | None = None
+    user_turn_interval: int | None = None
+    schedule_at: datetime | None = None
+    cooldown_seconds: int = 900
+    compact_preferences: bool = True
+    compact_conversations: bool = True
+
+    def should_run(
+        self,
+        *,
+        store: Literal["preferences", "conversations"],
+        stats: CompactionStats,
+        last_run: datetime | None,
+        turns_since_compaction: int | None,
+        now: datetime,
+    ) -> bool:
+        """Tell whether `store` is due now."""
+        takes_part = (
+            self.compact_preferences if store == "preferences" else self.compact_conversations
+        )
+        if not (self.enabled and takes_part):
+            return False
+        now = _aware(now)
+        last_run = _aware(last_run) if last_run is not None else None
+        if last_run is not None and now - last_run < timedelta(seconds=self.cooldown_seconds):
+            return False
+        return (
+            _reached(stats.total_chars, self.total_char_threshold)
+            or _reached(stats.largest_block, self.segment_char_threshold)
+            or _reached(turns_since_compaction or 0, self.user_turn_interval)
+            or self._schedule_due(now, last_run)
+        )
+
+    def _schedule_due(self, now: datetime, last_run: datetime | None) -> bool:
+        if self.schedule_at is None:
+            return False
+        at = _aware(self.schedule_at)
+        today = now.replace(hour=at.hour, minute=at.minute, second=at.second, microsecond=0)
+        return now >= max(today, at) and (last_run is None or last_run < today)
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+def _reached(value: int, threshold: int | None) -> bool:
+    return threshold is not None and 0 < threshold <= value
+
+
+@dataclass(slots=True)
+class CompactionDeps:
+    """What a compactor gets: both documents as dictionaries to change, and verbs that do it well."""
+
+    prefs: Store
+    convs: Store
+    include_preferences: bool
+    include_conversations: bool
+    actor_label: str = "compactor"
+    live_session: str = ""
+    """A session that is going on and may be rewritten, but not deleted."""
+    now: str = field(default_factory=timestamp)
+    max_summary: int = MAX_SUMMARY
+    """Characters that a summary may have."""
+    _left: int = field(init=False, repr=False)
+    _before: dict[tuple[str, ...], Store] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        entries = [
+            *((_preference_path(key), entry) for key, entry in self.preference_blocks()),
+            *((("conversations", key), entry) for key, entry in self.conversation_blocks()),
+        ]
+        # A clean-up that deletes nearly all of a memory is a mistake of the model.
+        self._left = max(_FEWEST_DELETED, len(entries) // 2)
+        self._before = {path: copy.deepcopy(entry) for path, entry in entries}
+
+    def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
+        """Tell whether an operation of the compactor may be applied to what is stored now.
+
+        It may not on a kind that takes no part, to delete the live session, or where somebody else
+        changed the text while the compactor worked (for a deletion: anything): what is newer wins.
+        """
+        path = operation_path(operation)
+        in_preferences = path[0] == "preferences"
+        if not (self.include_preferences if in_preferences else self.include_conversations):
+            return False
+        before = self._before.get(path)
+        if before is None or stored is None:
+            return before is stored
+        if isinstance(operation, SetFields) and not operation.delete:
+            text = "text" if in_preferences else "summary"
+            return before.get(text) == stored.get(text)
+        return path != ("conversations", self.live_session) and before == stored
+
+    def preference_blocks(self) -> list[tuple[str, Store]]:
+        """Return `("category/id", fields)` of each preference."""
+        tables: Mapping[str, Any] = self.prefs.get("preferences", {})
+        return [
+            (f"{category}/{key}", entry)
+            for category, entries in tables.items()
+            for key, entry in entries.items()
+        ]
+
+    def get_preference_block(self, block_id: str) -> Store:
+        """Return a copy of one preference's fields.
+
+        Raises:
+            UnknownEntry: There is none at `block_id`.
+        """
+        return copy.deepcopy(self._preference(block_id))
+
+    def rewrite_preference_block(
+        self, block_id: str, *, text: str, contexts: Iterable[str] | None = None
+    ) -> None:
+        """Replace a preference's text, and its contexts unless they are None.
+
+        Raises:
+            UnknownEntry: There is none at `block_id`.
+            InvalidValue: The text is blank, too long, or cannot be stored.
+        """
+        entry = self._preference(block_id)
+        text = text.strip()
+        if not text:
+            raise InvalidValue("the text is blank. Delete the block instead.", where=block_id)
+        if len(text) > MAX_TEXT:
+            raise InvalidValue(f"the text is longer than {MAX_TEXT} characters.", where=block_id)
+        labels = _labels(contexts)
+        _check_storable([text, *(labels or ())], block_id)
+        entry["text"] = text
+        if labels is not None:
+            entry["contexts"] = labels
+        self._stamp(entry)
+        entry["_updated_by"] = self.actor_label
+
+    def delete_preference_block(self, block_id: str) -> None:
+        """Remove a preference.
+
+        Raises:
+            UnknownEntry: There is none at `block_id`.
+            InvalidValue: As many blocks as one clean-up may delete are deleted already.
+        """
+        self._preference(block_id)
+        self._count_deletion(block_id)
+        category, key = _split(block_id)
+        del self.prefs["preferences"][category][key]
+
+    def conversation_blocks(self) -> list[tuple[str, Store]]:
+        """Return `(session_id, fields)` of each conversation."""
+        return list(self.convs.get("conversations", {}).items())
+
+    def get_conversation_block(self, session_id: str) -> Store:
+        """Return a copy of one conversation's fields.
+
+        Raises:
+            UnknownEntry: There is no such session.
+        """
+        return copy.deepcopy(self._conversation(session_id))
+
+    def rewrite_conversation_block(
+        self, session_id: str, *, summary: str, keywords: Iterable[str] | None = None
+    ) -> None:
+        """Replace a summary, and its keywords unless they are None.
+
+        Raises:
+            UnknownEntry: There is no such session.
+            InvalidValue: The summary is blank or too long, or it or a keyword cannot be stored.
+        """
+        entry = self._conversation(session_id)
+        labels = _labels(keywords)
+        summary, labels = checked_summary(summary, labels, self.max_summary, session_id)
+        _check_storable([summary, *(labels or ())], session_id)
+        entry["summary"] = summary
+        if labels is not None:
+            entry["keywords"] = labels
+        self._stamp(entry)
+
+    def delete_conversation_block(self, session_id: str) -> None:
+        """Remove a conversation.
+
+        Raises:
+            UnknownEntry: There is no such session.
+            InvalidValue: It is the session that is going on, or as many blocks as one clean-up may delete are
+                deleted already.
+        """
+        self._conversation(session_id)
+        if session_id == self.live_session:
+            raise InvalidValue(
+                "this conversation is going on. Rewrite it instead.", where=session_id
+            )
+        self._count_deletion(session_id)
+        del self.convs["conversations"][session_id]
+
+    def _count_deletion(self, where: str) -> None:
+        if self._left == 0:
+            raise InvalidValue(
+                "half of the blocks are deleted, no more can be in this clean-up. Finish.",
+                where=where,
+            )
+        self._left -= 1
+
+    def _preference(self, block_id: str) -> Store:
+        category, key = _split(block_id)
+        entry = self.prefs.get("preferences", {}).get(category, {}).get(key)
+        if entry is None:
+            raise UnknownEntry(block_id, "list_preference_blocks shows the blocks.")
+        return entry
+
+    def _conversation(self, session_id: str) -> Store:
+        entry = self.convs.get("conversations", {}).get(session_id)
+        if entry is None:
+            raise UnknownEntry(session_id, "list_conversation_blocks shows the blocks.")
+        return entry
+
+    def _stamp(self, entry: Store) -> None:
+        entry["_updated"] = max(self.now, str(entry.get("_updated", "")))
+
+
+def operation_path(operation: Operation) -> tuple[str, ...]:
+    """Return the path of the entry that an operation is about."""
+    if isinstance(operation, SetFields):
+        return operation.path
+    if isinstance(operation, SetSummary):
+        return ("conversations", operation.session_id)
+    return ("preferences", operation.category, operation.id or "")
+
+
+def _preference_path(block_id: str) -> tuple[str, ...]:
+    return ("preferences", *_split(block_id))
+
+
+def _split(block_id: str) -> tuple[str, str]:
+    category, _, key = block_id.partition("/")
+    return category, key
+
+
+def _labels(words: Iterable[str] | None) -> list[str] | None:
+    if words is None:
+        return None
+    return [words] if isinstance(words, str) else list(dict.fromkeys(words))
+
+
+def _check_storable(texts: list[str], where: str) -> None:
+    # Now, while the model can still correct it: refused at the commit, it would cost the whole run.
+    for text in texts:
+        render_value(text, where=where)
+
+
+def load_compactor() -> Any:
+    """Return the compaction agent of the pydantic-ai adapter.
+
+    Raises:
+        MissingExtra: The adapter's framework is not installed.
+    """
+    from tomldiary.extraction.resolve import load_factory  # noqa: PLC0415 - only when a run is due
+
+    return load_factory("compactor_agent")()

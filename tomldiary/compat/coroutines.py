@@ -1,0 +1,131 @@
+"""The coroutines that TOMLDiary has: documents as text, as fields, as a draft, and laid out for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine.engine import Source
+from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.models import timestamp
+from tomldiary.extraction.draft import MemoryDeps
+from tomldiary.runtime.async_bridge import in_thread
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.extraction.apply import TurnRules
+    from tomldiary.text.similarity import Similarity
+    from tomldiary.toml.document import Document
+
+__all__ = ["KINDS", "AncestorCoroutines"]
+
+KINDS = ("preferences", "conversations")
+"""The documents that the ancestor has."""
+_ALL = 2**31
+
+
+class AncestorCoroutines:
+    """The part of `Diary` that reads one user's two oldest documents."""
+
+    engine: Engine
+    schema_name: str
+    max_conversations: int
+    max_summary_chars: int
+    similarity: Similarity
+    turn_rules: TurnRules
+    _descriptions: dict[str, str]
+
+    async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:  # noqa: FBT001, FBT002
+        """Return the preferences document as TOML text; "" if there is none."""
+        document = await in_thread(self.engine.document, user_id, "preferences")
+        if not skip_metadata:
+            return document.text
+        edit = document.edit()
+        edit.delete(("_meta",))
+        return edit.done().text
+
+    async def last_conversations(
+        self,
+        user_id: str,
+        limit: int = 3,
+        skip_metadata: bool = False,  # noqa: FBT001, FBT002
+    ) -> dict[str, Any]:
+        """Return the fields of the newest conversations by session id, newest first.
+
+        The document's `_meta` table is in it too, under that key, unless `skip_metadata`.
+        """
+        document = await in_thread(self.engine.document, user_id, "conversations")
+        entries = [(key, dict(entry)) for key, entry in Conversations(document).entries()]
+        entries.sort(key=lambda item: str(item[1].get("_created", "")), reverse=True)
+        meta = document.table(("_meta",))
+        head = {"_meta": dict(meta)} if meta is not None and not skip_metadata else {}
+        return {**head, **dict(entries[: max(0, limit)])}
+
+    async def ensure_session(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> bool:
+        """Create a session if it is new, and tell whether it was."""
+        now = timestamp(context_now)
+
+        def change(tx: Transaction) -> bool:
+            book = Conversations(tx.edit("conversations"), self.max_conversations)
+            return book.ensure(session_id, now=now)
+
+        known = self.engine.cached(user_id, "conversations")
+        if known is not None and Conversations(known[0]).find(session_id) is not None:
+            return False
+        return await in_thread(self.engine.write, user_id, change, Source("session", session_id))
+
+    async def build_deps(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> MemoryDeps:
+        """Return a draft of the user's memory, as an extractor gets it."""
+        documents = self.engine.cached(user_id, *KINDS)
+        if documents is None:
+            documents = await in_thread(self._documents, user_id)
+        deps = MemoryDeps.from_documents(
+            *documents,
+            rules=self.turn_rules.preferences,
+            schema_name=self.schema_name,
+            session_id=session_id,
+            context_now=context_now,
+            similarity=self.similarity,
+        )
+        deps.descriptions = self._descriptions
+        deps.max_summary = self.max_summary_chars
+        return deps
+
+    def _documents(self, user_id: str) -> list[Document]:
+        return [self.engine.document(user_id, kind) for kind in KINDS]
+
+    async def pretty_preferences(
+        self,
+        user_id: str,
+        skip_metadata: bool = True,  # noqa: FBT001, FBT002
+        fields: set[str] | None = None,
+        show_count: bool = True,  # noqa: FBT001, FBT002
+        show_timestamps: bool = True,  # noqa: FBT001, FBT002
+    ) -> str:
+        """Return the preferences laid out for people."""
+        from tomldiary.compat.pretty_print import PreferencesPrinter  # noqa: PLC0415 - only for people
+
+        printer = PreferencesPrinter(
+            fields=fields, show_count=show_count, show_timestamps=show_timestamps
+        )
+        return printer.format_preferences(await self.preferences(user_id), skip_metadata)
+
+    async def pretty_conversations(
+        self,
+        user_id: str,
+        limit: int | None = None,
+        skip_metadata: bool = True,  # noqa: FBT001, FBT002
+        fields: set[str] | None = None,
+        show_turns: bool = True,  # noqa: FBT001, FBT002
+    ) -> str:
+        """Return the conversations laid out for people."""
+        from tomldiary.compat.pretty_print import ConversationsPrinter  # noqa: PLC0415 - only for people
+
+        printer = ConversationsPrinter(fields=fields, show_turns=show_turns)
+        shown = await self.last_conversations(user_id, _ALL if limit is None else limit)
+        return printer.format_conversations(shown, skip_metadata)

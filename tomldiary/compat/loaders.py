@@ -1,0 +1,211 @@
+"""Typed, validated data from the text of a preferences or conversations file.
+
+Read are the layout that is written (`[preferences.likes.pref001]`, `[conversations.chat_1]`), the short one
+(`[likes.coffee]`), sessions at top level as in files before 0.3, and files without `[_meta]`.
+"""
+
+from __future__ import annotations
+
+import errno
+from datetime import date, time
+from pathlib import Path
+from types import GenericAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from pydantic import BaseModel, TypeAdapter
+
+from tomldiary.entries.models import FORMAT_VERSION, ConversationItem, PreferenceItem
+from tomldiary.entries.schema import categories, item_type
+from tomldiary.errors import InvalidTOML, InvalidValue, NewerVersion
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ConversationLoader", "PreferenceLoader", "load_conversations", "load_preferences"]
+
+TableT = TypeVar("TableT", bound=BaseModel)
+
+
+class PreferenceLoader(Generic[TableT]):
+    """Reads preferences into an instance of the preference table.
+
+    Args:
+        pref_table_cls: The table whose categories are read; other categories in a file are left out.
+
+    Raises:
+        SchemaError: The class cannot be read as categories.
+    """
+
+    def __init__(self, pref_table_cls: type[TableT]) -> None:
+        self.pref_table_cls = pref_table_cls
+        self.categories = list(categories(pref_table_cls))
+        self.adapter = TypeAdapter(pref_table_cls)
+
+    def load_from_toml_str(self, toml_str: str) -> TableT:
+        """The table with every entry of the text, validated.
+
+        Raises:
+            pydantic.ValidationError: An entry does not fit the table.
+            InvalidTOML: The text does not parse; has line and column.
+            NewerVersion: A newer version of the library wrote it.
+        """
+        return self._load(toml_str, "")
+
+    def load_from_file(self, path: Path | str) -> TableT:
+        """The same for a file, which is read as UTF-8.
+
+        Raises:
+            OSError: The file is missing (FileNotFoundError) or cannot be read.
+        """
+        return self._load(_read(path), str(path))
+
+    def validate_partial(
+        self, category: str, data: dict[str, dict[str, Any]]
+    ) -> dict[str, PreferenceItem]:
+        """The entries of one category, validated; `data` maps ids to the fields of an entry.
+
+        Raises:
+            UnknownCategory: The table has no such category; a ValueError.
+            pydantic.ValidationError: An entry does not fit.
+        """
+        entries: Any = GenericAlias(dict, (str, item_type(self.pref_table_cls, category)))
+        adapter: TypeAdapter[dict[str, PreferenceItem]] = TypeAdapter(entries)
+        return adapter.validate_python(data)
+
+    def _load(self, text: str, path: str) -> TableT:
+        document, _ = _document(text, path)
+        nested = document.get("preferences", {})
+        if not isinstance(nested, dict):
+            return self.adapter.validate_python(nested)  # reports it the way users catch it
+        tables = {name: document[name] for name in self.categories if name in document}
+        tables.pop("preferences", None)  # the name of the long layout, never a short category
+        for name, entries in cast("dict[str, Any]", nested).items():
+            tables[name] = _joined(tables.get(name), entries)
+        return self.adapter.validate_python(
+            {name: _with_text_times(entries) for name, entries in tables.items()}
+        )
+
+
+class ConversationLoader:
+    """Reads conversation summaries, keyed by session id."""
+
+    def __init__(self) -> None:
+        self.adapter: TypeAdapter[dict[str, ConversationItem]] = TypeAdapter(
+            dict[str, ConversationItem]
+        )
+
+    def load_from_toml_str(self, toml_str: str) -> dict[str, ConversationItem]:
+        """Every conversation of the text, validated, in the order of the file.
+
+        Raises:
+            pydantic.ValidationError: A conversation has a field of the wrong type.
+            InvalidTOML: The text does not parse; has line and column.
+            NewerVersion: A newer version of the library wrote it.
+        """
+        return self._load(toml_str, "")
+
+    def load_from_file(self, path: Path | str) -> dict[str, ConversationItem]:
+        """The same for a file, which is read as UTF-8.
+
+        Raises:
+            OSError: The file is missing (FileNotFoundError) or cannot be read.
+        """
+        return self._load(_read(path), str(path))
+
+    def _load(self, text: str, path: str) -> dict[str, ConversationItem]:
+        document, current = _document(text, path)
+        nested = document.pop("conversations", None)
+        # From 0.3 on, other tables beside [conversations] are none of ours; before, each was a session.
+        sessions: dict[str, Any] = {}
+        if nested is None or not current:
+            sessions = {key: table for key, table in document.items() if isinstance(table, dict)}
+        found = sessions if nested is None else _joined(sessions, nested)
+        return self.adapter.validate_python(_with_text_times(found))
+
+
+def load_preferences(toml_str: str, pref_table_cls: type[TableT]) -> TableT:
+    """`PreferenceLoader(pref_table_cls).load_from_toml_str(toml_str)` in one call."""
+    return PreferenceLoader(pref_table_cls).load_from_toml_str(toml_str)
+
+
+def load_conversations(toml_str: str) -> dict[str, ConversationItem]:
+    """`ConversationLoader().load_from_toml_str(toml_str)` in one call."""
+    return ConversationLoader().load_from_toml_str(toml_str)
+
+
+def _read(path: Path | str) -> str:
+    try:
+        data = Path(path).read_bytes()
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            errno.ENOENT, "there is no such file to load. Check the path", str(path)
+        ) from error
+    except OSError as error:
+        # OSError picks the subclass that belongs to the number, such as PermissionError.
+        reason = f"the file cannot be read ({error.strerror}). Check its kind and permissions"
+        raise OSError(error.errno, reason, str(path)) from error
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InvalidTOML(
+            f"byte 0x{data[error.start]:02x} is not UTF-8. Save the file as UTF-8.",
+            path=str(path),
+            line=data.count(b"\n", 0, error.start) + 1,
+        ) from error
+
+
+def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:
+    """The tables without `_meta`, and whether they are in the current layout."""
+    from tomldiary.toml.document import parse_toml  # noqa: PLC0415 - schemas load without a parser
+
+    document = parse_toml(text, path=path)
+    meta = document.pop("_meta", {})
+    if not isinstance(meta, dict):
+        raise InvalidValue("expected a table. Write it as [_meta] or remove it.", where="_meta")
+    version = cast("dict[str, Any]", meta).get("version")
+    if version is None:
+        return document, False
+    known = _version(FORMAT_VERSION)
+    if _version(version) > known:
+        raise NewerVersion(
+            f"version {version} is newer than {FORMAT_VERSION}, the newest this library reads. Upgrade tomldiary-kit.",
+            path=path,
+        )
+    return document, _version(version) == known
+
+
+def _version(written: object) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in str(written).split("."))
+    except ValueError:
+        raise InvalidValue(
+            f"{written!r} is not a version. Restore it to {FORMAT_VERSION!r}.",
+            where="_meta.version",
+        ) from None
+
+
+def _joined(first: object, second: object) -> object:
+    """Both tables as one, the second winning; what is not a table is kept for the validation to name."""
+    if isinstance(first, dict) and isinstance(second, dict):
+        return cast("dict[str, Any]", first) | cast("dict[str, Any]", second)
+    return second
+
+
+def _with_text_times(entries: object) -> object:
+    """The entries with times that a person wrote without quotes as the text they stand for."""
+    if not isinstance(entries, dict):
+        return entries
+    return {
+        key: {
+            name: _time_text(name, value)
+            for name, value in cast("Mapping[str, Any]", entry).items()
+        }
+        if isinstance(entry, dict)
+        else entry
+        for key, entry in cast("dict[str, Any]", entries).items()
+    }
+
+
+def _time_text(name: str, value: Any) -> Any:
+    managed = name in ("_created", "_updated")
+    return value.isoformat() if managed and isinstance(value, date | time) else value

@@ -1,0 +1,228 @@
+"""Preferences and conversations as indented text for people.
+
+Stored text is data: nothing in it can steer a terminal, and it is always indented deeper than the id it belongs to.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from typing import Any, TypeGuard, cast
+
+from pydantic import BaseModel
+
+from tomldiary.text.visible import printable
+
+__all__ = [
+    "BasePrettyPrinter",
+    "ConversationsPrinter",
+    "PreferencesPrinter",
+    "pretty_print_conversations",
+    "pretty_print_preferences",
+]
+
+
+class BasePrettyPrinter:
+    """What both printers share.
+
+    Args:
+        indent_size: Spaces per level.
+        max_width: Characters per line; longer text is wrapped.
+    """
+
+    def __init__(self, indent_size: int = 2, max_width: int = 80) -> None:
+        self.indent_size = indent_size
+        self.max_width = max_width
+
+    def _indent(self, level: int) -> str:
+        return " " * (self.indent_size * level)
+
+    def _format_datetime(self, iso_string: str | datetime) -> str:
+        """`Jan 02, 2025 01:05 PM`, in the time zone it was stored in; what is no time is shown as it is."""
+        if not isinstance(iso_string, datetime):
+            try:
+                iso_string = datetime.fromisoformat(iso_string)
+            except ValueError:
+                return _line(iso_string)
+        return iso_string.strftime("%b %d, %Y %I:%M %p")
+
+    def _head(self, level: int, key: str, entry: Mapping[str, Any], *, updated: bool) -> str:
+        when = entry.get("_updated")
+        if not (updated and when):
+            return f"{self._indent(level)}{_line(key)}"
+        shown = self._format_datetime(when if isinstance(when, datetime) else str(when))
+        return f"{self._indent(level)}{_line(key)} (Updated: {shown})"
+
+    def _wrapped(self, level: int, text: str) -> list[str]:
+        indent = self._indent(level)
+        width = max(self.max_width - len(indent), 1)
+        lines: list[str] = []
+        for paragraph in printable(text.replace("\r\n", "\n")).strip("\n").split("\n"):
+            wrapped = textwrap.wrap(paragraph, width, break_on_hyphens=False) or [""]
+            lines += [f"{indent}{line}".rstrip() for line in wrapped]
+        return lines
+
+    def _metadata(self, meta: object) -> str:
+        found = _table(meta)
+        version, schema = (found.get(key) or "unknown" for key in ("version", "schema_name"))
+        indent = self._indent(1)
+        return f"Metadata:\n{indent}Version: {_line(version)}\n{indent}Schema: {_line(schema)}\n\n"
+
+
+class PreferencesPrinter(BasePrettyPrinter):
+    """Prints the text of a preferences file.
+
+    Args:
+        indent_size: Spaces per level.
+        max_width: Characters per line; longer text is wrapped.
+        fields: Which of `text` and `contexts` to show; None or an empty set shows both.
+        show_count: Append `(3x)` to what was confirmed more than once.
+        show_timestamps: Show when an entry last changed.
+    """
+
+    def __init__(
+        self,
+        indent_size: int = 2,
+        max_width: int = 80,
+        fields: Collection[str] | None = None,
+        show_count: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
+        show_timestamps: bool = True,  # noqa: FBT001, FBT002 - the same
+    ) -> None:
+        super().__init__(indent_size, max_width)
+        self.fields = fields
+        self.show_count = show_count
+        self.show_timestamps = show_timestamps
+
+    def format_preferences(
+        self,
+        prefs_toml: str,
+        skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
+    ) -> str:
+        """The entries by category, in the order of the file; fields that are missing are left out.
+
+        Raises:
+            InvalidTOML: The text does not parse; has line and column.
+        """
+        from tomldiary.toml.document import parse_toml  # noqa: PLC0415 - printing a dict needs no parser
+
+        document = parse_toml(prefs_toml)
+        head = "" if skip_metadata else self._metadata(document.get("_meta"))
+        nested = document.pop("preferences", {})
+        # Tables at top level are categories of the short layout.
+        tables = {key: table for key, table in document.items() if _is_table(table)}
+        tables.pop("_meta", None)
+        for name, entries in _table(nested).items():
+            both = _is_table(tables.get(name)) and _is_table(entries)
+            tables[name] = {**tables[name], **entries} if both else entries
+        if not tables:
+            return f"{head}No preferences found."
+        blocks = [self._category(name, entries) for name, entries in tables.items()]
+        return f"{head}preferences:\n" + "\n\n".join(blocks)
+
+    def _category(self, name: str, entries: object) -> str:
+        title = f"{self._indent(1)}{_line(name)}:\n"
+        if not _is_table(entries):
+            return title + "\n".join(self._wrapped(2, str(entries)))
+        return title + "\n\n".join(self._entry(key, item) for key, item in entries.items())
+
+    def _entry(self, key: str, stored: object) -> str:
+        entry = stored if _is_table(stored) else {"text": stored}
+        lines = [self._head(2, key, entry, updated=self.show_timestamps)]
+        if entry.get("text") and _shown("text", self.fields):
+            lines += self._wrapped(3, f"{entry['text']}{self._times(entry.get('_count'))}")
+        if entry.get("contexts") and _shown("contexts", self.fields):
+            lines += self._wrapped(3, f"contexts: {_list(entry['contexts'])}")
+        return "\n".join(lines)
+
+    def _times(self, count: object) -> str:
+        return f" ({count}x)" if self.show_count and isinstance(count, int) and count > 1 else ""
+
+
+class ConversationsPrinter(BasePrettyPrinter):
+    """Prints conversation summaries.
+
+    Args:
+        indent_size: Spaces per level.
+        max_width: Characters per line; longer text is wrapped.
+        fields: Which of `summary` and `keywords` to show; None or an empty set shows both.
+        show_turns: Show the number of turns.
+    """
+
+    def __init__(
+        self,
+        indent_size: int = 2,
+        max_width: int = 80,
+        fields: Collection[str] | None = None,
+        show_turns: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
+    ) -> None:
+        super().__init__(indent_size, max_width)
+        self.fields = fields
+        self.show_turns = show_turns
+
+    def format_conversations(
+        self,
+        convs_dict: Mapping[str, Any],
+        skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the same
+    ) -> str:
+        """The conversations in the order given; `convs_dict` maps session ids to tables or ConversationItems.
+
+        A key `_meta` is metadata, and a whole parsed file with its `conversations` table is understood too.
+        """
+        head = "" if skip_metadata else self._metadata(convs_dict.get("_meta"))
+        sessions = {key: table for key, table in convs_dict.items() if key != "_meta"}
+        file = sessions.get("conversations")
+        if len(sessions) == 1 and _is_table(file) and all(map(_is_table, file.values())):
+            sessions = dict(file)
+        if not sessions:
+            return f"{head}No conversations found."
+        return head + "\n\n".join(self._session(key, entry) for key, entry in sessions.items())
+
+    def _session(self, key: str, stored: object) -> str:
+        if isinstance(stored, BaseModel):
+            stored = stored.model_dump(by_alias=True)
+        entry = stored if _is_table(stored) else {"summary": stored}
+        lines = [self._head(0, key, entry, updated=True)]
+        if entry.get("summary") and _shown("summary", self.fields):
+            lines += self._wrapped(1, str(entry["summary"]))
+        if entry.get("keywords") and _shown("keywords", self.fields):
+            lines += self._wrapped(1, f"keywords: {_list(entry['keywords'])}")
+        if self.show_turns and entry.get("_turns") is not None:
+            lines.append(f"{self._indent(1)}turns: {_line(entry['_turns'])}")
+        return "\n".join(lines)
+
+
+def pretty_print_preferences(prefs_toml: str, skip_metadata: bool = True, **kwargs: Any) -> str:  # noqa: FBT001, FBT002 - the ancestor's signature
+    """`PreferencesPrinter(**kwargs).format_preferences(prefs_toml, skip_metadata)` in one call."""
+    return PreferencesPrinter(**kwargs).format_preferences(prefs_toml, skip_metadata)
+
+
+def pretty_print_conversations(
+    convs_dict: Mapping[str, Any],
+    skip_metadata: bool = True,  # noqa: FBT001, FBT002 - the ancestor's signature
+    **kwargs: Any,
+) -> str:
+    """`ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)` in one call."""
+    return ConversationsPrinter(**kwargs).format_conversations(convs_dict, skip_metadata)
+
+
+def _shown(field: str, fields: Collection[str] | None) -> bool:
+    return not fields or field in fields
+
+
+def _is_table(value: object) -> TypeGuard[Mapping[str, Any]]:
+    return isinstance(value, Mapping)
+
+
+def _table(value: object) -> Mapping[str, Any]:
+    return value if _is_table(value) else {}
+
+
+def _line(value: object) -> str:
+    """A value on one line, whatever is in it."""
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
+
+
+def _list(value: object) -> str:
+    parts = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
+    return ", ".join(_line(part) for part in parts)

@@ -1,0 +1,249 @@
+"""A look at the health of a store: what is wrong, where, and what to do about it.
+
+Nothing is changed: no lock is taken, and what a crash left half done is told, not finished.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary.doctor.entries import check_entries
+from tomldiary.doctor.files import check_files, check_place
+from tomldiary.doctor.findings import Finding
+from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
+from tomldiary.hand_edits.detect import check_version, emptied, is_blank
+from tomldiary.history.timeline import EMPTY
+from tomldiary.history.verify import Damage, stored_text, verify, walk
+from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.local.durable_names import user_of
+from tomldiary.storage.local.layout import strays_in
+from tomldiary.storage.protocol import digest
+from tomldiary.store.namespaces import ROOT as ITEMS
+from tomldiary.store.namespaces import namespace_of
+from tomldiary.toml.document import Document
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping
+
+    from tomldiary.diary import Diary
+    from tomldiary.history.verify import Walked
+    from tomldiary.storage.protocol import Backend
+
+__all__ = ["Damage", "Finding", "check", "findings", "verify"]
+
+_LEVELS = ("problem", "warning", "note")
+
+_NO_USERS = {
+    "docs", "facts", "files", "filesystem", "history", "memories", "memory", "notes", "preferences", "profile",
+    "profiles", "semantic", "store", "user", "users",
+}  # fmt: skip
+"""First labels of namespaces in the documentation of LangGraph and langmem, with the user behind them."""
+_AGAIN = 0.05  # seconds; what a writer is just doing is gone when one looks again
+
+
+def check(
+    diary: Diary,
+    users: Collection[str] | None = None,
+    *,
+    mounts: str | os.PathLike[str] = "/proc/mounts",
+) -> list[Finding]:
+    """Return what is worth knowing about a store, worst first; nothing is changed.
+
+    Args:
+        diary: Its preference table says which fields entries may have.
+        users: Whose memory to look at; None is everybody's.
+        mounts: The kernel's list of file systems; without it (not on Linux) that check is left out.
+    """
+    found = findings(diary, users, mounts=mounts)
+    return sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+
+def findings(
+    diary: Diary,
+    users: Collection[str] | None = None,
+    *,
+    mounts: str | os.PathLike[str] = "/proc/mounts",
+) -> Iterator[Finding]:
+    """Yield what `check` returns as it is found: first the place and its files, then user by user, worst first."""
+    backend = diary.engine.backend
+    other = other_owner()
+    if other is not None:
+        message = f"{other} is installed beside tomldiary-kit; both own this package."
+        yield Finding("problem", "the package tomldiary", message, OTHER_OWNER_REMEDY)
+    if isinstance(backend, LocalBackend):
+        yield from check_place(backend.base_path, Path(mounts))
+        if users is None:
+            yield from check_files(backend.base_path)
+        else:
+            for user in users:
+                yield from check_files(backend.folder(user))
+    for user in _users(backend) if users is None else sorted(users):
+        found: list[Finding] = []
+        try:
+            found += _check_user(diary, user)
+        except (BackendError, OSError) as error:
+            found.append(Finding("problem", user, str(error), "Check the permissions."))
+        yield from sorted(found, key=lambda finding: _LEVELS.index(finding.level))
+
+
+def _users(backend: Backend) -> list[str]:
+    """Return all users; unlike the usual list, this finishes nothing, and one bad folder hides no other."""
+    if not isinstance(backend, LocalBackend):
+        return backend.users()
+    try:
+        folders = [entry for entry in os.scandir(backend.base_path) if entry.is_dir()]
+    except OSError:
+        return []  # which is told as unreadable
+    names = [_owner(Path(entry.path)) for entry in folders if not entry.name.startswith(".")]
+    return sorted(name for name in names if name is not None)
+
+
+def _owner(folder: Path) -> str | None:
+    try:
+        return user_of(folder)
+    except (DiaryError, ValueError):
+        return None
+
+
+# One user
+
+
+def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
+    backend = diary.engine.backend
+    documents: dict[str, Document | None] = {}
+    for kind in backend.kinds(user):
+        document, problems = _read(backend, user, kind)
+        documents[kind] = document
+        yield from problems
+        if document is not None:
+            yield from check_entries(diary, backend.place(user, kind), kind, document)
+    yield from _check_owner(user, documents)
+    if isinstance(backend, LocalBackend):
+        yield from _strays(backend.folder(user))
+    walked = walk(backend, user)
+    if walked.damage is not None:
+        time.sleep(_AGAIN)
+        walked = walk(backend, user)
+    if walked.damage is not None:
+        yield _told(walked.damage)
+    else:
+        yield from _check_lag(backend, user, documents, walked)
+    if walked.newest is not None:
+        yield Finding(
+            "note",
+            user,
+            f"the last write is transaction {walked.newest.seq}, {walked.newest.time[:19]} UTC.",
+        )
+
+
+def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
+    """Tell of a word such as "memories" in the place of a user, with namespaces of users below it."""
+    if user.lower() not in _NO_USERS:
+        return
+    items = [namespace_of(user, kind) for kind in kinds if kind.startswith(ITEMS)]
+    below = sorted({names[1] for names in items if names is not None and len(names) > 1})
+    if below:
+        yield Finding(
+            "warning",
+            user,
+            f"namespaces such as ({user!r}, {below[0]!r}) have {user!r} as their user: forgetting {below[0]!r}"
+            " does not find them.",
+            "If the second label is the user, open the store with user_label=1 and put the items anew.",
+        )
+
+
+def _strays(folder: Path) -> Iterator[Finding]:
+    for name in strays_in(folder):
+        yield Finding(
+            "warning",
+            str(folder / name),
+            "no document can have this name: nobody reads it, and forgetting has to wait for it.",
+            "Remove the file, or move it out of the folder.",
+        )
+
+
+def _told(damage: Damage) -> Finding:
+    if damage.is_torn:
+        remedy = "Nothing is needed: the next write cuts it off."
+        return Finding("warning", damage.place, damage.message, remedy)
+    if damage.is_set_aside:
+        remedy = "Look whether the documents have what it says, and remove the file."
+        return Finding("problem", damage.place, damage.message, remedy)
+    return Finding(
+        "problem",
+        damage.place,
+        damage.message,
+        "Copy the folder before anything is written, and restore this file from a backup; documents are"
+        " complete without it.",
+    )
+
+
+def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list[Finding]]:
+    place = backend.place(user, kind)
+    try:
+        text = stored_text(backend, user, kind)
+        if text is None:
+            return None, []
+        document = Document.parse(text, path=place)
+        check_version(document, place)
+    except NewerVersion as error:
+        return None, [Finding("problem", place, _without(place, error), "Upgrade tomldiary-kit.")]
+    except DocumentError as error:
+        where = ":".join(
+            str(part) for part in (place, error.line, error.column) if part is not None
+        )
+        remedy = (
+            "The file is left as it is; if history has a good version, reads serve that one, and"
+            " writes join it once the file can be read."
+        )
+        return None, [Finding("problem", where, _without(where, error), remedy)]
+    except BackendError as error:
+        if isinstance(backend, LocalBackend) and not os.access(place, os.R_OK):
+            return None, []  # told with the permissions
+        return None, [Finding("problem", place, _without(place, error), "Put a usual file there.")]
+    return document, []
+
+
+def _without(place: str, error: Exception) -> str:
+    return str(error).removeprefix(f"{place}: ")
+
+
+def _check_lag(
+    backend: Backend, user: str, documents: Mapping[str, Document | None], walked: Walked
+) -> Iterator[Finding]:
+    """Find documents that lack what history has; what only a person has changed is no finding."""
+    for kind, record in walked.last.items():
+        document = documents.get(kind)
+        is_gone = kind not in documents
+        if record.results[kind] == EMPTY or (document is None and not is_gone):
+            continue  # removed for good; or it cannot be read, which is told
+        text = document.text if document is not None else ""
+        place = backend.place(user, kind)
+        if document is not None and is_blank(text):
+            found = _without(place, emptied(place))
+            yield Finding("problem", place, found, f"Run: tomldiary show --at {record.seq} --raw")
+            continue
+        # Saved by somebody, a text has a fingerprint that history does not know yet.
+        now = digest(text)
+        is_known = is_gone or now in walked.versions[kind]
+        is_newest = now == record.results[kind]
+        if is_newest or not is_known or (stored_text(backend, user, kind) or "") != text:
+            continue  # as it should be, or being written just now
+        if is_gone and record.bases[kind] != EMPTY:
+            yield Finding(
+                "warning",
+                place,
+                f"the file is gone; history has it up to transaction {record.seq}.",
+                f"If nobody removed it on purpose: show --at {record.seq} --raw prints it.",
+            )
+        else:
+            yield Finding(
+                "warning",
+                place,
+                f"the file is behind history: transaction {record.seq} is not in it.",
+                "Nothing is needed: it catches up when the user is opened or written next.",
+            )

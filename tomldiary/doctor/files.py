@@ -1,0 +1,160 @@
+"""What is wrong with the place of a store: its disk, its folders and files, and who may read them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import stat
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tomldiary.doctor.findings import Finding
+from tomldiary.storage.local.layout import AT_REST, JOB_NAME, is_spare
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FREE_BYTES", "check_files", "check_place"]
+
+FREE_BYTES = 100 * 1024 * 1024
+"""Free space below which a disk is called nearly full."""
+_STAGED = re.compile(r"\.staged-(\d+)-.*\.tmp")
+_STAGED_SECONDS = 60  # far more than a commit takes
+_SYNCED = re.compile(
+    r"dropbox|onedrive( - .*)?|google ?drive|my drive|icloud ?drive|mobile documents|cloudstorage"
+    r"|com~apple~clouddocs|nextcloud|pclouddrive",
+    re.IGNORECASE,
+)
+_REMOTE = re.compile(
+    r"nfs4?|cifs|smb.*|9p|afs|ceph|glusterfs|lustre|beegfs|virtiofs|vboxsf|fuse\..*"
+)
+
+
+def check_place(base: Path, mounts: Path) -> Iterator[Finding]:
+    """Find what is wrong with the disk a folder is on."""
+    place = str(base)
+    real = Path(os.path.realpath(base))
+    synced = next((part for part in real.parts if _SYNCED.fullmatch(part)), None)
+    if synced is not None:
+        yield Finding(
+            "warning",
+            place,
+            f"the folder is below {synced!r}, which another program keeps in step with other machines.",
+            "Keep memory outside, and copy it there with export: such programs know no locks.",
+        )
+    kind = _file_system(real, mounts)
+    if kind is not None and _REMOTE.fullmatch(kind):
+        yield Finding(
+            "warning",
+            place,
+            f"the folder is on a network file system ({kind}), where locks and syncs may not count.",
+            "Keep memory on a local disk, or let one machine alone write.",
+        )
+    if not base.is_dir():
+        yield Finding("problem", place, "there is no such folder.", "Name another one.")
+        return
+    free = shutil.disk_usage(base).free
+    told = f"{free / 1024**2:,.0f} MB are free on this disk."
+    if free < FREE_BYTES:
+        yield Finding("warning", place, told, "Make room: a write that finds none fails.")
+    else:
+        yield Finding("note", place, told)
+
+
+def _file_system(path: Path, mounts: Path) -> str | None:
+    """Return the type of the file system a folder is on, or None if that cannot be told."""
+    try:
+        lines = mounts.read_text(encoding="utf-8", errors="replace").split("\n")
+    except OSError:
+        return None
+    best, kind = -1, None
+    for line in lines:
+        fields = line.split(" ")
+        if len(fields) > 2:  # noqa: PLR2004 - device, mount point, type
+            # Spaces and the like are written as octal escapes.
+            point = Path(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), fields[1]))
+            if path.is_relative_to(point) and len(point.parts) >= best:
+                best, kind = len(point.parts), fields[2]
+    return kind
+
+
+def check_files(top: Path) -> Iterator[Finding]:
+    """Find files and folders with wrong permissions, and what a crash left half done."""
+    unreadable: list[str] = []
+    unwritable: list[str] = []
+    open_folders: list[str] = []
+    open_files: list[str] = []
+    for path, status in _below(top):
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if not os.access(path, os.R_OK | (os.X_OK if is_folder else 0)):
+            unreadable.append(path)
+        elif not os.access(path, os.W_OK):
+            unwritable.append(path)
+        if os.name == "posix" and status.st_mode & 0o077:
+            (open_folders if is_folder else open_files).append(path)
+        name = os.path.basename(path)  # noqa: PTH119 - paths are strings here
+        if _is_left_over(name, status):
+            yield Finding(
+                "warning",
+                path,
+                "a crash left this behind.",
+                "Nothing is needed: it is swept when the user is opened next.",
+            )
+        if name == JOB_NAME and time.time() - status.st_mtime > _STAGED_SECONDS:
+            yield Finding(
+                "warning",
+                path,
+                "something is being forgotten here, and a crash has stopped it.",
+                "Open the user, for instance with tomldiary show: whoever does finishes it.",
+            )
+    yield from _counted("problem", unreadable, "cannot be read", "Give yourself the right to.")
+    yield from _counted("problem", unwritable, "cannot be written", "Give yourself the right to.")
+    remedy = f"Run: chmod -R go= {shlex.quote(str(top))}"
+    yield from _counted("warning", open_folders, "can be entered by others (not 0700)", remedy)
+    yield from _counted("warning", open_files, "can be read by others (not 0600)", remedy)
+
+
+def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
+    """Yield all folders and regular files from `top` on; links are not followed."""
+    paths = [str(top)]
+    while paths:
+        path = paths.pop()
+        try:
+            status = os.lstat(path)
+            if stat.S_ISDIR(status.st_mode) or stat.S_ISREG(status.st_mode):
+                yield path, status
+            if stat.S_ISDIR(status.st_mode):
+                paths += sorted((entry.path for entry in os.scandir(path)), reverse=True)
+        except OSError:
+            continue  # gone meanwhile, or told as unreadable already
+
+
+def _is_left_over(name: str, status: os.stat_result) -> bool:
+    """Tell whether a file was staged, or was changing places, when a process was killed."""
+    is_old = time.time() - status.st_mtime > _STAGED_SECONDS
+    if is_spare(name):
+        return is_old and status.st_mtime_ns != AT_REST
+    staged = _STAGED.fullmatch(name)
+    if staged is None or is_old:
+        return staged is not None
+    pid = int(staged.group(1))
+    if os.name != "posix":
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except (OSError, OverflowError):
+        return False
+    return False
+
+
+def _counted(
+    level: Literal["warning", "problem"], paths: list[str], message: str, remedy: str
+) -> Iterator[Finding]:
+    if paths:
+        more = f", like {len(paths) - 1} more" if len(paths) > 1 else ""
+        yield Finding(level, paths[0], f"{message}{more}.", remedy)

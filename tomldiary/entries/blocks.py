@@ -1,0 +1,187 @@
+"""Blocks: named texts that an agent keeps whole, such as its persona or its notes on the user.
+
+    [blocks.persona]
+    text = \"\"\"
+    Answers briefly.
+    Never guesses.\"\"\"
+
+The verbs are those of loomflow's working blocks and of pydantic-deep's MEMORY document.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.fact_rules import said_by
+from tomldiary.entries.preferences import entry_text
+from tomldiary.errors import InvalidValue, UnknownEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.toml.document import Document, Overlay
+
+__all__ = ["MAX_BLOCK", "Blocks", "TextBlock", "is_pinned", "to_block"]
+
+MAX_BLOCK = 100_000
+"""Longest text of one block, in characters."""
+_MAX_NAME = 200
+_ROOT = "blocks"
+
+
+@dataclass(frozen=True, slots=True)
+class TextBlock:
+    """One block as it was read; a copy."""
+
+    text: str
+    is_pinned: bool
+    """Whether it comes before everything else when memory is rendered."""
+    created: str
+    updated: str
+    created_by: str
+    updated_by: str
+
+
+class Blocks:
+    """Reads the blocks document, and changes it when it is given an edit."""
+
+    def __init__(self, tables: Document | Overlay) -> None:
+        self._tables = tables
+
+    def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the blocks by name, in the order of the file."""
+        for name, entry in (self._tables.table((_ROOT,)) or {}).items():
+            if isinstance(entry, Mapping):
+                yield name, cast("Mapping[str, Any]", entry)
+
+    def find(self, name: str) -> Mapping[str, Any] | None:
+        """Return a block's fields, or None."""
+        return self._tables.table((_ROOT, name))
+
+    # Writing
+
+    def put(
+        self,
+        name: str,
+        text: str,
+        *,
+        now: str,
+        session: str = "",
+        pinned: bool | None = None,
+        is_part: bool = False,
+    ) -> None:
+        """Make a block hold exactly `text`.
+
+        Args:
+            name: The block; one that does not exist is created.
+            text: Its text.
+            now: The time to write down.
+            session: The session that says so.
+            pinned: Whether it comes first; None leaves that as it is.
+            is_part: Whether a part of the text is what was there before.
+
+        Raises:
+            InvalidValue: The name is empty or too long, or the text is too long. Nothing was changed.
+        """
+        if not name or len(name) > _MAX_NAME:
+            raise InvalidValue(f"a block's name has 1 to {_MAX_NAME} characters.", where=_ROOT)
+        where = f"{_ROOT}.{name}"
+        if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
+        if len(text) > MAX_BLOCK:
+            raise InvalidValue(
+                f"the text would have {len(text):,} characters, {MAX_BLOCK:,} are allowed. Shorten it, or"
+                " begin another block.",
+                where=where,
+            )
+        old = self.find(name)
+        entry: dict[str, Any] = dict(old or {"text": "", "_created": now})
+        entry["text"] = text
+        if pinned is not None:
+            entry.pop("pinned", None)
+            if not pinned:  # blocks are, unless they say otherwise
+                entry["pinned"] = False
+        if entry == old:
+            return
+        entry["_updated"] = now
+        if session and old is None:
+            entry["_created_by"] = session
+        if session or "_updated_by" in entry:
+            entry["_updated_by"] = session
+        entry.pop("_said_by", None)
+        said = said_by(old, session) if is_part and old is not None else []
+        if said:
+            entry["_said_by"] = said
+        self._edit.put((_ROOT, name), entry)
+
+    def append(self, name: str, text: str, *, now: str, session: str = "") -> str:
+        """Add `text` below what a block holds, and return all of it; without one it is created.
+
+        Raises:
+            InvalidValue: The name is empty or too long, or the text would be too long.
+        """
+        old = self.find(name)
+        before = entry_text(old) if old is not None else ""
+        gap = "\n" if before and not before.endswith("\n") else ""
+        whole = f"{before}{gap}{text}"
+        self.put(name, whole, now=now, session=session, is_part=True)
+        return whole
+
+    def replace(self, name: str, old: str, new: str, *, now: str, session: str = "") -> str:
+        """Replace the one place where `old` stands, and return the whole text.
+
+        Raises:
+            UnknownEntry: There is no such block.
+            InvalidValue: `old` is empty, is not in the text, or stands there more than once.
+        """
+        found = self.find(name)
+        where = f"{_ROOT}.{name}"
+        if found is None:
+            raise UnknownEntry(f"{_ROOT}/{name}")
+        text = entry_text(found)
+        if not old:
+            raise InvalidValue("say which text is to be replaced; it is empty.", where=where)
+        at = text.find(old)
+        if at < 0:
+            raise InvalidValue(
+                "the text to replace is not there. Read the block first.", where=where
+            )
+        if text.find(old, at + 1) >= 0:  # also where the places overlap
+            raise InvalidValue(
+                "the text to replace stands there more than once. Give more of what is around it.",
+                where=where,
+            )
+        whole = f"{text[:at]}{new}{text[at + len(old) :]}"
+        self.put(name, whole, now=now, session=session, is_part=True)
+        return whole
+
+    def delete(self, name: str) -> Mapping[str, Any]:
+        """Remove a block and return its fields.
+
+        Raises:
+            UnknownEntry: There is no such block.
+        """
+        found = self.find(name)
+        if found is None:
+            raise UnknownEntry(f"{_ROOT}/{name}")
+        self._edit.delete((_ROOT, name))
+        return found
+
+    @property
+    def _edit(self) -> Overlay:
+        return cast("Overlay", self._tables)
+
+
+def is_pinned(entry: Mapping[str, Any]) -> bool:
+    """Tell whether a block comes before everything else; blocks do, unless they say otherwise."""
+    return entry.get("pinned", True) is not False
+
+
+def to_block(entry: Mapping[str, Any]) -> TextBlock:
+    """Return an entry as a block; what a person left out or wrote oddly is filled in."""
+    managed = ("_created", "_updated", "_created_by", "_updated_by")
+    return TextBlock(
+        entry_text(entry), is_pinned(entry), *(str(entry.get(name, "")) for name in managed)
+    )

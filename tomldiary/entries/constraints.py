@@ -1,0 +1,267 @@
+"""The rules that a type of fact obeys: its model, and what may be written beside what is there.
+
+A fact's key is made from its singleton key, so that two facts for one key cannot exist. Keys are read
+by people: a value that is text stands as it is, except for `%` and `/`, which are percent-encoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel, ValidationError
+
+from tomldiary.entries.schema import weight_of
+from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+__all__ = ["Constraint", "FactSchema", "explained", "toml_word"]
+
+_MAX_KEY = 200
+_TEXT_OF = {"%": "%25", "/": "%2f"}
+
+_EXPECTED = (
+    ("string", "text"),
+    ("int", "a whole number"),
+    ("float", "a number"),
+    ("decimal", "a number"),
+    ("finite", "a number"),
+    ("bool", "true or false"),
+    ("list", "a list"),
+    ("tuple", "a list"),
+    ("set", "a list"),
+    ("frozen_set", "a list"),
+    ("model", "a table"),
+    ("dict", "a table"),
+    ("mapping", "a table"),
+    ("datetime", "a time"),
+    ("date", "a date"),
+    ("time", "a time of day"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Constraint:
+    """What the facts of one type obey, beside their model.
+
+    Args:
+        singleton_key: The field, or fields, that tell facts apart: of facts with equal values there is
+            one, and committing another replaces it. Inner fields are written with dots.
+        immutable: Facts are never changed or removed; only `forget` takes them out.
+        temporal: A fact holds from a time to a time, and one that replaces another ends it instead of
+            overwriting it.
+        limit: Most facts that may hold at once; None is no limit.
+
+    Raises:
+        SchemaError: The rules exclude each other, or the limit is less than one.
+    """
+
+    singleton_key: str | Sequence[str] | None = None
+    immutable: bool = False
+    temporal: bool = False
+    limit: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.immutable and self.temporal:
+            raise SchemaError(
+                "immutable and temporal exclude each other: what replaces a fact has to end it."
+            )
+        if self.limit is not None and self.limit < 1:
+            raise SchemaError(f"limit: expected a number from 1 on, found {self.limit}.")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The fields of the singleton key; empty if there is none."""
+        given = self.singleton_key
+        if given is None:
+            return ()
+        return (given,) if isinstance(given, str) else tuple(given)
+
+
+@dataclass(frozen=True)
+class FactSchema:
+    """One registered type of facts: name, pydantic model and rules.
+
+    Raises:
+        SchemaError: The name, the model or its weight cannot be used, or the model lacks the singleton key.
+    """
+
+    name: str
+    model: type[BaseModel]
+    constraint: Constraint
+
+    def __post_init__(self) -> None:
+        model: Any = self.model
+        if not (isinstance(model, type) and issubclass(model, BaseModel)) or model is BaseModel:
+            raise SchemaError(f"{self.name}: expected a pydantic model class, found {model!r}.")
+        if not self.name or "/" in self.name or self.name.startswith("_"):
+            raise SchemaError(
+                f"{self.name!r} cannot name a type of facts. Use a word without a slash that does not"
+                " begin with an underscore."
+            )
+        wrong = [name for name in self.fields if name.startswith("_")]
+        if wrong:
+            raise SchemaError(
+                f"{self.name}.{wrong[0]}: fields that begin with an underscore belong to the diary."
+                " Choose another alias."
+            )
+        for key in self.constraint.keys:
+            if key.partition(".")[0] not in self.fields:
+                raise SchemaError(
+                    f"{self.name}: the singleton key {key!r} is no field of {model.__name__}. It has:"
+                    f" {', '.join(self.fields)}."
+                )
+
+        self.weight  # noqa: B018 - a wrong one is told now
+
+    @cached_property
+    def weight(self) -> float:
+        """The share of a budget that facts of this type have beside other types and categories.
+
+        The model says it with `model_config = ConfigDict(json_schema_extra={"weight": 3})`; 1 if it does not.
+        """
+        return weight_of(self.model.model_config.get("json_schema_extra"), self.name)
+
+    @cached_property
+    def fields(self) -> dict[str, Any]:
+        """Each field as it is called in the file, with its default."""
+        return {
+            field.serialization_alias or name: field.get_default(call_default_factory=False)
+            for name, field in self.model.model_fields.items()
+        }
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the model takes fields that it does not name."""
+        return self.model.model_config.get("extra") == "allow"
+
+    def check_fields(self, names: Sequence[str]) -> None:
+        """Raise InvalidValue if the model has no such field: what it ignores would be lost unseen."""
+        for name in names:
+            if name not in self.fields and not self.is_open:
+                raise InvalidValue(
+                    f"{self.model.__name__} has no such field. It has: {', '.join(self.fields)}.",
+                    where=f"{self.name}.{name}",
+                )
+
+    def data(self, fact: BaseModel) -> dict[str, Any]:
+        """Return a fact's fields as the file holds them; the fact itself is left as it is.
+
+        Raises:
+            InvalidValue: A field does not fit the model; names all of them.
+        """
+        data = fact.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        return self.checked(data)
+
+    def checked(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return data as the file holds it, once it is known to fit the model.
+
+        Raises:
+            InvalidValue: A field does not fit the model; names all of them.
+        """
+        item = self.parse(data)
+        plain = item.model_dump(mode="json", by_alias=True, round_trip=True, warnings=False)
+        # None where it is the default needs no mention in the file.
+        return encode_nulls(
+            {
+                key: value
+                for key, value in plain.items()
+                if not (value is None and key in self.fields and self.fields[key] is None)
+            }
+        )
+
+    def parse(self, entry: Mapping[str, Any], where: str = "") -> Any:
+        """Return an entry as an instance of the model.
+
+        Args:
+            entry: Its fields; those that begin with an underscore are left out.
+            where: What it is called in errors; the type's name if empty.
+
+        Raises:
+            InvalidValue: A field does not fit the model; names all of them in TOML words.
+        """
+        known = {key: value for key, value in decode_nulls(entry).items() if key[:1] != "_"}
+        try:
+            # JSON rules hold for strict models too: a date may be written as text.
+            return self.model.model_validate_json(json.dumps(known, default=_as_text))
+        except ValidationError as error:
+            raise explained(error, where or self.name) from None
+
+    def singleton(self, data: Mapping[str, Any]) -> str | None:
+        """Return what a fact's key is made of; None if the type has no singleton key.
+
+        Raises:
+            InvalidValue: A field of the key is empty, a list or a table, or too long.
+        """
+        if not self.constraint.keys:
+            return None
+        key = "/".join(
+            _key_part(data, name, f"{self.name}.{name}") for name in self.constraint.keys
+        )
+        if len(key) > _MAX_KEY:
+            raise InvalidValue(
+                f"a singleton key has at most {_MAX_KEY} characters, this one has {len(key)}.",
+                where=f"{self.name}.{self.constraint.keys[0]}",
+            )
+        return key
+
+
+def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:
+    value: Any = data
+    for part in name.split("."):
+        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
+    if value is None or value == "" or isinstance(value, Mapping | list):
+        raise InvalidValue(
+            f"expected one value, found {toml_word(value) if value != '' else 'empty text'}: facts are"
+            " told apart by it.",
+            where=where,
+        )
+    text = value if isinstance(value, str) else render_value(value)
+    return "".join(_TEXT_OF.get(character, character) for character in text)
+
+
+def explained(error: ValidationError, where: str) -> InvalidValue:
+    """Return what is wrong with all fields as one sentence in TOML words; it holds no value."""
+    found = error.errors(include_url=False)
+    first = found[0]
+    place = ".".join(map(str, (where, *first["loc"])))
+    others = [f"{'.'.join(map(str, (where, *one['loc'])))}: {_told(one)}" for one in found[1:]]
+    return InvalidValue("; ".join([_told(first), *others]) + ".", where=place)
+
+
+def _told(error: ErrorDetails) -> str:
+    kind, found = error["type"], toml_word(error["input"])
+    if kind == "missing":
+        return "expected a value, found nothing"
+    if kind == "extra_forbidden":
+        return "there is no such field"
+    if kind in {"literal_error", "enum"}:
+        return f"expected {error.get('ctx', {}).get('expected', 'another value')}"
+    if kind.endswith(("_type", "_parsing", "_from_date_parsing", "_attributes_type")):
+        for word, expected in _EXPECTED:
+            if kind.startswith(f"{word}_"):
+                return f"expected {expected}, found {found}"
+    return error["msg"].removeprefix("Value error, ").rstrip(".")
+
+
+def toml_word(value: Any) -> str:
+    """Return what TOML calls a value of this type."""
+    if value is None:
+        return "nothing"
+    words = {bool: "true or false", str: "text", int: "number", float: "number"}
+    for kind, word in words.items():
+        if isinstance(value, kind):
+            return word
+    if isinstance(value, Mapping):
+        return "a table"
+    return "a list" if isinstance(value, list | tuple) else type(value).__name__
+
+
+def _as_text(value: Any) -> str:
+    return value.isoformat()

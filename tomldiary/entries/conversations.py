@@ -1,0 +1,209 @@
+"""The rules of the conversations document: sessions, turns, summaries, and the oldest one leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from tomldiary.entries.models import FORMAT_VERSION, ConversationItem
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.logging import get_logger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from tomldiary.toml.document import Overlay
+
+__all__ = ["MAX_SUMMARY", "Conversations", "checked_summary", "entry_to_conversation"]
+
+MAX_SUMMARY = 4_000
+"""Longest summary that a model may write, in characters, unless the diary says otherwise."""
+_ROOT = "conversations"
+_MOST_KEYWORDS, _LONGEST_KEYWORD = 20, 80
+_PROGRESS = ("_meta", "compaction")
+_OLD = ("0", "0.1", "0.2")
+_logger = get_logger(__name__)
+
+
+class _Tables(Protocol):
+    """What reading needs: a document, or an edit of one."""
+
+    def table(self, path: tuple[str, ...]) -> Mapping[str, Any] | None: ...
+
+
+class Conversations:
+    """Reads the conversations document, and changes it when it is given an edit."""
+
+    def __init__(self, tables: _Tables, limit: int = 100) -> None:
+        self._tables = tables
+        self.limit = limit
+
+    # Reading
+
+    def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield sessions in the order of the file; files before version 0.3 have them at the top."""
+        main = self._tables.table((_ROOT,)) or {}
+        for key, value in main.items():
+            if isinstance(value, Mapping):
+                yield key, cast("Mapping[str, Any]", value)
+        for key in self._top_level():
+            if key not in main:
+                yield key, cast("Mapping[str, Any]", self._tables.table((key,)))
+
+    def find(self, session_id: str) -> Mapping[str, Any] | None:
+        """Return a session's fields, or None."""
+        found = self._tables.table((_ROOT, session_id))
+        if found is None and session_id in self._top_level():
+            found = self._tables.table((session_id,))
+        return found
+
+    def _top_level(self) -> list[str]:
+        meta = self._tables.table(("_meta",))
+        if meta is not None and str(meta.get("version", "0")) not in _OLD:
+            return []
+        everything = self._tables.table(()) or {}
+        return [
+            key
+            for key, value in everything.items()
+            if key not in {"_meta", _ROOT} and isinstance(value, Mapping)
+        ]
+
+    # Writing
+
+    @property
+    def _edit(self) -> Overlay:
+        return cast("Overlay", self._tables)
+
+    def migrate(self) -> None:
+        """Give sessions of a file before version 0.3 their header; body and comments stay."""
+        for key in self._top_level():
+            entry = dict(self._edit.table((key,)) or {})
+            if not self._edit.rename((key,), (_ROOT, key)):
+                self._edit.delete((key,))
+                self._edit.put((_ROOT, key), entry)
+
+    def ensure(self, session_id: str, *, now: str) -> bool:
+        """Create the session if it is new; at the limit the one least recently used leaves.
+
+        Returns:
+            Whether it is new.
+
+        Raises:
+            InvalidValue: The id is empty or cannot be stored.
+        """
+        self.migrate()
+        if self._edit.table((_ROOT, session_id)) is not None:
+            return False
+        self._edit.put((_ROOT, session_id), self._begin(session_id, now))
+        return True
+
+    def _begin(self, session_id: str, now: str) -> dict[str, Any]:
+        """Make room for a new session, and return its entry."""
+        if not session_id:
+            raise InvalidValue("the session id is empty.", where=_ROOT)
+        known = list(self.entries())
+        surplus = len(known) + 1 - max(1, self.limit)
+        if surplus > 0:
+            # Least recently used, not first created: an active old session stays.
+            by_use = sorted(known, key=lambda item: (_used(item[1]), item[0]))
+            for key, _ in by_use[:surplus]:
+                _logger.info("the limit of %d conversations is reached, one leaves", self.limit)
+                self._edit.delete((_ROOT, key))
+        return {"_created": now, "_updated": now, "_turns": 0, "summary": "", "keywords": []}
+
+    def count_turn(self, session_id: str, *, now: str) -> None:
+        """Count one more turn of a session, which is created if it is new."""
+        self.migrate()
+        found = self._edit.table((_ROOT, session_id))
+        entry = dict(found) if found is not None else self._begin(session_id, now)
+        turns = entry.get("_turns", 0)
+        entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
+        entry["_updated"] = max(now, _used(entry))
+        self._edit.put((_ROOT, session_id), entry)
+        progress = dict(self._edit.table(_PROGRESS) or {})
+        for counter in ("turns_since_compaction", "total_turns"):
+            value = progress.get(counter, 0)
+            progress[counter] = (value if isinstance(value, int) else 0) + 1
+        if self._edit.table(("_meta",)) is None:
+            # Else `_meta` would be written where the progress goes: behind the sessions.
+            self._edit.put(("_meta",), {"version": FORMAT_VERSION}, at_head=True)
+        self._edit.put(_PROGRESS, progress)
+
+    def set_summary(
+        self, session_id: str, summary: str, keywords: Iterable[str] | None, *, now: str
+    ) -> None:
+        """Replace the summary, and the keywords unless they are None.
+
+        Raises:
+            UnknownEntry: There is no such session.
+        """
+        self.migrate()
+        found = self._edit.table((_ROOT, session_id))
+        if found is None:
+            raise UnknownEntry(f"conversations/{session_id}")
+        entry = dict(found)
+        entry["summary"] = summary.strip()
+        if keywords is not None:
+            entry["keywords"] = list(
+                dict.fromkeys(word.strip() for word in keywords if word.strip())
+            )
+        if entry != found:
+            entry["_updated"] = max(now, _used(entry))
+            self._edit.put((_ROOT, session_id), entry)
+
+    def delete(self, session_id: str) -> None:
+        """Remove a session's summary.
+
+        Raises:
+            UnknownEntry: There is no such session.
+        """
+        self.migrate()
+        if not self._edit.delete((_ROOT, session_id)):
+            raise UnknownEntry(f"conversations/{session_id}")
+
+
+def checked_summary(
+    summary: str, keywords: Iterable[str] | None, limit: int, where: str
+) -> tuple[str, list[str] | None]:
+    """Return what a model may store as the summary of a conversation.
+
+    Raises:
+        InvalidValue: It is blank or longer than `limit` characters, or has too many or too long keywords.
+    """
+    summary = summary.strip()
+    if not summary:
+        raise InvalidValue("the summary is blank. The stored one stays as it is.", where=where)
+    if len(summary) > limit:
+        raise InvalidValue(
+            f"the summary has {len(summary)} characters, {limit} are allowed. Shorten it.",
+            where=where,
+        )
+    if keywords is None:
+        return summary, None
+    words = [keywords] if isinstance(keywords, str) else list(keywords)
+    if len(words) > _MOST_KEYWORDS or any(len(word) > _LONGEST_KEYWORD for word in words):
+        raise InvalidValue(
+            f"expected at most {_MOST_KEYWORDS} keywords of {_LONGEST_KEYWORD} characters each. Give the"
+            " main topics only.",
+            where=where,
+        )
+    return summary, words
+
+
+def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
+    """Return a session as a typed item; what a person left out or wrote oddly is filled in."""
+    turns, keywords = entry.get("_turns", 0), entry.get("keywords")
+    known: dict[str, Any] = {
+        "_created": str(entry.get("_created", "")),
+        "_updated": _used(entry),
+        "_turns": turns if isinstance(turns, int) and not isinstance(turns, bool) else 0,
+        "summary": str(entry.get("summary", "")),
+        "keywords": [str(k) for k in cast("list[Any]", keywords)]
+        if isinstance(keywords, list)
+        else [],
+    }
+    return ConversationItem.model_validate(known)
+
+
+def _used(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("_updated") or entry.get("_created") or "")

@@ -1,0 +1,168 @@
+"""Episodes: what was said, word for word, appended turn by turn, one document for each month.
+
+    [episodes."2026-11-20T06:50:12.123456Z"]
+    input = "…"
+    output = "…"
+    _created_by = "s1"
+
+An id is the time in UTC, so that ids sort by time and name their month. A document that has grown large
+is followed by `episodes/2026-11-002`: every write stores its document as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.validity import moment
+from tomldiary.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from datetime import datetime
+
+    from tomldiary.engine.transaction import Transaction
+    from tomldiary.toml.document import Document, Overlay
+
+__all__ = [
+    "Episode",
+    "episode_entries",
+    "episode_kinds",
+    "happened",
+    "homes_of",
+    "month_of",
+    "new_episode",
+    "to_episode",
+]
+
+_ROOT = "episodes"
+_KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
+_DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
+_WRITTEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
+_FULL = 256 * 1024  # characters
+_MAX_TEXT = 100_000
+_MAX_KEY = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One turn as it was told; a copy."""
+
+    id: str
+    input: str
+    output: str
+    session_id: str
+    created: str
+
+
+def episode_kinds(kinds: Iterable[str]) -> list[str]:
+    """Return the documents that hold episodes, oldest first."""
+    return sorted((kind for kind in kinds if _KIND.fullmatch(kind)), key=_place_of)
+
+
+def homes_of(kinds: Iterable[str], episode_id: str) -> list[str]:
+    """Return the documents that can hold an episode, newest first; an id that is no time names none."""
+    month = f"{_ROOT}/{episode_id[:7]}"
+    found = list(reversed(episode_kinds(kinds)))
+    if _DAY.match(episode_id) is None:
+        return found
+    return [kind for kind in found if kind[: len(month)] == month]
+
+
+def episode_entries(document: Document | Overlay) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """Yield the episodes of one document by id, in the order of the file."""
+    for key, entry in (document.table((_ROOT,)) or {}).items():
+        if isinstance(entry, Mapping):
+            yield key, cast("Mapping[str, Any]", entry)
+
+
+def month_of(kind: str) -> str:
+    """Return the month of a document with episodes, as `2026-11`."""
+    return _place_of(kind)[0]
+
+
+def happened(entry: Mapping[str, Any]) -> str:
+    """Return when an episode happened as a text that sorts by time; "" if it does not say."""
+    written = entry.get("_created")
+    if isinstance(written, str) and _WRITTEN.fullmatch(written):
+        return written
+    found = moment(written)
+    return "" if found is None else found.isoformat(timespec="microseconds")
+
+
+def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
+    """Return an entry as an episode; what a person left out or wrote oddly is filled in."""
+    names = ("input", "output", "_created_by", "_created")
+    return Episode(key, *(str(entry.get(name, "")) for name in names))
+
+
+def new_episode(
+    tx: Transaction,
+    value: Mapping[str, Any],
+    when: datetime,
+    session: str,
+    key: str | None = None,
+) -> str:
+    """Append an episode, and return its id.
+
+    Args:
+        tx: The transaction it becomes part of.
+        value: `input`, `output`, and fields of the caller's own.
+        when: The time it gets as its id, or a little later if that is taken.
+        session: The session it belongs to.
+        key: An id of the caller's, instead of the time.
+
+    Raises:
+        InvalidValue: A text is too long, or the id is taken. Nothing was changed.
+        NotSupported: The backend would not find it again.
+    """
+    kinds = {*tx.engine.kinds(tx.user), *tx.changed()}
+    for name in ("input", "output"):
+        if not isinstance(value.get(name), str):
+            raise InvalidValue("expected text.", where=f"{_ROOT}.{name}")
+        if len(value[name]) > _MAX_TEXT:
+            raise InvalidValue(
+                f"the text has {len(value[name]):,} characters, {_MAX_TEXT:,} are allowed. Shorten it.",
+                where=f"{_ROOT}.{name}",
+            )
+    if key is not None and (not key or len(key) > _MAX_KEY):
+        raise InvalidValue(f"an id has 1 to {_MAX_KEY} characters.", where=_ROOT)
+    chosen = key or _id_of(when)
+    known = [tx.edit(kind) for kind in homes_of(kinds, chosen)]
+    while any(document.table((_ROOT, chosen)) is not None for document in known):
+        if key is not None:
+            raise InvalidValue(
+                "there is an episode of that id, and episodes are never changed. Choose another one.",
+                where=f"{_ROOT}.{key}",
+            )
+        when += timedelta(microseconds=1)
+        chosen = _id_of(when)
+    month = chosen if _DAY.match(chosen) else _id_of(when)
+    kind = _document_for(homes_of(kinds, month), month[:7], tx)
+    entry = {**value, "_created": when.isoformat(timespec="microseconds")}
+    if session:
+        entry["_created_by"] = session
+    tx.edit(kind).put((_ROOT, chosen), entry)
+    return chosen
+
+
+def _document_for(parts: list[str], month: str, tx: Transaction) -> str:
+    """Return the month's newest document, or the name of the next one if that is full."""
+    if not parts:
+        return f"{_ROOT}/{month}"
+    if len(tx.edit(parts[0]).peek().text) < _FULL:
+        return parts[0]
+    return f"{_ROOT}/{month}-{_place_of(parts[0])[1] + 1:03d}"
+
+
+def _place_of(kind: str) -> tuple[str, int]:
+    """Return the month of a document, and its number in that month."""
+    name = kind.removeprefix(f"{_ROOT}/")
+    return name[:7], int(name[8:] or 1)
+
+
+def _id_of(when: datetime) -> str:
+    return f"{when.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"

@@ -1,0 +1,342 @@
+"""Writing facts under the constraints of their type: what is replaced, ended, kept or refused."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from tomldiary.entries.facts import Facts, fact_data, same_data
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.validity import ALWAYS, Held, group_of, in_utc, interval, short
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
+from tomldiary.forgetting.selection import author
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tomldiary.entries.constraints import FactSchema
+    from tomldiary.toml.document import Document, Overlay, Path
+
+__all__ = ["FactRules", "Provenance", "said_by"]
+
+_ROOT = "facts"
+_MAX_KEY = 200
+
+
+class Provenance(NamedTuple):
+    """When a fact is written, and who said it."""
+
+    now: str
+    session: str = ""
+    source: str = ""
+
+
+class FactRules(Facts):
+    """Changes the facts document of an edit."""
+
+    @property
+    def _edit(self) -> Overlay:
+        return cast("Overlay", self._tables)
+
+    def commit(
+        self,
+        schema: FactSchema,
+        data: dict[str, Any],
+        by: Provenance,
+        *,
+        key: str | None = None,
+        start: datetime | None = None,
+        end: datetime | None = None,
+    ) -> str:
+        """Store checked data under the rules of its type, and return the key.
+
+        Args:
+            schema: The type.
+            data: From `schema.data` or `schema.checked`.
+            by: When and who.
+            key: The caller's key, for a type without a singleton key; elsewhere it has to fit.
+            start: From when on it holds, for a temporal type; None is now.
+            end: Until when; None is until something replaces it.
+
+        Raises:
+            ImmutableEntry, LimitReached, InvalidValue: Nothing was changed.
+        """
+        single = schema.singleton(decode_nulls(data))
+        if key is not None:
+            _check_key(schema, key, single)
+        if schema.constraint.temporal:
+            return self._commit_interval(schema, data, single, key, by, start, end)
+        if start is not None or end is not None:
+            raise InvalidValue(
+                "its type is not temporal. Register it with Constraint(temporal=True).",
+                where=schema.name,
+            )
+        chosen = single or key
+        if chosen is None:
+            chosen = self._same(schema.name, data) or self._new_key(schema.name)
+        old = self.entry(schema.name, chosen)
+        if old is None:
+            self._check_limit(schema, sum(1 for _ in self.raw(schema.name)))
+            self._put(schema.name, chosen, {**data, **_new_meta(by)})
+            return chosen
+        self._replace(schema, chosen, old, data, by)
+        return chosen
+
+    def update(
+        self,
+        fact_id: str,
+        changes: Mapping[str, Any],
+        by: Provenance,
+        *,
+        end: datetime | None = None,
+    ) -> str:
+        """Change fields of a fact, and return its key; of a temporal type the key of the new interval.
+
+        Raises:
+            UnknownEntry, ImmutableEntry, InvalidValue: Nothing was changed.
+        """
+        schema, held = self._existing(fact_id)
+        schema.check_fields(list(changes))
+        where = f"{schema.name}.{held.key}"
+        data = schema.checked({**decode_nulls(fact_data(held.entry)), **changes})
+        if schema.singleton(decode_nulls(data)) != schema.singleton(decode_nulls(held.entry)):
+            raise InvalidValue(
+                "the singleton key tells facts apart and cannot be changed. Delete this fact and commit"
+                " another.",
+                where=where,
+            )
+        if not schema.constraint.temporal:
+            if end is not None:
+                raise InvalidValue("its type is not temporal.", where=where)
+            same = None if schema.constraint.keys else self._same(schema.name, data)
+            if same not in {None, held.key}:
+                raise InvalidValue(
+                    f"{schema.name}/{same} says the same already. Delete one of the two.",
+                    where=where,
+                )
+            self._replace(schema, held.key, held.entry, data, by, is_part=True)
+            return held.key
+        if not held.holds(datetime.fromisoformat(by.now)):
+            raise InvalidValue(
+                "this fact does not hold now. Commit what held then with valid_from.", where=where
+            )
+        if same_value(data, fact_data(held.entry)):
+            if end is not None:
+                self._end(schema.name, held, end, by)
+            return held.key
+        if end is not None:
+            raise InvalidValue("change the fields or the end, not both at once.", where=where)
+        said = said_by(held.entry, by.session)
+        group = group_of(schema, held.key) if schema.constraint.keys else None
+        if group is None:
+            self._end(schema.name, held, datetime.fromisoformat(by.now), by)
+        by = by._replace(source=str(held.entry.get("_source", "")))
+        return self._commit_interval(schema, data, group, None, by, None, None, said=said)
+
+    def delete(self, fact_id: str) -> Mapping[str, Any]:
+        """Remove a fact and return its fields; one that cannot be read can be removed too.
+
+        Raises:
+            UnknownEntry, ImmutableEntry: Nothing was changed.
+        """
+        name, _, key = fact_id.partition("/")
+        schema = self.schema(name)
+        found = self.find(fact_id)
+        place = found[1].key if found is not None else key
+        entry = self.entry(name, place)
+        if entry is None:
+            raise UnknownEntry(f"{_ROOT}/{fact_id}")
+        if schema.constraint.immutable and found is not None:
+            raise ImmutableEntry(f"{_ROOT}/{fact_id}")
+        self._edit.delete((_ROOT, name, place))
+        return entry
+
+    def _existing(self, fact_id: str) -> tuple[FactSchema, Held]:
+        found = self.find(fact_id)
+        if found is None:
+            name, _, key = fact_id.partition("/")
+            entry = self.entry(name, key)
+            wrong = None if entry is None else self.wrong(self.schema(name), key, entry)
+            raise wrong or UnknownEntry(f"{_ROOT}/{fact_id}")
+        return found
+
+    def _replace(
+        self,
+        schema: FactSchema,
+        key: str,
+        old: Mapping[str, Any],
+        data: dict[str, Any],
+        by: Provenance,
+        *,
+        is_part: bool = False,
+    ) -> None:
+        wrong = self.wrong(schema, key, old)
+        if wrong is not None:
+            raise wrong  # what a person is writing there is not overwritten
+        is_same = same_value(fact_data(old), data)
+        if is_same and (is_part or not by.session or author(old) == by.session):
+            return
+        if not is_same and schema.constraint.immutable:
+            raise ImmutableEntry(f"{_ROOT}/{schema.name}/{key}")
+        kept = {
+            name: value
+            for name, value in old.items()
+            if name.startswith("_") and name not in {NULL_FIELD, "_said_by", "_source"}
+        }
+        source = str(old.get("_source", "")) if is_same or is_part else by.source
+        kept["_updated"] = by.now
+        if by.session or "_updated_by" in kept:
+            kept["_updated_by"] = by.session  # empty, it says that it was none of those before
+        if source or by.source:
+            kept["_source"] = source or by.source
+        said = said_by(old, by.session) if is_part else []
+        if said:
+            kept["_said_by"] = said
+        self._put(schema.name, key, {**data, **kept})
+
+    def _commit_interval(
+        self,
+        schema: FactSchema,
+        data: dict[str, Any],
+        single: str | None,
+        key: str | None,
+        by: Provenance,
+        start: datetime | None,
+        end: datetime | None,
+        *,
+        said: list[str] | None = None,
+    ) -> str:
+        now = datetime.fromisoformat(by.now)
+        begin = in_utc(start) if start is not None else now
+        stop = in_utc(end) if end is not None else None
+        if stop is not None and stop <= begin:
+            raise InvalidValue("valid_to is not after valid_from.", where=schema.name)
+        group = (
+            self.held(schema.name, single)
+            if single is not None
+            else [
+                Held(other, entry, *interval(entry))
+                for other, entry in self.raw(schema.name)
+                if same_value(fact_data(entry), data)
+            ]
+        )
+        current = next((held for held in group if held.holds(begin)), None)
+        if start is None and current is not None and same_value(fact_data(current.entry), data):
+            self._replace(schema, current.key, current.entry, data, by)
+            return current.key
+        is_another = begin <= now and not any(held.holds(now) for held in group)
+        if schema.constraint.limit is not None and is_another:
+            self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
+        chosen = f"{single}@{short(begin)}" if single else key or self._new_key(schema.name)
+        old = self.entry(schema.name, chosen)
+        if old is not None:  # what held from this very moment on is corrected
+            self._replace(schema, chosen, old, data, by)
+            if stop is not None:
+                self._end(
+                    schema.name,
+                    Held(chosen, self.entry(schema.name, chosen) or {}, begin, None),
+                    stop,
+                    by,
+                )
+            return chosen
+        meta = {"_valid_from": timestamp(begin), **_new_meta(by)}
+        if stop is not None:
+            meta["_valid_to"] = timestamp(stop)
+        if said:
+            meta["_said_by"] = said
+        self._put(schema.name, chosen, {**data, **meta})
+        return chosen
+
+    def _end(self, name: str, held: Held, end: datetime, by: Provenance) -> None:
+        """End an interval; who said what it holds stays as it is."""
+        if in_utc(end) <= (held.start or ALWAYS):
+            raise InvalidValue("valid_to is not after valid_from.", where=f"{name}.{held.key}")
+        changed = {**held.entry, "_valid_to": timestamp(in_utc(end)), "_updated": by.now}
+        self._put(name, held.key, changed)
+
+    def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
+        self._edit.put((_ROOT, name, key), entry)
+
+    def _same(self, name: str, data: Mapping[str, Any]) -> str | None:
+        return next(
+            (key for key, entry in self.raw(name) if same_value(fact_data(entry), data)), None
+        )
+
+    def _new_key(self, name: str) -> str:
+        while True:
+            key = f"fact-{os.urandom(4).hex()}"  # never given out twice, also after a removal
+            if self.entry(name, key) is None:
+                return key
+
+    @staticmethod
+    def _check_limit(schema: FactSchema, count: int) -> None:
+        limit = schema.constraint.limit
+        if limit is not None and count >= limit:
+            raise LimitReached(f"{_ROOT}/{schema.name}", limit)
+
+    # Going back
+
+    def forbidden(self, states: Mapping[Path, Mapping[str, Any] | None]) -> list[Path]:
+        """Return the entries that the rules do not let go back to these states.
+
+        Args:
+            states: What each entry would hold, by path; None removes it.
+        """
+        wrong: list[Path] = []
+        after = cast("Document", self._tables).overlay()
+        for path, state in states.items():
+            after.delete(path)
+            if state is not None:
+                after.put(path, state)
+            schema = self.registered(path[1])
+            if schema is None:
+                continue
+            now = self.entry(path[1], path[2])
+            is_changed = now is not None and not same_data(now, state)
+            if (schema.constraint.immutable and is_changed) or (
+                state is not None and self.wrong(schema, path[2], state) is not None
+            ):
+                wrong.append(path)
+        book = Facts(after, self._schemas)
+        moment = datetime.now(UTC)
+        for name in {path[1] for path in states}:
+            schema = self.registered(name)
+            if schema is None or schema.constraint.limit is None:
+                continue
+            counts = [sum(held.holds(moment) for held in each.held(name)) for each in (self, book)]
+            if counts[1] > max(schema.constraint.limit, counts[0]):
+                wrong += [
+                    path
+                    for path, state in states.items()
+                    if path[1] == name and state is not None and self.entry(*path[1:]) is None
+                ]
+        return list(dict.fromkeys(wrong))
+
+
+def _new_meta(by: Provenance) -> dict[str, Any]:
+    said = {"_created_by": by.session, "_updated_by": by.session, "_source": by.source}
+    return {
+        "_created": by.now,
+        "_updated": by.now,
+        **{name: value for name, value in said.items() if value},
+    }
+
+
+def said_by(entry: Mapping[str, Any], session: str) -> list[str]:
+    """Return the sessions whose words are in an entry once `session` changed a part of it."""
+    known: Any = entry.get("_said_by")
+    names = [str(name) for name in cast("list[Any]", known)] if isinstance(known, list) else []
+    said = list(dict.fromkeys(name for name in (*(names or [author(entry)]), session) if name))
+    return said if said != [session] else []
+
+
+def _check_key(schema: FactSchema, key: str, single: str | None) -> None:
+    if single is not None and group_of(schema, key) != single:
+        raise InvalidValue(
+            f"its fields say that its key is {single!r}. Put it there, or change the fields.",
+            where=f"{schema.name}.{key}",
+        )
+    if not key or len(key) > _MAX_KEY:
+        raise InvalidValue(f"a key has 1 to {_MAX_KEY} characters.", where=schema.name)

@@ -1,0 +1,289 @@
+"""The facts document: one table for each fact, below the name of its type.
+
+    [facts.diet.user]               # the key is made from the singleton key
+    role = "user"
+    food = "vegan"
+    _created = "…"
+
+A fact of a temporal type has its first moment in the key. It holds from `_valid_from` until the next one
+with the same singleton key begins, or until `_valid_to` if somebody said so: the end of an interval is
+not written twice, so that facts may arrive in any order, and one that is removed leaves no gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.validity import Held, chained, group_of, interval
+from tomldiary.errors import InvalidValue, SchemaError
+from tomldiary.logging import get_logger
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, render_path, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tomldiary.engine.engine import Engine
+    from tomldiary.entries.constraints import FactSchema
+    from tomldiary.toml.document import Document, Overlay
+
+__all__ = [
+    "Fact",
+    "Facts",
+    "fact_data",
+    "fact_text",
+    "facts_document",
+    "same_data",
+    "stored_facts",
+    "undo_edits",
+]
+
+_ROOT = "facts"
+_logger = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One fact as it was read; a copy."""
+
+    id: str
+    """`type/key`, as `commit` returned it."""
+    type: str
+    data: Any
+    """An instance of the type's model."""
+    created: str
+    updated: str
+    created_by: str
+    """The session that committed it first."""
+    updated_by: str
+    source: str
+    """The turn it was taken from, `session#turn`, where that was said."""
+    valid_from: datetime | None = None
+    """From when on it holds; None is always."""
+    valid_to: datetime | None = None
+    """When it stopped to hold; None is not yet."""
+
+
+class Facts:
+    """Reads the facts document, as it is stored or as an edit has it.
+
+    Args:
+        tables: A document, or an edit of it.
+        schemas: The registered types by name.
+    """
+
+    def __init__(self, tables: Document | Overlay, schemas: Mapping[str, FactSchema]) -> None:
+        self._tables = tables
+        self._schemas = schemas
+
+    # Reading
+
+    def registered(self, name: str) -> FactSchema | None:
+        """Return a type's schema, or None."""
+        return self._schemas.get(name)
+
+    def schema(self, name: str) -> FactSchema:
+        """Return a type's schema.
+
+        Raises:
+            SchemaError: It is not registered.
+        """
+        found = self.registered(name)
+        if found is None:
+            known = ", ".join(self._schemas) or "none"
+            raise SchemaError(
+                f"the fact type {name!r} is not registered. Call diary.register_schema first; known:"
+                f" {known}."
+            )
+        return found
+
+    def entry(self, name: str, key: str) -> Mapping[str, Any] | None:
+        """Return an entry as it is in the file, whether it can be read or not."""
+        return self._tables.table((_ROOT, name, key))
+
+    def find(self, fact_id: str, at: datetime | None = None) -> tuple[FactSchema, Held] | None:
+        """Return a fact that can be read; of a temporal type also by its singleton key, as it is at `at`.
+
+        Raises:
+            SchemaError: Its type is not registered.
+        """
+        name, _, key = fact_id.partition("/")
+        schema = self.schema(name)
+        moment = at or datetime.now(UTC)
+        entry = self.entry(name, key)
+        if not schema.constraint.temporal:
+            if entry is None or self.wrong(schema, key, entry) is not None:
+                return None
+            return schema, Held(key, entry, None, None)
+        group = self.held(name, group_of(schema, key))
+        exact = (held for held in group if held.key == key)
+        now = (held for held in group if group_of(schema, held.key) == key and held.holds(moment))
+        found = next(exact, None) or next(now, None)
+        return None if found is None else (schema, found)
+
+    def held(
+        self,
+        name: str,
+        group: str | None = None,
+        *,
+        matching: Callable[[Mapping[str, Any]], bool] | None = None,
+    ) -> list[Held]:
+        """Return the entries of a type that can be read, in the order of the file.
+
+        Args:
+            name: The type.
+            group: Only those with this singleton key.
+            matching: Only those for which it is true.
+        """
+        schema = self.schema(name)
+        is_temporal = schema.constraint.temporal
+        found: list[Held] = []
+        for key, entry in self.raw(name):
+            if group is not None and group_of(schema, key) != group:
+                continue
+            if matching is not None and not is_temporal and not matching(entry):
+                continue  # of temporal facts all count: each may end another
+            wrong = self.wrong(schema, key, entry)
+            if wrong is None:
+                found.append(Held(key, entry, *interval(entry)))
+            else:
+                _logger.warning("a fact of type %s is left out; problems() says why", name)
+        if not is_temporal:
+            return found
+        return [held for held in chained(schema, found) if matching is None or matching(held.entry)]
+
+    def fact(self, schema: FactSchema, held: Held) -> Fact:
+        """Return an entry as a typed fact."""
+        entry = held.entry
+        return Fact(
+            f"{schema.name}/{held.key}",
+            schema.name,
+            schema.parse(entry),
+            *(str(entry.get(name, "")) for name in ("_created", "_updated")),
+            *(str(entry.get(name, "")) for name in ("_created_by", "_updated_by", "_source")),
+            valid_from=held.start,
+            valid_to=held.end,
+        )
+
+    def problems(self) -> Iterator[InvalidValue]:
+        """Yield why entries of registered types cannot be read."""
+        tables = self._tables.table((_ROOT,)) or {}
+        for name, schema in self._schemas.items():
+            entries: Any = tables.get(name, {})
+            if not isinstance(entries, Mapping):
+                yield InvalidValue("expected a table of facts.", where=f"{_ROOT}.{name}")
+                continue
+            for key, entry in cast("Mapping[str, Any]", entries).items():
+                wrong = self.wrong(schema, key, entry)
+                if wrong is not None:
+                    yield wrong
+
+    def raw(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield the entries of a type, whether they can be read or not."""
+        for key, entry in (self._tables.table((_ROOT, name)) or {}).items():
+            if isinstance(entry, Mapping):
+                yield key, cast("Mapping[str, Any]", entry)
+
+    @staticmethod
+    def wrong(schema: FactSchema, key: str, entry: Any) -> InvalidValue | None:
+        """Return why an entry cannot be read, or None if it can."""
+        if not isinstance(entry, Mapping):
+            return InvalidValue("expected a table.", where=render_path((_ROOT, schema.name, key)))
+        values = cast("Mapping[str, Any]", entry)
+        try:
+            schema.parse(values)
+            derived = schema.singleton(decode_nulls(values))
+        except InvalidValue:
+            return Facts._told(schema, key, values)
+        if derived is not None and group_of(schema, key) != derived:
+            return InvalidValue(
+                f"its fields say that its key is {derived!r}. Rename the table, or mend the fields.",
+                where=render_path((_ROOT, schema.name, key)),
+            )
+        return None
+
+    @staticmethod
+    def _told(schema: FactSchema, key: str, values: Mapping[str, Any]) -> InvalidValue:
+        """Return why an entry does not fit its model, with its place in the file: made only if needed."""
+        try:
+            schema.parse(values, render_path((_ROOT, schema.name, key)))
+            schema.singleton(decode_nulls(values))
+        except InvalidValue as error:
+            return error
+        raise AssertionError  # it was wrong a moment ago
+
+
+def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema]) -> None:
+    """Put facts of immutable types back to what history has, where a person changed or removed them."""
+    from tomldiary.toml.edit import Edit  # noqa: PLC0415 - an edit makes documents
+
+    before = Facts(logged, schemas)
+    for name, schema in schemas.items():
+        if not schema.constraint.immutable:
+            continue
+        for held in before.held(name):
+            path = (_ROOT, name, held.key)
+            if same_data(held.entry, edit.table(path)):
+                continue
+            block = logged.index.get(path)
+            try:
+                if isinstance(edit, Edit) and block is not None and path not in logged.parents:
+                    edit.restore(path, block.text, held.entry, after=logged.before(path))
+                else:
+                    edit.put(path, held.entry)
+            except InvalidValue:
+                continue  # something that is no table stands in its way: it is told as a problem
+
+
+def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema]) -> Document:
+    """Return a user's facts as they are now; what a person did to immutable ones does not count."""
+    document = engine.document(user, _ROOT)
+    known = engine.load(user, _ROOT)
+    before = engine.before_saves(user, _ROOT, known) if known is not None else None
+    if before is None:
+        return document
+    edit = document.edit()
+    undo_edits(edit, before, schemas)
+    return edit.done()
+
+
+def stored_facts(tables: Document | Overlay) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield type, key and fields of everything that looks like a fact, whether registered or not."""
+    for name, entries in (tables.table((_ROOT,)) or {}).items():
+        if isinstance(entries, Mapping):
+            for key, entry in cast("Mapping[str, Any]", entries).items():
+                if isinstance(entry, Mapping):
+                    yield name, key, cast("Mapping[str, Any]", entry)
+
+
+def fact_data(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an entry says, without the fields that the diary keeps for itself."""
+    return {
+        key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
+    }
+
+
+def fact_text(entry: Mapping[str, Any]) -> str:
+    """Return what an entry says as one text, field by field."""
+    fields = decode_nulls(fact_data(entry)).items()
+    return ", ".join(
+        f"{name} = {_plain_text(value)}" for name, value in fields if value is not None
+    )
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_plain_text, cast("list[Any]", value)))
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value)
+        return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
+    return str(value)
+
+
+def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
+    """Tell whether two entries say the same; None is an entry that is not there."""
+    if left is None or right is None:
+        return left is right
+    return same_value(fact_data(left), fact_data(right))

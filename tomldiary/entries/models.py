@@ -1,0 +1,73 @@
+"""The typed entries people and models work with: preferences and conversations.
+
+Field names are plain; in TOML the fields that the engine manages carry a leading underscore.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = ["FORMAT_VERSION", "ConversationItem", "MetaInfo", "PreferenceItem", "timestamp"]
+
+FORMAT_VERSION = "0.3"
+"""Version of the file layout that is written; newer files are refused."""
+
+
+def timestamp(now: datetime | None = None) -> str:
+    """An ISO 8601 time in UTC with microseconds, as stored in the files."""
+    moment = datetime.now(UTC) if now is None else now.astimezone(UTC)
+    # Without being told how many digits it is quicker, and leaves them out only where all are zero.
+    return moment.isoformat() if moment.microsecond else moment.isoformat(timespec="microseconds")
+
+
+class PreferenceItem(BaseModel):
+    """One remembered preference or fact.
+
+    text       : what was learned, in a few words
+    contexts   : short labels of the situations it came up in
+    count      : how often it was confirmed (`_count` in TOML, managed)
+    created    : when it was first stored, ISO 8601 (`_created`, managed)
+    updated    : when it last changed, ISO 8601 (`_updated`, managed)
+    created_by : session that created it (`_created_by`, managed)
+    updated_by : session that last changed it (`_updated_by`, managed)
+    """
+
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
+
+    text: str
+    contexts: list[str] = Field(default_factory=list[str])
+    count: int = Field(default=1, alias="_count")
+    created: str = Field(default_factory=timestamp, alias="_created")
+    updated: str = Field(default_factory=timestamp, alias="_updated")
+    created_by: str = Field(default="", alias="_created_by")
+    updated_by: str = Field(default="", alias="_updated_by")
+
+
+class ConversationItem(BaseModel):
+    """One conversation, as a rolling summary.
+
+    created  : when the session began, ISO 8601 (`_created` in TOML, managed)
+    updated  : when it last changed, ISO 8601 (`_updated`, managed)
+    turns    : number of user and assistant pairs (`_turns`, managed)
+    summary  : what was talked about so far
+    keywords : the main topics
+    """
+
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
+
+    created: str = Field(default_factory=timestamp, alias="_created")
+    updated: str = Field(default_factory=timestamp, alias="_updated")
+    turns: int = Field(default=0, alias="_turns")
+    summary: str = ""
+    keywords: list[str] = Field(default_factory=list[str])
+
+
+class MetaInfo(BaseModel):
+    """The `[_meta]` table at the head of a document."""
+
+    model_config = ConfigDict(defer_build=True)
+
+    version: str = FORMAT_VERSION
+    schema_name: str = ""

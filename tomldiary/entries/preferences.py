@@ -1,0 +1,417 @@
+"""The rules of the preferences document: ids, counts, limits, and where an entry stands.
+
+The same rules run twice: on a draft while a model works, and on fresh state when it is committed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+
+from tomldiary.entries.models import PreferenceItem
+from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
+from tomldiary.text.incremental_index import Following, ask, is_followed
+from tomldiary.text.text_index import Catalog, entry_text, number_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tomldiary.text.incremental_index import Memo
+    from tomldiary.text.similarity import Match, Similarity
+    from tomldiary.toml.document import Document, Overlay
+
+__all__ = [
+    "MAX_TEXT",
+    "NEW",
+    "Outcome",
+    "PreferenceRules",
+    "Preferences",
+    "entry_text",
+    "entry_to_item",
+    "reserve_ids",
+]
+
+F = TypeVar("F", bound=Following)
+T = TypeVar("T")
+MAX_TEXT = 10_000
+"""Longest text of one preference, in characters."""
+_MAX_ID = 200
+NEW = "new"
+"""The id that asks for a new entry even though a similar one is stored."""
+_ROOT = "preferences"
+_NEXT = "next_ids"
+
+
+class _Tables(Protocol):
+    """What reading needs: a document, or an edit of one."""
+
+    @property
+    def memo(self) -> Memo: ...
+    @property
+    def stamp(self) -> object: ...
+    def table(self, path: tuple[str, ...]) -> Mapping[str, Any] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PreferenceRules:
+    """What a collection of preferences obeys."""
+
+    categories: tuple[str, ...]
+    limit: int = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an upsert did, and to which entry."""
+
+    action: Literal["created", "updated", "boosted", "merged"]
+    category: str
+    id: str
+    count: int
+
+
+class Preferences:
+    """Reads the preferences document, and changes it when it is given an edit."""
+
+    def __init__(self, tables: _Tables, rules: PreferenceRules) -> None:
+        self._tables = tables
+        self.rules = rules
+
+    # Reading
+
+    def check_category(self, category: str) -> None:
+        """Raise UnknownCategory unless the schema has `category`."""
+        if category not in self.rules.categories:
+            raise UnknownCategory(category, list(self.rules.categories))
+
+    def find(self, category: str, key: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | None:
+        """Return where an entry stands and its fields; both layouts are looked in."""
+        for path in ((_ROOT, category, key), (category, key)):
+            if path[0] != _ROOT or len(path) == 3:  # noqa: PLR2004 - a category may be called "preferences"
+                table = self._tables.table(path)
+                if table is not None:
+                    return path, table
+        return None
+
+    def named(self, category: str, key: str) -> str:
+        """Return the id of the entry that `key` names: an id, or `category/id` as it is listed."""
+        prefix = f"{category}/"
+        if key.startswith(prefix) and self.find(category, key) is None:
+            return key[len(prefix) :]
+        return key
+
+    def wanted(self, category: str, key: str | None) -> str | None:
+        """Return the id for an upsert as `named` does; None for "new", which asks for a new entry."""
+        return None if key is None or key == NEW else self.named(category, key)
+
+    def has(self, path: tuple[str, ...]) -> bool:
+        """Tell whether `path` is that of an entry in a category of the schema."""
+        return (
+            len(path) == 3  # noqa: PLR2004 - preferences, category, id
+            and path[0] == _ROOT
+            and path[1] in self.rules.categories
+            and self.find(path[1], path[2]) is not None
+        )
+
+    def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
+        """Return the entries of a category in the order of the file; what is no entry is left out."""
+        main = self._tables.table((_ROOT, category)) or {}
+        found = [item for item in main.items() if type(item[1]) is dict]
+        short = self._tables.table((category,)) if category != _ROOT else None
+        if short:
+            found += [
+                item for item in short.items() if type(item[1]) is dict and item[0] not in main
+            ]
+        return found
+
+    def entries(self, category: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        """Yield what `items` returns."""
+        yield from self.items(category)
+
+    def strays(self, category: str) -> list[str]:
+        """Return the keys of a category that hold something else than an entry."""
+        main = self._tables.table((_ROOT, category)) or {}
+        return [key for key, value in main.items() if not isinstance(value, Mapping)]
+
+    def count(self, category: str) -> int:
+        """Return how many entries a category holds."""
+        return self.following(category, Catalog, lambda catalog: catalog.count)
+
+    def same(self, category: str, text: str) -> str | None:
+        """Return the id of the entry with the same normalised text, or None."""
+        return self.following(category, Catalog, lambda catalog: catalog.same(text))
+
+    def similar(
+        self, similarity: Similarity, category: str, text: str, *, limit: int = 5
+    ) -> list[Match]:
+        """Return the entries of a category that resemble `text`, best first."""
+        keys, normalised = self.following(category, Catalog, lambda catalog: catalog.normalised)
+
+        def text_of(key: str) -> str:
+            found = self.find(category, key)
+            return entry_text(found[1]) if found is not None else ""
+
+        return similarity.find(category, text, keys, normalised, text_of, limit=limit)
+
+    def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
+        """Ask what is worked out from the entries of a category, as they are now."""
+        return ask(
+            self._tables,
+            (kind, category),
+            lambda: kind(category),
+            lambda: self._columns(category),
+            question,
+        )
+
+    def is_followed(self, category: str, kind: type[Following]) -> bool:
+        """Tell whether `following` would have nothing to work out."""
+        return is_followed(self._tables, (kind, category))
+
+    def _columns(self, category: str) -> tuple[list[str], list[Any]]:
+        """Return the ids of a category and what stands there, which may be no entry."""
+        main = self._tables.table((_ROOT, category)) or {}
+        keys, entries = list(main), list(main.values())
+        short = self._tables.table((category,)) if category != _ROOT else None
+        for key, entry in (short or {}).items():
+            if key not in main:
+                keys.append(key)
+                entries.append(entry)
+        return keys, entries
+
+    def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
+        """Return category and id of an entry with the same normalised text in another category."""
+        for other in self.rules.categories:
+            if other != category and (key := self.same(other, text)) is not None:
+                return other, key
+        return None
+
+    # Writing
+
+    @property
+    def _edit(self) -> Overlay:
+        return cast("Overlay", self._tables)
+
+    def upsert(
+        self,
+        category: str,
+        key: str | None,
+        text: str | None,
+        contexts: Iterable[str],
+        *,
+        now: str,
+        session: str,
+        count_up: bool = True,
+        fields: Mapping[str, Any] | None = None,
+        source: str = "",
+    ) -> Outcome:
+        """Create an entry, or change or confirm an existing one.
+
+        With `key` of an existing entry: `text` replaces its text, contexts are added, and the count
+        goes up. Without, or with a key that does not exist: an entry with equal text is confirmed
+        instead of stored twice, otherwise a new one is created. `source` is the turn that `text` is taken
+        from, if it is taken from one.
+
+        Raises:
+            UnknownCategory: The schema does not have it.
+            UnknownEntry: `key` does not exist and there is no text to create it with.
+            LimitReached: The category is full.
+            InvalidValue: The text is blank or too long, or cannot be stored.
+        """
+        self.check_category(category)
+        contexts = _clean_contexts(contexts)
+        if text is not None:
+            text = _checked_text(text, f"{category}.text")
+        if key is not None:
+            found = self.find(category, key)
+            if found is not None:
+                changed = "boosted" if text is None or text == entry_text(found[1]) else "updated"
+                count = self._change(
+                    *found, text, contexts, now, session, count_up=count_up, source=source
+                )
+                return Outcome(changed, category, key, count)
+            if text is None:
+                raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
+        if text is None:
+            raise InvalidValue("a new preference needs text.", where=category)
+        same, count, highest = self.following(
+            category, Catalog, lambda catalog: (catalog.same(text), catalog.count, catalog.highest)
+        )
+        if same is not None:
+            path, entry = cast("tuple[Any, Any]", self.find(category, same))
+            count = self._change(path, entry, None, contexts, now, session, count_up=count_up)
+            return Outcome("merged", category, same, count)
+        if count >= self.rules.limit:
+            raise LimitReached(category, self.rules.limit)
+        chosen = self._new_id(category, key, self._next_number(category, highest))
+        entry = {
+            "text": text,
+            "contexts": contexts,
+            "_count": 1,
+            "_created": now,
+            "_updated": now,
+            "_created_by": session,
+            "_updated_by": session,
+            **({"_source": source} if source else {}),
+            **(fields or {}),
+        }
+        self._put((_ROOT, category, chosen), entry)
+        return Outcome("created", category, chosen, 1)
+
+    def forget(self, category: str, key: str) -> Mapping[str, Any]:
+        """Remove an entry and return it; its id is not given out again.
+
+        Raises:
+            UnknownCategory: The schema does not have it.
+            UnknownEntry: The id does not exist.
+        """
+        self.check_category(category)
+        found = self.find(category, key)
+        if found is None:
+            raise UnknownEntry(f"{category}/{key}", f"List {category} to see its ids.")
+        path, entry = found
+        number = number_of(key)
+        if number and number + 1 >= self.next_number(category):
+            self.reserve(category, number + 1)
+        self._edit.delete(path)
+        return entry
+
+    def _change(
+        self,
+        path: tuple[str, ...],
+        entry: Mapping[str, Any],
+        text: str | None,
+        contexts: list[str],
+        now: str,
+        session: str,
+        *,
+        count_up: bool,
+        source: str = "",
+    ) -> int:
+        changed = dict(entry)
+        if text is not None and text != entry_text(entry):
+            changed["text"] = text
+            if source:
+                changed["_source"] = source
+        known = _text_list(entry.get("contexts"))
+        added = [context for context in contexts if context not in known]
+        if added:
+            changed["contexts"] = known + added
+        count = entry_count(entry)
+        if count_up:
+            count += 1
+            changed["_count"] = count
+        if changed != entry:
+            changed["_updated"] = max(now, str(entry.get("_updated", "")))
+            changed["_updated_by"] = session
+        self._put(path, changed)
+        return count
+
+    def _new_id(self, category: str, wanted: str | None, following: int) -> str:
+        if wanted is not None:
+            if not wanted or len(wanted) > _MAX_ID:
+                raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
+            # An id of our own pattern may have belonged to something that was forgotten.
+            number = number_of(wanted)
+            if number is None or number >= following:
+                return wanted
+        return f"pref{following:03d}"
+
+    def _highest(self, category: str) -> int:
+        return self.following(category, Catalog, lambda catalog: catalog.highest)
+
+    def _put(self, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
+        """Store an entry, and tell whoever follows the document, who then has not to look for what changed."""
+        edit = self._edit
+        before = edit.stamp
+        edit.put(path, entry)
+        if edit.stamp is before:
+            return
+        for found in list(edit.memo.values()):
+            with found.lock:
+                if found.category == path[-2]:
+                    found.note(before, edit.stamp, path[-1], edit.table(path))
+                else:
+                    found.pass_over(before, edit.stamp)
+
+    def next_number(self, category: str) -> int:
+        """Return the number of the next id of our own pattern."""
+        return self._next_number(category, self._highest(category))
+
+    def _next_number(self, category: str, highest: int) -> int:
+        marks: Any = (self._tables.table(("_meta",)) or {}).get(_NEXT)
+        marked: Any = (
+            cast("dict[str, Any]", marks).get(category, 0) if isinstance(marks, dict) else 0
+        )
+        return max(highest + 1, marked if isinstance(marked, int) else 0)
+
+    def reserve(self, category: str, number: int) -> None:
+        """Let the next id of our own pattern have at least this number."""
+        meta = dict(self._edit.table(("_meta",)) or {})
+        marks: Any = meta.get(_NEXT)
+        known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
+        self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}}, at_head=True)
+
+
+def reserve_ids(edit: Overlay, before: Document) -> None:
+    """Keep the ids of preferences that a person removed from being given out again.
+
+    Args:
+        edit: The preferences document without them.
+        before: The document that had them.
+    """
+    for category, entries in (before.table((_ROOT,)) or {}).items():
+        if not isinstance(entries, Mapping):
+            continue
+        kept = edit.table((_ROOT, category)) or {}
+        gone = [number_of(key) for key in cast("Mapping[str, Any]", entries) if key not in kept]
+        highest = max((number for number in gone if number is not None), default=0)
+        book = Preferences(edit, PreferenceRules((category,)))
+        if highest >= book.next_number(category):
+            book.reserve(category, highest + 1)
+
+
+def entry_count(entry: Mapping[str, Any]) -> int:
+    """Return an entry's hit counter; one that is missing or no number counts as 1."""
+    count = entry.get("_count", 1)
+    return count if isinstance(count, int) and not isinstance(count, bool) else 1
+
+
+def entry_to_item(
+    entry: Mapping[str, Any], item_type: type[PreferenceItem] = PreferenceItem
+) -> PreferenceItem:
+    """Return an entry as a typed item; what a person left out or wrote oddly is filled in.
+
+    Raises:
+        pydantic.ValidationError: A field of your own item type has a wrong value.
+    """
+    known = {key: value for key, value in entry.items() if key[:1] != "_"}
+    known["text"] = entry_text(entry)
+    known["contexts"] = _text_list(entry.get("contexts"))
+    known["_count"] = entry_count(entry)
+    for key in ("_created", "_updated", "_created_by", "_updated_by"):
+        known[key] = str(entry.get(key, ""))
+    return item_type.model_validate(known)
+
+
+def _text_list(value: Any) -> list[str]:
+    if isinstance(value, str):
+        return [value]
+    return [str(item) for item in cast("list[Any]", value)] if isinstance(value, list) else []
+
+
+def _clean_contexts(contexts: Iterable[str]) -> list[str]:
+    if isinstance(contexts, str):
+        contexts = [contexts]
+    return list(dict.fromkeys(context.strip() for context in contexts if context.strip()))
+
+
+def _checked_text(text: str, where: str) -> str:
+    text = text.strip()
+    if not text:
+        raise InvalidValue("the text is blank.", where=where)
+    if len(text) > MAX_TEXT:
+        raise InvalidValue(
+            f"the text has {len(text)} characters, {MAX_TEXT} are allowed. Shorten it.", where=where
+        )
+    return text

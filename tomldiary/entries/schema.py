@@ -1,0 +1,330 @@
+"""Preference tables read as categories, and shown to people, programs and models.
+
+A category is a field that maps ids to entries: `likes: dict[str, PreferenceItem] = {}`. What it is for stands in
+`Field(description=...)`, in a docstring line `likes : What the user enjoys`, or in both.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from collections.abc import Iterable, Mapping
+from math import inf
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, overload
+from weakref import WeakKeyDictionary
+
+from pydantic import BaseModel
+from pydantic.errors import PydanticUndefinedAnnotation
+
+from tomldiary.entries.models import ConversationItem, PreferenceItem
+from tomldiary.entries.schema_print import conversation_source, table_source, tree
+from tomldiary.errors import InvalidValue, SchemaError, UnknownCategory
+
+__all__ = [
+    "SchemaFormat",
+    "categories",
+    "categories_doc",
+    "get_conversations_schema",
+    "get_preferences_schema",
+    "item_type",
+    "show_conversations_schema",
+    "show_preferences_schema",
+    "weight_of",
+    "weights",
+]
+
+SchemaFormat = Literal["pretty", "json", "python"]
+
+_DOC_LINE = re.compile(r"(?P<indent>\s*)(?:[-*]\s+)?`*(?P<name>\w+)`*\s*:\s*(?P<text>\S.*)")
+
+
+def categories(pref_table_cls: type[BaseModel]) -> dict[str, str]:
+    """Category names with their descriptions ("" if there is none), in the order of the class.
+
+    Raises:
+        SchemaError: The class is not a pydantic model, has no category, has a field without a default or hidden by an
+            alias, or maps to something else than PreferenceItem.
+    """
+    return {name: _description(pref_table_cls, name) for name in _item_types(pref_table_cls)}
+
+
+def item_type(pref_table_cls: type[BaseModel], category: str) -> type[PreferenceItem]:
+    """The class of one category's entries: PreferenceItem or the subclass that the table names.
+
+    Raises:
+        UnknownCategory: The table has no such category.
+        SchemaError: As for `categories`.
+    """
+    found = _item_types(pref_table_cls)
+    if category not in found:
+        raise UnknownCategory(category, list(found))
+    return found[category]
+
+
+def weights(pref_table_cls: type[BaseModel]) -> dict[str, float]:
+    """The share of a budget that each category has beside the others; 1 where its field does not say.
+
+    A field says it with `Field(json_schema_extra={"weight": 3})`.
+
+    Raises:
+        SchemaError: A weight is not a positive number; else as for `categories`.
+    """
+    name = pref_table_cls.__name__
+    return {
+        category: weight_of(
+            pref_table_cls.model_fields[category].json_schema_extra, f"{name}.{category}"
+        )
+        for category in _item_types(pref_table_cls)
+    }
+
+
+def weight_of(extra: object, where: str) -> float:
+    """Return the weight that a `json_schema_extra` names; 1 if it names none.
+
+    Raises:
+        SchemaError: It is not a positive number; the message begins with `where`.
+    """
+    weight: object = (
+        cast("Mapping[str, object]", extra).get("weight", 1) if isinstance(extra, Mapping) else 1
+    )
+    if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < inf:
+        raise SchemaError(f"{where}: the weight is a positive number, such as 3; found {weight!r}.")
+    return float(weight)
+
+
+def categories_doc(pref_table_cls: type[BaseModel]) -> str:
+    """What a model is told about the categories: the docstring, then what only the fields say.
+
+    Every category is named, and no description stands there twice.
+    """
+    described = categories(pref_table_cls)
+    doc = next(iter(_docstrings(pref_table_cls)), "")
+    told = _doc_lines(doc, described)
+    lines: list[str] = []
+    for name, description in described.items():
+        if name not in told:
+            lines.append(f"{name} : {description}" if description else name)
+        elif not _says(told[name], _field_description(pref_table_cls, name)):
+            lines.append(f"{name} : {_field_description(pref_table_cls, name)}")
+    return "\n\n".join(part for part in (doc, "\n".join(lines)) if part)
+
+
+@overload
+def get_preferences_schema(
+    pref_table_cls: type[BaseModel], format: None = None
+) -> dict[str, Any]: ...
+@overload
+def get_preferences_schema(pref_table_cls: type[BaseModel], format: SchemaFormat) -> str: ...
+def get_preferences_schema(
+    pref_table_cls: type[BaseModel],
+    format: SchemaFormat | None = None,  # noqa: A002 - the ancestor's name
+) -> dict[str, Any] | str:
+    """The table as data, or as text if a format is given.
+
+    Returns:
+        The keys `schema_name`, `categories` (names), `json_schema`, `category_types` and `descriptions` (both by
+        name); with a format the text of `show_preferences_schema`.
+    """
+    if format is not None:
+        return show_preferences_schema(pref_table_cls, format)
+    described = categories(pref_table_cls)
+    types = _item_types(pref_table_cls)
+    return {
+        "schema_name": pref_table_cls.__name__,
+        "categories": list(described),
+        "json_schema": pref_table_cls.model_json_schema(),
+        "category_types": {name: f"dict[str, {types[name].__name__}]" for name in described},
+        "descriptions": described,
+    }
+
+
+def show_preferences_schema(
+    pref_table_cls: type[BaseModel],
+    format: SchemaFormat = "pretty",  # noqa: A002 - the ancestor's name
+) -> str:
+    """The table as text: a tree (`pretty`), a JSON Schema (`json`) or a class that runs (`python`)."""
+    types = _item_types(pref_table_cls)
+    if format == "pretty":
+        shown = {name: f"dict[str, {item.__name__}]" for name, item in types.items()}
+        return tree(pref_table_cls.__name__, shown, categories(pref_table_cls))
+    if format == "json":
+        return json.dumps(pref_table_cls.model_json_schema(), indent=2, ensure_ascii=False)
+    if format == "python":
+        return table_source(pref_table_cls, types, next(iter(_docstrings(pref_table_cls)), ""))
+    raise _unknown(format)
+
+
+@overload
+def get_conversations_schema(format: None = None) -> dict[str, Any]: ...
+@overload
+def get_conversations_schema(format: SchemaFormat) -> str: ...
+def get_conversations_schema(
+    format: SchemaFormat | None = None,  # noqa: A002 - the ancestor's name
+) -> dict[str, Any] | str:
+    """A conversation entry as data (`schema_name`, `json_schema`, `fields`), or as text if a format is given."""
+    if format is not None:
+        return show_conversations_schema(format)
+    return {
+        "schema_name": ConversationItem.__name__,
+        "json_schema": ConversationItem.model_json_schema(),
+        "fields": list(ConversationItem.model_fields),
+    }
+
+
+def show_conversations_schema(
+    format: SchemaFormat = "pretty",  # noqa: A002 - the ancestor's name
+) -> str:
+    """A conversation entry as text, in the formats of `show_preferences_schema`."""
+    fields = ConversationItem.model_fields
+    types = {name: _type_name(field.annotation) for name, field in fields.items()}
+    doc = _own_doc(ConversationItem)
+    if format == "pretty":
+        return tree(ConversationItem.__name__, types, _doc_lines(doc, types))
+    if format == "json":
+        return json.dumps(ConversationItem.model_json_schema(), indent=2, ensure_ascii=False)
+    if format == "python":
+        return conversation_source(types, doc)
+    raise _unknown(format)
+
+
+def _unknown(format_: str) -> InvalidValue:
+    return InvalidValue(f"unknown format {format_!r}. Use pretty, json or python.", where="format")
+
+
+# Every write asks; a class that was read once does not change.
+_read: WeakKeyDictionary[type[BaseModel], dict[str, type[PreferenceItem]]] = WeakKeyDictionary()
+
+
+def _item_types(pref_table_cls: object) -> dict[str, type[PreferenceItem]]:
+    """Return the item class of each category; not a copy."""
+    found = _read.get(pref_table_cls) if isinstance(pref_table_cls, type) else None
+    if found is None:
+        pref_table_cls = _checked(pref_table_cls)
+        found = _read[pref_table_cls] = _read_types(pref_table_cls)
+    return found
+
+
+def _read_types(table: type[BaseModel]) -> dict[str, type[PreferenceItem]]:
+    found: dict[str, type[PreferenceItem]] = {}
+    config = table.model_config
+    by_name = config.get("populate_by_name") or config.get("validate_by_name")
+    for name, field in table.model_fields.items():
+        where = f"{table.__name__}.{name}"
+        if field.is_required():
+            raise SchemaError(
+                f"{where}: has no default, but a file may lack [preferences.{name}]. Write: {name}: dict[str, PreferenceItem] = {{}}"
+            )
+        mapping = _mapping_arguments(field.annotation)
+        if mapping is None:
+            continue  # a field of another kind: the table's own business
+        value = _bare(mapping[1]) if len(mapping) == 2 and _bare(mapping[0]) is str else None  # noqa: PLR2004 - key and value
+        if not (isinstance(value, type) and issubclass(value, PreferenceItem)):
+            raise SchemaError(
+                f"{where}: [preferences.{name}] holds preferences, found {_type_name(field.annotation)}. Annotate it as dict[str, PreferenceItem] or with a subclass of PreferenceItem."
+            )
+        if field.validation_alias is not None and not by_name:
+            raise SchemaError(
+                f"{where}: is stored as [preferences.{name}], which the alias {field.validation_alias!r} would hide. Remove the alias or set populate_by_name=True."
+            )
+        found[name] = value
+    if not found:
+        raise SchemaError(
+            f"{table.__name__}: has no category. Add a field such as: likes: dict[str, PreferenceItem] = {{}}"
+        )
+    return found
+
+
+def _checked(pref_table_cls: object) -> type[BaseModel]:
+    given: Any = pref_table_cls
+    if (
+        not (isinstance(pref_table_cls, type) and issubclass(pref_table_cls, BaseModel))
+        or pref_table_cls is BaseModel
+    ):
+        # Only the type is named: an instance could show what somebody told in confidence.
+        kind = getattr(given, "__name__", f"an object of type {type(given).__name__}")
+        raise SchemaError(
+            f"{kind}: a preference table is a class. Derive it from pydantic.BaseModel and pass the class itself."
+        )
+    try:
+        pref_table_cls.model_rebuild()
+    except PydanticUndefinedAnnotation as error:
+        raise SchemaError(
+            f"{pref_table_cls.__name__}: the name {error.name!r} in an annotation is not defined. Define or import it before the class is used."
+        ) from error
+    return pref_table_cls
+
+
+def _bare(annotation: Any) -> Any:
+    """The annotation without Annotated, Optional and type aliases around it."""
+    if hasattr(annotation, "__value__"):  # a `type` statement or TypeAliasType
+        return _bare(annotation.__value__)
+    if get_origin(annotation) is Annotated:
+        return _bare(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        members = [member for member in get_args(annotation) if member is not type(None)]
+        return _bare(members[0]) if len(members) == 1 else annotation
+    return annotation
+
+
+def _mapping_arguments(annotation: Any) -> tuple[Any, ...] | None:
+    """The type arguments of a mapping, () for a bare one; None if it is no mapping."""
+    bare = _bare(annotation)
+    origin = get_origin(bare) or bare
+    if isinstance(origin, type) and issubclass(cast("type[Any]", origin), Mapping):
+        return get_args(bare)
+    return None
+
+
+def _type_name(annotation: Any) -> str:
+    plain = isinstance(annotation, type) and not get_args(annotation)
+    return cast("str", annotation.__name__) if plain else str(annotation).replace("typing.", "")
+
+
+def _own_doc(cls: type[BaseModel]) -> str:
+    return inspect.cleandoc(cls.__dict__.get("__doc__") or "")
+
+
+def _docstrings(cls: type[BaseModel]) -> list[str]:
+    """Docstrings of the class and its own bases, nearest first, never that of BaseModel."""
+    below = [base for base in cls.__mro__ if issubclass(base, BaseModel) and base is not BaseModel]
+    return [doc for base in below if (doc := _own_doc(base))]
+
+
+def _doc_lines(doc: str, names: Iterable[str]) -> dict[str, str]:
+    """What the lines `name : description` say; lines indented deeper continue the one above."""
+    wanted = set(names)
+    found: dict[str, str] = {}
+    name, depth = "", 0
+    for line in doc.splitlines():
+        match = _DOC_LINE.fullmatch(line)
+        if match and match["name"] in wanted:
+            name, depth = match["name"], len(match["indent"])
+            wanted.remove(name)
+            found[name] = match["text"].strip()
+        elif name and line.strip() and len(line) - len(line.lstrip()) > depth:
+            found[name] += f" {line.strip()}"
+        else:
+            name = ""
+    return found
+
+
+def _field_description(cls: type[BaseModel], name: str) -> str:
+    return " ".join((cls.model_fields[name].description or "").split())
+
+
+def _description(cls: type[BaseModel], name: str) -> str:
+    lines = (_doc_lines(doc, cls.model_fields).get(name) for doc in _docstrings(cls))
+    line = next((text for text in lines if text), "")
+    field = _field_description(cls, name)
+    if _says(line, field) or _says(field, line):
+        return max(line, field, key=len)
+    return f"{line}{' ' if line[-1] in '.!?;:' else '. '}{field}"
+
+
+def _says(text: str, part: str) -> bool:
+    """Whether `text` holds `part` as whole words, in any case; nothing is always said."""
+    words = part.rstrip(".").casefold()
+    within = rf"(?<!\w){re.escape(words)}(?!\w)"
+    return not words or re.search(within, text.casefold()) is not None

@@ -1,0 +1,425 @@
+"""A copy of one user's memory that an extractor may change freely.
+
+Tools change the draft and are recorded as operations; what an extractor changes directly in
+`deps.prefs` or `deps.convs` is found by comparison and becomes operations too. Nothing of the draft
+itself is ever stored: its operations are applied to fresh state.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
+from tomldiary.entries.models import timestamp
+from tomldiary.entries.preferences import (
+    Outcome,
+    PreferenceRules,
+    Preferences,
+    entry_count,
+    entry_text,
+)
+from tomldiary.errors import InvalidValue
+from tomldiary.extraction.operations import (
+    ForgetPreference,
+    Operation,
+    SetFields,
+    SetSummary,
+    UpsertPreference,
+)
+from tomldiary.extraction.tool_writes import NO_WRITES
+from tomldiary.retrieval.render import escape_for_model
+from tomldiary.text.similarity import Similarity
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import encode_nulls, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from tomldiary.extraction.dialogue import Exchange
+    from tomldiary.extraction.tool_writes import ToolWrites
+    from tomldiary.toml.document import Overlay
+
+__all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted", "set_fields"]
+
+Store = dict[str, Any]
+MOST_REMOVED = 10
+"""Preferences that the extraction of one turn may remove."""
+_LINE = 300  # characters of a text in a line for a model
+
+
+class MemoryDeps:
+    """What an extractor gets: the memory of one user as a draft, and the session of this turn.
+
+    Args:
+        prefs: `{"_meta": …, "preferences": {category: {id: fields}}}`.
+        convs: `{"_meta": …, "conversations": {session_id: fields}}`.
+        allowed_cats: The categories of the preference table.
+        schema_name: The name of the preference table.
+        session_id: The session this turn belongs to.
+        max_prefs_per_category: Entries a category may hold.
+        context_now: The time to reckon with; None is the time now.
+    """
+
+    def __init__(
+        self,
+        prefs: Store,
+        convs: Store,
+        allowed_cats: Sequence[str],
+        schema_name: str,
+        session_id: str,
+        max_prefs_per_category: int = 100,
+        context_now: datetime | None = None,
+    ) -> None:
+        self._setup(
+            _document_of(prefs), _document_of(convs), allowed_cats, schema_name, session_id,
+            max_prefs_per_category, context_now, Similarity(),
+        )  # fmt: skip
+        # These dictionaries are the caller's; the tools keep them up to date.
+        self._stores = {"preferences": prefs, "conversations": convs}
+
+    def _setup(
+        self,
+        prefs: Document,
+        convs: Document,
+        allowed_cats: Sequence[str],
+        schema_name: str,
+        session_id: str,
+        max_prefs_per_category: int,
+        context_now: datetime | None,
+        similarity: Similarity,
+    ) -> None:
+        self.allowed_cats = list(allowed_cats)
+        self.schema_name = schema_name
+        self.session_id = session_id
+        self.max_prefs_per_category = max_prefs_per_category
+        self.context_now = context_now
+        self.similarity = similarity
+        self.descriptions: dict[str, str] = {}
+        self.max_summary = MAX_SUMMARY
+        """Characters that a summary may have."""
+        self.user_id = ""
+        """Whose memory it is."""
+        self.user_msg = ""
+        self.assistant_msg = ""
+        self.earlier: tuple[Exchange, ...] = ()
+        """The exchanges before this turn, oldest first; earlier turns have dealt with them."""
+        self.tool_writes: ToolWrites = NO_WRITES
+        """What tools of the host stored and removed during the turn."""
+        self._confirmed: set[tuple[str, str]] | None = None
+        self._removed = 0
+        self._edits = {"preferences": prefs.overlay(), "conversations": convs.overlay()}
+        self._stores: dict[str, Store] = {}
+        self._operations: list[Operation] = []
+        rules = PreferenceRules(tuple(self.allowed_cats), max_prefs_per_category)
+        self._preferences = Preferences(self._edits["preferences"], rules)
+        self._conversations = Conversations(self._edits["conversations"])
+
+    @classmethod
+    def from_documents(
+        cls,
+        prefs: Document,
+        convs: Document,
+        *,
+        rules: PreferenceRules,
+        schema_name: str,
+        session_id: str,
+        context_now: datetime | None,
+        similarity: Similarity,
+    ) -> MemoryDeps:
+        """Start a draft from two documents, without copying what stays as it is."""
+        deps = cls.__new__(cls)
+        deps._setup(  # noqa: SLF001 - the other constructor
+            prefs, convs, rules.categories, schema_name, session_id, rules.limit, context_now,
+            similarity,
+        )  # fmt: skip
+        return deps
+
+    def __repr__(self) -> str:
+        return f"MemoryDeps(schema_name={self.schema_name!r}, session_id={self.session_id!r})"
+
+    # The draft as plain dictionaries
+
+    @property
+    def prefs(self) -> Store:
+        """The preferences as dictionaries of your own: change them directly, or use the tools."""
+        return self._store("preferences")
+
+    @property
+    def convs(self) -> Store:
+        """The conversations as dictionaries of your own."""
+        return self._store("conversations")
+
+    def _store(self, kind: str) -> Store:
+        store = self._stores.get(kind)
+        if store is None:
+            tables: dict[str, Any] = {}
+            for path, entry in self._entries(kind):
+                target = tables
+                for key in path[1:-1]:
+                    target = target.setdefault(key, {})
+                target[path[-1]] = copy.deepcopy(dict(entry))
+            meta = copy.deepcopy(dict(self._edits[kind].table(("_meta",)) or {}))
+            store = {"_meta": meta, kind: tables}
+            self._stores[kind] = store
+        return store
+
+    def _entries(self, kind: str) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
+        if kind == "conversations":
+            return [((kind, key), entry) for key, entry in self._conversations.entries()]
+        return [
+            ((kind, category, key), entry)
+            for category in self.allowed_cats
+            for key, entry in self._preferences.entries(category)
+        ]
+
+    def _absorb(self) -> None:
+        """Record what was changed directly in the dictionaries, if anybody asked for them."""
+        for kind, store in self._stores.items():
+            known = dict(self._entries(kind))
+            wanted = dict(_walk(kind, store.get(kind), 2 if kind == "preferences" else 1))
+            for path in known.keys() - wanted.keys():
+                if kind == "preferences":
+                    self._preferences.forget(path[1], path[2])
+                    self._operations.append(ForgetPreference(path[1], path[2]))
+                else:
+                    self._record_fields(SetFields(kind, path, delete=True))
+            for path, entry in wanted.items():
+                before = known.get(path, {})
+                values = tuple(
+                    (key, copy.deepcopy(value))
+                    for key, value in entry.items()
+                    if key not in before or not same_value(before[key], value)
+                )
+                removed = tuple(key for key in before if key not in entry)
+                if values or removed:
+                    self._record_fields(
+                        SetFields(kind, path, values, removed, existing=path in known)
+                    )
+
+    def _record_fields(self, operation: SetFields) -> None:
+        set_fields(self._edits[operation.kind], operation)
+        self._operations.append(operation)
+
+    def _mirror(self, kind: str, path: tuple[str, ...]) -> None:
+        """Show a tool's change in the dictionaries, if anybody asked for them."""
+        store = self._stores.get(kind)
+        if store is None:
+            return
+        target: Store = store
+        for key in path[:-1]:
+            target = target.setdefault(key, {})
+        entry = self._edits[kind].table(path)
+        if entry is None:
+            target.pop(path[-1], None)
+        elif path[-1] in target:
+            kept = target[path[-1]]
+            kept.clear()
+            kept.update(copy.deepcopy(dict(entry)))
+        else:
+            target[path[-1]] = copy.deepcopy(dict(entry))
+
+    @property
+    def operations(self) -> list[Operation]:
+        """What was done so far, in order."""
+        self._absorb()
+        return list(self._operations)
+
+    # What the tools do
+
+    @property
+    def now(self) -> str:
+        """The time written into entries."""
+        return timestamp(self.context_now)
+
+    @property
+    def preferences(self) -> Preferences:
+        """The rules, over the draft as it is now."""
+        self._absorb()
+        return self._preferences
+
+    @property
+    def conversations(self) -> Conversations:
+        """The rules, over the draft as it is now."""
+        self._absorb()
+        return self._conversations
+
+    def upsert(
+        self,
+        category: str,
+        key: str | None,
+        text: str | None,
+        contexts: Sequence[str],
+        *,
+        count_up: bool = True,
+        fields: Mapping[str, Any] | None = None,
+    ) -> Outcome:
+        """Create, change or confirm a preference in the draft; raises like `Preferences.upsert`.
+
+        `key` is an id, or `category/id` as it is listed; "new" and None ask for a new entry. A turn
+        confirms an entry once, and not at all if a tool of the host noted it down in this turn.
+
+        Raises:
+            InvalidValue: Also a text that states what was removed in this turn by a tool of the host.
+        """
+        key = self.preferences.wanted(category, key)
+        if text is not None and self.tool_writes.was_removed(text):
+            raise InvalidValue(
+                "the user has just had this removed. It is not stored again.", where=category
+            )
+        place = (category, key or self._same(category, text))
+        if text is not None and self._preferences.find(*place) is None:
+            held = self.tool_writes.holding(text)
+            found = self._preferences.find(*held) if held is not None else None
+            if held is not None and found is not None:
+                return Outcome("merged", *held, entry_count(found[1]))
+        if place in (self._confirmed or ()) or place in self.tool_writes.noted:
+            count_up = False
+        outcome = self.preferences.upsert(
+            category, key, text, contexts, now=self.now, session=self.session_id,
+            count_up=count_up, fields=fields,
+        )  # fmt: skip
+        created = outcome.action == "created"
+        if self._confirmed is not None and count_up and not created:
+            self._confirmed.add((category, outcome.id))
+        self._operations.append(
+            UpsertPreference(
+                category,
+                # A new entry may be equal to one that is stored meanwhile: it is looked for by text.
+                None if created and key is None else (key if created else outcome.id),
+                None if outcome.action == "merged" else text,  # the stored wording stays
+                tuple(contexts),
+                count_up,
+                outcome.id if created else None,
+                tuple((fields or {}).items()),
+            )
+        )
+        if "preferences" in self._stores:
+            found = self._preferences.find(category, outcome.id)
+            self._mirror("preferences", found[0] if found is not None else ())
+        return outcome
+
+    def _same(self, category: str, text: str | None) -> str:
+        """Return the id of the entry that a text without an id confirms, or ""."""
+        if text is None or category not in self.allowed_cats:
+            return ""
+        return self._preferences.same(category, text.strip()) or ""
+
+    def leave(self, category: str, text: str, fields: Mapping[str, Any]) -> None:
+        """Have a preference that this draft cannot hold tried on fresh state, which skips it with a reason."""
+        self._operations.append(UpsertPreference(category, text=text, fields=tuple(fields.items())))
+
+    def forget(self, category: str, key: str) -> str:
+        """Remove a preference from the draft and return its text.
+
+        Raises:
+            UnknownEntry: There is none.
+            InvalidValue: As many as a turn may remove are removed already.
+        """
+        if self._confirmed is not None and self._removed == MOST_REMOVED:
+            raise InvalidValue(
+                f"{MOST_REMOVED} preferences were removed in this turn, no more can be. Ask the user to go on in"
+                " another message.",
+                where=category,
+            )
+        key = self.preferences.named(category, key)
+        entry = self.preferences.forget(category, key)
+        self._removed += 1
+        self._operations.append(ForgetPreference(category, key))
+        self._mirror("preferences", ("preferences", category, key))
+        return entry_text(entry)
+
+    def summarise(self, summary: str, keywords: Sequence[str] | None) -> None:
+        """Replace the summary of this turn's session in the draft.
+
+        Raises:
+            InvalidValue: It is blank or too long, or has too many keywords.
+        """
+        where = f"conversations/{self.session_id}"
+        summary, words = checked_summary(summary, keywords, self.max_summary, where)
+        keywords = words
+        self.conversations.set_summary(self.session_id, summary, keywords, now=self.now)
+        words = tuple(keywords) if keywords is not None else None
+        self._operations.append(SetSummary(self.session_id, summary, words))
+        self._mirror("conversations", ("conversations", self.session_id))
+
+    def begin_turn(self) -> None:
+        """Show the turn as begun: the session exists and counts it. The commit counts for itself.
+
+        From now on an entry is confirmed once.
+        """
+        self._confirmed = set()
+        self._conversations.count_turn(self.session_id, now=self.now)
+
+    # Text for a model
+
+    def pretty_prefs(self) -> str:
+        """Return all preferences, one `- category/id: text (n×)` line each; "(none)" if there are none."""
+        lines = [
+            preference_line(category, key, entry)
+            for category in self.allowed_cats
+            for key, entry in self.preferences.entries(category)
+        ]
+        return "\n".join(lines) or "(none)"
+
+    def pretty_session(self, sid: str) -> str:
+        """Return when a session began, its turns, summary and keywords, as lines of text."""
+        entry = self.conversations.find(sid)
+        if entry is None:
+            return f"No session {sid!r}."
+        keywords = ", ".join(map(str, cast("list[Any]", entry.get("keywords") or [])))
+        summary = quoted(str(entry.get("summary", "")), self.max_summary)
+        return (
+            f"Started: {entry.get('_created', '')}  •  Turns: {entry.get('_turns', 0)}\n"
+            f"Summary: {summary}\nKeywords: {quoted(keywords, self.max_summary)}"
+        )
+
+
+def preference_line(category: str, key: str, entry: Mapping[str, Any]) -> str:
+    """Return a preference as one escaped line of text for a model."""
+    place = escape_for_model(f"{category}/{key}")
+    return f"- {place}: {quoted(entry_text(entry), _LINE)} ({entry_count(entry)}×)"
+
+
+def quoted(text: str, limit: int = 200) -> str:
+    """Return stored text as one escaped line for a model, cut to a number of characters."""
+    return escape_for_model(text if len(text) <= limit else f"{text[:limit]}…")
+
+
+def set_fields(edit: Overlay, operation: SetFields) -> None:
+    """Apply a `SetFields` to an edit; an entry that is gone meanwhile is not brought back by parts."""
+    table = edit.table(operation.path)
+    if operation.delete:
+        edit.delete(operation.path)
+        return
+    if table is None and operation.existing:
+        return
+    entry = {key: value for key, value in (table or {}).items() if key not in operation.removed}
+    edit.put(operation.path, encode_nulls({**entry, **dict(operation.values)}))
+
+
+def _walk(kind: str, tables: Any, depth: int) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:
+    found: list[tuple[tuple[str, ...], Mapping[str, Any]]] = []
+    for key, value in cast("dict[str, Any]", tables or {}).items():
+        if not isinstance(value, Mapping):
+            continue
+        if depth == 1:
+            found.append(((kind, key), cast("Mapping[str, Any]", value)))
+        else:
+            inner = cast("Mapping[str, Any]", value)
+            found += [
+                ((kind, key, name), cast("Mapping[str, Any]", entry))
+                for name, entry in inner.items()
+                if isinstance(entry, Mapping)
+            ]
+    return found
+
+
+def _document_of(store: Store) -> Document:
+    edit = Document.parse("").edit()
+    for key, value in store.items():
+        if isinstance(value, Mapping):
+            edit.put((key,), encode_nulls(cast("Mapping[str, Any]", value)))
+    return edit.done()

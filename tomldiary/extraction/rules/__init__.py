@@ -1,0 +1,4 @@
+"""The offline extractor: phrase tables, no model, no network.
+
+Begin with `rules`.
+"""

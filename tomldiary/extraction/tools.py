@@ -1,0 +1,285 @@
+"""The tools an extraction model works with: six functions on a draft, answering in short sentences.
+
+Each takes a context whose `deps` is a `MemoryDeps`; pydantic-ai's `RunContext` is one. Errors are
+answers that start with ❌ and say how to go on; nothing is raised at a model.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from tomldiary.entries.preferences import NEW
+from tomldiary.errors import DiaryError, LimitReached, UnknownEntry, without_paths
+from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
+
+if TYPE_CHECKING:
+    from tomldiary.text.similarity import Match
+
+__all__ = [
+    "EXTRACTION_TOOLS",
+    "ToolContext",
+    "category_lines",
+    "forget_preference",
+    "list_categories",
+    "list_conversation_summary",
+    "list_preferences",
+    "update_conversation_summary",
+    "upsert_preference",
+]
+
+_NEARLY_FULL = 0.8
+_SHOWN = 200  # characters of a text repeated in an answer
+_LISTED = 8_000  # characters of one answer of list_preferences
+_FEWEST = 500  # of them for a category
+
+
+class ToolContext(Protocol):
+    """Anything that carries the draft as `deps`."""
+
+    @property
+    def deps(self) -> MemoryDeps:
+        """The draft to work on."""
+        ...
+
+
+async def list_categories(ctx: ToolContext) -> str:
+    """List the categories that preferences can be filed under."""
+    return category_lines(ctx.deps)
+
+
+def category_lines(deps: MemoryDeps) -> str:
+    """Return the categories of a draft with their descriptions, a line each."""
+    return "\n".join(
+        f"- **{name}**{_described(deps.descriptions.get(name, ''))}" for name in deps.allowed_cats
+    )
+
+
+def _described(description: str) -> str:
+    return f": {' '.join(description.split())}" if description else ""
+
+
+async def list_preferences(ctx: ToolContext, category: str | None = None) -> str:
+    """List stored preferences with their ids, and how full each category is.
+
+    Args:
+        category: The category to list; leave out to list all of them.
+    """
+    deps = ctx.deps
+    if category is not None and category not in deps.allowed_cats:
+        return _no_category(deps, category)
+    if category is not None:
+        return _list_category(ctx, category, _LISTED)
+    names = [name for name in deps.allowed_cats if deps.preferences.count(name)]
+    share = max(_FEWEST, _LISTED // max(1, len(names)))
+    return "\n\n".join(_list_category(ctx, name, share, in_part=True) for name in deps.allowed_cats)
+
+
+def _list_category(ctx: ToolContext, category: str, budget: int, *, in_part: bool = False) -> str:
+    lines = [
+        preference_line(category, key, entry)
+        for key, entry in ctx.deps.preferences.entries(category)
+    ]
+    shown: list[str] = []
+    for line in reversed(lines):  # the newest stand at the end
+        budget -= len(line) + 1
+        if budget < 0:
+            break
+        shown.insert(0, line)
+    if left := len(lines) - len(shown):
+        how = (
+            f"list_preferences('{category}') shows more of them"
+            if in_part
+            else "upsert_preference tells you if one is similar"
+        )
+        shown.insert(0, f"({left} older ones are stored; {how})")
+    lines = shown
+    return "\n".join([f"📊 {_check_preference_limits(ctx, category)}", *lines]) + (
+        "" if lines else f"\n- {category}: nothing stored yet"
+    )
+
+
+def _check_preference_limits(ctx: ToolContext, category: str) -> str:
+    """Say how full a category is: ✅ room, ⚠️ from 80 % on, ❌ full."""
+    limit = ctx.deps.max_prefs_per_category
+    count = ctx.deps.preferences.count(category)
+    if count >= limit:
+        return (
+            f"❌ Category '{category}' is at limit ({count}/{limit}). Update or forget a preference;"
+            " no new one fits."
+        )
+    if count >= limit * _NEARLY_FULL:
+        return (
+            f"⚠️ Category '{category}' is nearly full ({count}/{limit}). Rather update than create."
+        )
+    return f"✅ Category '{category}' has space ({count}/{limit})"
+
+
+def _find_similar_preferences(  # pyright: ignore[reportUnusedFunction] - the ancestor's name
+    ctx: ToolContext, category: str, text: str, min_similarity: int | None = None
+) -> list[tuple[str, str, int]]:
+    """Return (id, text, score) of the entries that resemble `text`, best first."""
+    found = _similar(ctx.deps, category, text)
+    return [
+        (match.id, match.text, round(match.score))
+        for match in found
+        if min_similarity is None or match.score >= min_similarity
+    ]
+
+
+def _similar(deps: MemoryDeps, category: str, text: str) -> list[Match]:
+    return deps.preferences.similar(deps.similarity, category, text)
+
+
+async def upsert_preference(
+    ctx: ToolContext,
+    category: str,
+    id: str | None = None,  # noqa: A002 - the argument's name is part of the tool
+    text: str | None = None,
+    contexts: list[str] | None = None,
+    suppress_count_increment: bool = False,  # noqa: FBT001, FBT002 - a model names its arguments
+) -> str:
+    """Store a preference, change one, or confirm one that came up again.
+
+    Args:
+        category: One of the categories from list_categories.
+        id: The id of a stored preference, as it is listed, to change or confirm it; leave out for a
+            new one; "new" stores a new one although a similar one exists.
+        text: What to remember, in a few words. Leave out, with an id, to only confirm.
+        contexts: Short labels of the situations it applies to, such as "work" or "travel".
+        suppress_count_increment: True if this corrects a preference without confirming it.
+    """
+    deps = ctx.deps
+    if category not in deps.allowed_cats:
+        return _no_category(deps, category)
+    force = id == NEW
+    key = deps.preferences.wanted(category, id or None)
+    known = key is not None and deps.preferences.find(category, key) is not None
+    if not known and text is not None and not force:
+        suggestion = _suggest(deps, category, text)
+        if suggestion:
+            return suggestion
+    try:
+        outcome = deps.upsert(
+            category, key, text, contexts or [], count_up=not suppress_count_increment
+        )
+    except LimitReached:
+        return _check_preference_limits(ctx, category)
+    except UnknownEntry:
+        return (
+            f"❌ {category}/{key} does not exist. list_preferences('{category}') shows the ids; give"
+            " text to create a preference."
+        )
+    except DiaryError as error:
+        return f"❌ {without_paths(str(error))}"
+    place = f"{category}/{outcome.id}"
+    if outcome.action == "boosted":
+        return f"✅ Boosted {place} (count: {outcome.count})."
+    if outcome.action == "merged":
+        return f"✅ {place} says the same already; boosted it (count: {outcome.count})."
+    if outcome.action == "updated":
+        return f"✅ Updated {place}: '{quoted(text or '')}' (count: {outcome.count})."
+    warning = _check_preference_limits(ctx, category)
+    return f"✅ Created {place}: '{quoted(text or '')}'." + (
+        "" if warning.startswith("✅") else f" {warning}"
+    )
+
+
+def _suggest(deps: MemoryDeps, category: str, text: str) -> str:
+    """Return an answer that points to similar entries, or nothing if the text can be stored."""
+    if deps.preferences.same(category, text) is not None:
+        return ""  # equal text is merged, no question asked
+    found = _similar(deps, category, text)
+    elsewhere = deps.preferences.elsewhere(category, text)
+    if not found and elsewhere is None:
+        return ""
+    lines = [
+        f"  • {category}/{quoted(match.id)}: '{quoted(match.text)}' ({match.score:.0f}% match"
+        + (f"; ⚠️ conflict: {match.conflict}, not a duplicate)" if match.conflict else ")")
+        for match in found
+    ]
+    other, key = category, ""
+    if elsewhere is not None:
+        lines.append(
+            f"  • {elsewhere[0]}/{quoted(elsewhere[1])}: the same text in another category"
+        )
+        other, key = elsewhere
+    if found:
+        other, key = category, found[0].id
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
+    return "\n".join(
+        [
+            "❌ Similar preferences found:",
+            *lines,
+            "",
+            (
+                f"To update one: upsert_preference('{other}', id='{key}', text='{shown}')"
+                " (without text to confirm it)"
+            ),
+            f"To store it all the same: upsert_preference('{category}', id='new', text='{shown}')",
+        ]
+    )
+
+
+async def forget_preference(
+    ctx: ToolContext,
+    category: str,
+    id: str,  # noqa: A002 - the argument's name is part of the tool
+) -> str:
+    """Remove a preference that is no longer true or that the user wants forgotten.
+
+    Args:
+        category: The category it is filed under.
+        id: The id of the preference.
+    """
+    if category not in ctx.deps.allowed_cats:
+        return _no_category(ctx.deps, category)
+    id = ctx.deps.preferences.named(category, id)  # noqa: A001 - the tool's word
+    try:
+        text = ctx.deps.forget(category, id)
+    except UnknownEntry:
+        return f"❌ {category}/{id} does not exist. list_preferences('{category}') shows the ids."
+    except DiaryError as error:
+        return f"❌ {error}"
+    return f"🗑️ Deleted {category}/{id}: '{quoted(text)}'."
+
+
+async def list_conversation_summary(ctx: ToolContext, session_id: str) -> str:
+    """Show the summary, keywords and number of turns of a conversation.
+
+    Args:
+        session_id: The conversation to show.
+    """
+    if ctx.deps.conversations.find(session_id) is None:
+        return f"❌ There is no session {session_id!r}."
+    return ctx.deps.pretty_session(session_id)
+
+
+async def update_conversation_summary(
+    ctx: ToolContext, summary: str, keywords: list[str] | None = None
+) -> str:
+    """Replace the summary of the current conversation.
+
+    Args:
+        summary: What the conversation was about so far, in three to five sentences.
+        keywords: The main topics; leave out to keep those stored.
+    """
+    try:
+        ctx.deps.summarise(summary, keywords)
+    except DiaryError as error:
+        return f"❌ {without_paths(str(error))}"
+    return f"✅ Updated the summary of session '{ctx.deps.session_id}'."
+
+
+def _no_category(deps: MemoryDeps, category: str) -> str:
+    return f"❌ Category '{category}' is not allowed. Use one of: {', '.join(deps.allowed_cats)}."
+
+
+EXTRACTION_TOOLS = (
+    list_categories,
+    list_preferences,
+    upsert_preference,
+    forget_preference,
+    list_conversation_summary,
+    update_conversation_summary,
+)
+"""The tools an extraction model is offered, in the order it sees them."""

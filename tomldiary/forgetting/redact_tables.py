@@ -1,0 +1,253 @@
+"""What goes of one document: which states of its entries, and every version put together without them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.paths import entry_path
+from tomldiary.errors import InvalidValue
+from tomldiary.forgetting.selection import author, content, sessions
+from tomldiary.forgetting.versions import Versions, joined, values_at
+from tomldiary.toml.block_edit import edit_block, render_block, split_tail
+from tomldiary.toml.lexer import Block
+from tomldiary.toml.parse import parse_toml
+from tomldiary.toml.values import render_path, same_value
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tomldiary.forgetting.selection import Selection
+    from tomldiary.forgetting.versions import State, Version
+    from tomldiary.toml.document import Path
+
+__all__ = ["Tables"]
+
+
+class Tables:
+    """The entries of one document in all its versions, and which of their states go."""
+
+    def __init__(self, kind: str, selection: Selection) -> None:
+        self.kind = kind
+        self.affected: set[Path] = set()
+        self._selection = selection
+        self._versions = Versions(kind)
+        self._kept: dict[Path, dict[str, str]] = {}  # what stays, and a session that said it
+        self._selected: dict[Path, set[str]] = {}
+        self._seen: dict[int, tuple[Path, State]] = {}
+        self._changed: dict[tuple[str, str], Block] = {}
+        self._last: dict[Path, str] = {}  # the text of the last state that stays
+        self._remembered: dict[Path, State] = {}
+        self._same: dict[Block, Block] = {}  # what becomes of a block wherever it stands
+
+    # First pass: which states there are
+
+    def study(self, text: str, when: datetime) -> None:
+        """Note which entries a version has, and whether the selection covers what they say."""
+        if self._versions.is_last(text):
+            return
+        version = self._versions.cut(text)
+        for path in version.fresh:
+            state = version.states.get(path)
+            if state is None or id(state) in self._seen:
+                continue
+            self._seen[id(state)] = (path, state)
+            if self._selection.covers(self.kind, path, state.values, when):
+                self._selected.setdefault(path, set()).add(state.content)
+            else:
+                known = self._kept.setdefault(path, {})
+                if not known.get(state.content):
+                    known[state.content] = author(state.values)
+
+    def decide(self) -> None:
+        """Settle what goes: what the selection said and nobody else."""
+        self.affected = {
+            path for path, said in self._selected.items() if said - self._kept.get(path, {}).keys()
+        }
+
+    def gone(self) -> list[Path]:
+        """Return the entries that nothing is left of."""
+        return [path for path in self._selected if not self._kept.get(path)]
+
+    def is_all_gone(self) -> bool:
+        """Return whether there was an entry, and nothing of any stays in any version."""
+        return bool(self._selected) and not any(self._kept.values())
+
+    def sessions(self) -> set[str]:
+        """Return the sessions that had to do with what goes."""
+        chosen = self._selection.session_id or self._selection.source
+        found: set[str] = set()
+        for path, state in self._seen.values():
+            if self._goes(path, state):
+                found |= sessions(self.kind, path, state.values)
+        if not chosen:
+            return found
+        return {name for name in (chosen, chosen.rpartition("#")[0]) if name}
+
+    def is_touched(self, before: str, after: str) -> bool:
+        """Tell whether an entry that goes, or goes back, changed between two versions."""
+        if not self.affected:
+            return False
+        old, new = self._versions.cut(before).states, self._versions.cut(after).states
+        for path in self.affected:
+            was, became = old.get(path), new.get(path)
+            if was is became or not (self._goes(path, was) or self._goes(path, became)):
+                continue
+            if was is None or became is None or not same_value(was.values, became.values):
+                return True
+        return False
+
+    def _goes(self, path: Path, state: State | None) -> bool:
+        return (
+            state is not None
+            and path in self.affected
+            and state.content not in self._kept.get(path, {})
+        )
+
+    # Second pass, from the oldest version on: what they are without
+
+    def transform(self, text: str) -> str:
+        """Return a version without what goes."""
+        return joined(self.blocks(text))
+
+    def blocks(self, text: str) -> list[Block]:
+        """Return the blocks of a version without what goes; versions are asked for in their order."""
+        version = self._versions.cut(text)
+        if not self.affected and not self._selection.session_id:
+            return version.blocks
+        ready = list(map(self._same.get, version.blocks))
+        made: list[Block] = []
+        back: set[Path] = set()
+        at = 0
+        while None in ready[at:]:
+            number = ready.index(None, at)
+            made += cast("list[Block]", ready[at:number])
+            self._add(made, version, version.blocks[number], back)
+            at = number + 1
+        made += cast("list[Block]", ready[at:])
+        self._remember(version)
+        return made
+
+    def _add(self, made: list[Block], version: Version, block: Block, back: set[Path]) -> None:
+        """Add what becomes of a block; `back` are the entries that went back to what they were."""
+        path = self._versions.path(block)
+        if path is None:
+            self._same[block] = changed = self._without_inline(block)
+            made.append(changed)
+            return
+        state = version.states[path]
+        if not self._goes(path, state):
+            changed = self._without_name(block, path, state)
+            if len(version.groups[path]) == 1:
+                self._same[block] = changed
+            made.append(changed)
+            return
+        last = self._last.get(path)
+        if last is not None and path not in back:
+            back.add(path)
+            made.append(self._versions.same(Block(path, last + self._versions.split(block)[1])))
+        else:
+            self._leave_out(made, block)
+
+    def prove(self, text: str, made: str) -> list[Path]:
+        """Return the entries that differ between a version and what was made of it.
+
+        Raises:
+            InvalidValue: What goes is still there, or something else changed.
+        """
+        parse_toml(made)
+        old, new = self._versions.cut(text).states, self._versions.cut(made).states
+        changed: list[Path] = []
+        for path, state in old.items():
+            found = new.get(path)
+            if self._goes(path, state) == (found is not None and found.content == state.content):
+                raise _unwieldy(path)
+            if found is None or not same_value(found.values, state.values):
+                changed.append(path)
+        return changed
+
+    def _remember(self, version: Version) -> None:
+        for path in self.affected:
+            state = version.states.get(path)
+            if state is None:
+                self._last.pop(path, None)
+                self._remembered.pop(path, None)
+            elif state is self._remembered.get(path):
+                continue
+            elif path in version.groups and not self._goes(path, state):
+                self._remembered[path] = state
+                blocks = version.groups[path]
+                whole = joined([self._without_name(block, path, state) for block in blocks])
+                body = split_tail(whole)[0]
+                self._last[path] = body if body.endswith("\n") else f"{body}\n"
+
+    def _leave_out(self, made: list[Block], block: Block) -> None:
+        """Leave out a block; comments that a blank line separates from it belong to nobody and stay."""
+        tail = self._versions.split(block)[1]
+        before = made[-1]
+        kept, gap = self._versions.split(before)
+        if gap.strip():
+            tail = gap + tail.lstrip("\r\n") if tail.strip() else gap
+        made[-1] = self._versions.same(Block(before.path, kept + tail, before.is_array))
+
+    def _without_name(self, block: Block, path: Path, state: State) -> Block:
+        session = self._selection.session_id
+        if not session or block.is_array or block.path != path:
+            return block
+        witness = self._kept.get(path, {}).get(state.content, "")
+        key = (block.text, witness)
+        if key not in self._changed:
+            # Most entries are one block, which was read already.
+            is_whole = self._versions.is_one_block(path, block, state)
+            own = state.values if is_whole else values_at(block.text, path)
+            self._changed[key] = self._edited(
+                block, own, self._selection.without_name(own, witness)
+            )
+        return self._changed[key]
+
+    def _without_inline(self, block: Block) -> Block:
+        """Take entries out that are written inside the table above them."""
+        if not self._versions.inline(block):
+            return block
+        key = (block.text, "")
+        if key not in self._changed:
+            own = values_at(block.text, block.path)
+            want = self._walked(own, block.path)
+            self._changed[key] = self._edited(block, own, want)
+        return self._changed[key]
+
+    def _walked(self, table: dict[str, Any], path: Path) -> dict[str, Any]:
+        want: dict[str, Any] = {}
+        for key, value in table.items():
+            inner = (*path, key)
+            entry = entry_path(self.kind, inner)
+            if not isinstance(value, dict) or inner[0] == "_meta":
+                want[key] = value
+            elif entry is None:
+                want[key] = self._walked(cast("dict[str, Any]", value), inner)
+            else:
+                values = cast("dict[str, Any]", value)
+                said = content(values)
+                if inner in self.affected and said not in self._kept.get(inner, {}):
+                    continue
+                witness = self._kept.get(inner, {}).get(said, "")
+                session = self._selection.session_id
+                want[key] = self._selection.without_name(values, witness) if session else values
+        return want
+
+    def _edited(self, block: Block, own: dict[str, Any], want: dict[str, Any]) -> Block:
+        if same_value(own, want):
+            return block
+        try:
+            changed = edit_block(block, own, want)
+        except InvalidValue:
+            tail = split_tail(block.text)[1]
+            changed = Block(block.path, render_block(block.path, want) + tail)
+        return self._versions.same(Block(changed.path, changed.text))
+
+
+def _unwieldy(path: Path) -> InvalidValue:
+    return InvalidValue(
+        "this entry is written in a way that it cannot be taken out of. Write it as one table with a"
+        " header of its own. Nothing was forgotten.",
+        where=render_path(path),
+    )

@@ -1,0 +1,74 @@
+"""All versions of one document, one after the other, as far as history can bring them back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import DocumentError
+from tomldiary.history.record import redo, redone, undo
+from tomldiary.history.timeline import EMPTY
+from tomldiary.storage.protocol import digest
+from tomldiary.toml.fingerprint import Pieces
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tomldiary.history.record import Record
+
+__all__ = ["Replay"]
+
+
+class Replay:
+    """The versions of one document, as far as history can bring them back."""
+
+    def __init__(self, records: Sequence[Record], kind: str, newest: str | None) -> None:
+        self.records = records
+        self._kind = kind
+        self._chains: list[list[int]] = []
+        for number, record in enumerate(records):
+            if kind in record.results:
+                if not self._chains or record.bases[kind] == EMPTY:
+                    self._chains.append([])
+                self._chains[-1].append(number)
+        self._starts: dict[int, str] = {}
+        for chain in self._chains:
+            start = self._start(chain, newest if chain is self._chains[-1] else None)
+            if start is not None:
+                self._starts[chain[0]] = start
+
+    def _start(self, chain: list[int], newest: str | None) -> str | None:
+        """Return the text a chain of versions begins with, or None if it does not fit together."""
+        kind = self._kind
+        text: str | None = "" if self.records[chain[0]].bases[kind] == EMPTY else None
+        try:
+            if text is None:
+                # The oldest segments may have been put away: then it is followed back from now.
+                if newest is None:
+                    return None
+                text = newest
+                for number in reversed(chain):
+                    if digest(text) != self.records[number].results[kind]:
+                        return None
+                    text = undo(text, self.records[number], kind)
+            after = Pieces.of(text.encode())
+            for number in chain:
+                after = redone(after, self.records[number], kind)
+                if after.fingerprint != self.records[number].results[kind]:
+                    return None
+        except DocumentError:
+            return None
+        return text
+
+    def steps(self) -> Iterator[tuple[int, str, str]]:
+        """Yield each record's number with the text before and after it."""
+        for chain in self._chains:
+            after = self._starts.get(chain[0])
+            for number in chain:
+                if after is None or chain[0] not in self._starts:
+                    break
+                before, after = after, redo(after, self.records[number], self._kind)
+                yield number, before, after
+
+    def lose(self, number: int) -> None:
+        """Give up the chain that a record belongs to."""
+        self._starts.pop(next(chain[0] for chain in self._chains if number in chain), None)

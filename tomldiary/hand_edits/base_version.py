@@ -1,0 +1,158 @@
+"""Which version a person's save grew from, so that what they changed is known exactly.
+
+`_meta.seq` names it: an editor keeps the number of the text it opened. It may go on from what it has saved, too, and
+never see what that was merged with.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import DocumentError
+from tomldiary.hand_edits.three_way_merge import changed_tables, closest
+from tomldiary.history.record import redo
+from tomldiary.history.timeline import EMPTY
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import same_value
+
+if TYPE_CHECKING:
+    from tomldiary.history.record import Record
+    from tomldiary.history.timeline import Timeline
+    from tomldiary.toml.document import Path, Table
+    from tomldiary.toml.lexer import Block
+
+__all__ = ["NOTHING", "base_of_save", "before_saves"]
+
+NOTHING = Document.parse("")
+
+
+def base_of_save(
+    timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record
+) -> Document:
+    """Return the version that a person's save grew from.
+
+    Args:
+        timeline: The user's history.
+        kind: The document.
+        saved: What they saved.
+        ours: What history ends at.
+        last: The record that led there.
+    """
+    seq = _number_of(saved)
+    if type(seq) is not int or not 0 < seq <= last.seq:
+        return ours
+    if seq == _number_of(ours) and last.type != "hand":
+        return ours
+    try:
+        later = _later(timeline, kind, seq)
+        if any(record.results[kind] == EMPTY for record in later):
+            # The file was removed since: whoever saves it again wants all that is in it.
+            return NOTHING
+        base = closest(_versions(timeline, kind, seq, later, ours.text), saved)
+        return _with_earlier_saves(base, kind, saved, later)
+    except DocumentError:
+        # Too old to know: then nothing of either side is taken for deleted.
+        return NOTHING
+
+
+def _number_of(document: Document) -> object:
+    """Return the number of the transaction that a document says it was written by."""
+    return (document.table(("_meta",)) or {}).get("seq")
+
+
+def before_saves(timeline: Timeline, kind: str) -> Document:
+    """Return what a document was before the saves that history ends at.
+
+    Raises:
+        DocumentError: History cannot tell.
+    """
+    for record in timeline.records():
+        if kind in record.results and record.type != "hand":
+            return Document.parse(timeline.text(kind, record.seq))
+    return NOTHING
+
+
+def _later(timeline: Timeline, kind: str, seq: int) -> list[Record]:
+    """Return what changed a document behind transaction `seq`, oldest first."""
+    found: list[Record] = []
+    for record in timeline.records():
+        if record.seq <= seq:
+            break
+        if kind in record.results:
+            found.append(record)
+    return found[::-1]
+
+
+def _versions(
+    timeline: Timeline, kind: str, seq: int, later: list[Record], now: str
+) -> list[Document]:
+    """Return the versions of a document that have the number `seq`, oldest first; `now` is the last of all.
+
+    A save keeps the number of the version it grew from, and the editor may go on from there.
+    """
+    text = timeline.texts([kind], seq, {kind: now})[kind]
+    versions = [Document.parse(text)]
+    for record in later:
+        if record.type != "hand":
+            break
+        text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
+        version = Document.parse(text)
+        if _number_of(version) != seq:
+            break  # merged, and given a number of its own
+        versions.append(version)
+    return versions
+
+
+def _with_earlier_saves(
+    base: Document, kind: str, saved: Document, later: list[Record]
+) -> Document:
+    """Return a version with those tables of a save that an earlier save had brought to history already.
+
+    An editor that goes on from what it has saved says it again, and others may have changed it since.
+    """
+    saves = [_Save(record, kind) for record in reversed(later) if record.type == "hand"]
+    edit = base.edit()
+    for path in changed_tables(base, saved) if saves else ():
+        values = saved.own_values(path)
+        save = next((save for save in saves if save.made(path, values)), None)
+        if save is None or path[0] == "_meta":
+            continue
+        block = save.block(path)
+        if block is None:
+            edit.delete(path)
+        elif values is not None:
+            edit.restore(path, block.text, values)
+    return edit.done() if edit.is_changed else base
+
+
+class _Save:
+    """What a person changed, by table, as history has it."""
+
+    def __init__(self, record: Record, kind: str) -> None:
+        self._changes = [change for change in record.changes if change.doc == kind]
+
+    @cached_property
+    def _before(self) -> list[Document]:
+        return [Document.parse(change.old) for change in self._changes]
+
+    @cached_property
+    def _after(self) -> list[Document]:
+        return [Document.parse(change.new) for change in self._changes]
+
+    def made(self, path: Path, values: Table | None) -> bool:
+        """Tell whether a table got these values by it; None is a table that it removed."""
+        if not any(
+            path[-1] in text for change in self._changes for text in (change.old, change.new)
+        ):
+            return False
+        before, after = _values_in(self._before, path), _values_in(self._after, path)
+        return not same_value(before, after) and same_value(after, values)
+
+    def block(self, path: Path) -> Block | None:
+        """Return a table as it was then; None if it was removed, or has no header."""
+        return next((part.index[path] for part in self._after if path in part.index), None)
+
+
+def _values_in(parts: list[Document], path: Path) -> Table | None:
+    return next((part.own_values(path) for part in parts if path in part.index), None)

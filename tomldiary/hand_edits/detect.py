@@ -1,0 +1,234 @@
+"""What stands in a file compared with what history ends at: our own text, a person's, or nobody's yet.
+
+A person edits the file as it was when the editor opened it. `_meta.seq` names that version, so what
+they changed is known exactly, and is merged with what was written meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tomldiary.entries.models import FORMAT_VERSION
+from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
+from tomldiary.hand_edits.base_version import NOTHING, base_of_save
+from tomldiary.hand_edits.three_way_merge import merge
+from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.logging import get_logger
+from tomldiary.storage.protocol import digest
+from tomldiary.toml.document import Document
+
+if TYPE_CHECKING:
+    from tomldiary.storage.protocol import Backend, Stored, Token
+
+__all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
+
+_logger = get_logger(__name__)
+_YOUNG = 0.01  # seconds; a file this fresh may change again without a new time stamp
+_SETTLING = 1.0  # seconds; a file this fresh that lost entries may be half saved
+
+
+@dataclass(slots=True)
+class Known:
+    """One document as everybody should see it, and how it relates to the file and to history."""
+
+    token: Token
+    """Version of the file that was looked at."""
+    document: Document
+    digest: str
+    """Fingerprint of the document's text, which is the file's unless there is a `problem`."""
+    is_logged: bool
+    """Whether history ends at exactly this text."""
+    logged: Document | None = None
+    """What history ends at, where a person's save has changed it since."""
+    is_merged: bool = False
+    """Whether the document is that save with ours merged into it, and so not what the file holds."""
+    conflicts: list[str] = field(default_factory=list[str])
+    """Tables in which that save displaced ours."""
+    is_saved: bool = False
+    """Whether history ends at a person's save, and nobody has looked through it since."""
+    problem: DocumentError | None = None
+    """Why the file cannot be used; the document is then the last good one."""
+    is_settling: bool = False
+    """Whether the file looks half saved; the document is then the last good one."""
+    is_young: bool = False
+    """Whether the file may change again without showing a new version."""
+    seen: int = -1
+    """History's last transaction when this was looked at under the user's lock; -1 if it was not."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the file held what history ended at."""
+        return (
+            self.is_logged and self.logged is None and self.problem is None and not self.is_merged
+        )
+
+
+def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known | None) -> Known:
+    """Return what a stored text means.
+
+    Args:
+        backend: For history and for messages.
+        user: Whose document.
+        kind: Which document.
+        stored: What was just read.
+        cached: What was known before, to save work.
+
+    Raises:
+        DocumentError: The text cannot be used, and history has no good one either.
+        NewerVersion: The document is of a newer format.
+    """
+    place = backend.place(user, kind)
+    young = _age(stored.token) < _YOUNG
+    timeline = Timeline(backend, user)
+    last = timeline.last(kind)
+    is_saved = last is not None and last.type == "hand"
+    as_logged = partial(Known, stored.token, is_logged=True, is_saved=is_saved, is_young=young)
+    if (
+        cached is not None
+        and cached.is_logged
+        and not cached.problem
+        and stored.problem is None
+        and cached.document.text == stored.text
+        # Somebody may have put back what we know while others wrote.
+        and last is not None
+        and last.results[kind] == cached.digest
+    ):
+        return as_logged(cached.document, cached.digest)
+    document, problem = _parsed(stored, place)
+    ours = None
+    if last is not None and last.results[kind] != EMPTY:
+        if problem is None and digest(stored.text) == last.results[kind]:
+            return as_logged(document, last.results[kind])
+        ours = _last_logged(timeline, kind, last.results[kind], cached)
+    if ours is None or last is None:
+        if problem is not None:
+            raise problem
+        is_saved_now = is_being_saved(backend, user, kind)
+        return Known(
+            stored.token,
+            document,
+            digest(stored.text),
+            is_logged=False,
+            is_settling=is_saved_now,
+            is_young=young or is_saved_now,
+        )
+    good = as_logged(ours, last.results[kind])
+    if problem is not None:
+        return _unusable(good, problem, cached)
+    is_fresh = 0 <= _age(stored.token) < _SETTLING
+    if is_fresh and not ours.index.keys() <= document.index.keys():
+        return replace(good, is_settling=True, is_young=True)
+    base = base_of_save(timeline, kind, document, ours, last)
+    if base.text == document.text:
+        return good  # nothing was edited: the file only lags behind history
+    if is_being_saved(backend, user, kind):
+        return replace(good, is_settling=True, is_young=True)
+    if is_blank(stored.text):
+        return _unusable(good, emptied(place), cached)
+    return _merged(good, base, document)
+
+
+def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]:
+    """Return a document, or nothing and why it cannot be used.
+
+    Raises:
+        NewerVersion: It is of a newer format.
+    """
+    if stored.problem is not None:
+        return NOTHING, stored.problem
+    try:
+        document = Document.parse(stored.text, path=place)
+        check_version(document, place)
+    except NewerVersion:
+        raise
+    except (InvalidTOML, UnsafeDocument) as error:
+        return NOTHING, error
+    return document, None
+
+
+def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Known:
+    if cached is None or cached.problem is None or cached.token != good.token:
+        _logger.warning("%s", problem)  # once for each version of the file
+    return replace(good, problem=problem)
+
+
+def _merged(good: Known, base: Document, saved: Document) -> Known:
+    """Return a save with what was written since its base, where `good` is what history ends at."""
+    ours = good.document
+    merged = merge(base, ours, saved)
+    result = merged.document.sharing_blocks_of(ours)
+    if digest(result.text) == good.digest:
+        # The save is in history, merged; only the file was not replaced any more.
+        return replace(good, is_merged=True)
+    return replace(
+        good,
+        document=result,
+        digest=result.pieces.fingerprint,
+        is_logged=False,
+        logged=ours,
+        is_merged=result.text != saved.text,
+        conflicts=merged.conflicts,
+    )
+
+
+def is_being_saved(backend: Backend, user: str, kind: str) -> bool:
+    """Tell whether somebody is half way through saving a document, where the backend can see that."""
+    ask = getattr(backend, "is_being_saved", None)
+    return ask is not None and bool(ask(user, kind))
+
+
+def is_blank(text: str) -> bool:
+    """Tell whether nothing stands in a text, not even a comment."""
+    return not text.strip("\ufeff \t\r\n")
+
+
+def emptied(place: str) -> DocumentError:
+    """Return what is wrong with a file that has nothing in it, and had something."""
+    return DocumentError(
+        "nothing is in it any more, which is taken for a save that went wrong; history has what was. Undo it in"
+        " your editor, or remove the file if all of it is to go.",
+        path=place,
+    )
+
+
+def _last_logged(
+    timeline: Timeline, kind: str, wanted: str, cached: Known | None
+) -> Document | None:
+    """Return the document history ends at, or None if history cannot tell."""
+    if cached is not None:
+        if cached.is_logged and cached.digest == wanted:
+            return cached.document
+        if cached.logged is not None and digest(cached.logged.text) == wanted:
+            return cached.logged
+    try:
+        return Document.parse(timeline.text(kind))
+    except DocumentError as error:
+        _logger.warning("history of %s cannot be read: %s", kind, type(error).__name__)
+        return None
+
+
+def _age(token: Token) -> float:
+    """Return how many seconds ago a file was changed; infinite where versions carry no time."""
+    if isinstance(token, tuple):
+        return (time.time_ns() - token[0]) / 1e9  # pyright: ignore[reportUnknownVariableType]
+    return float("inf")
+
+
+def check_version(document: Document, place: str) -> None:
+    """Refuse a document of a newer format.
+
+    Raises:
+        NewerVersion: Names the version and what this package reads.
+    """
+    version = (document.table(("_meta",)) or {}).get("version", FORMAT_VERSION)
+    parts = str(version).split(".")
+    known = [int(part) for part in FORMAT_VERSION.split(".")]
+    if not all(part.isdecimal() for part in parts) or [int(part) for part in parts] > known:
+        raise NewerVersion(
+            f"this document has format version {version!r}; this package reads up to"
+            f" {FORMAT_VERSION!r} and will not touch it. Upgrade tomldiary-kit.",
+            path=place,
+        )

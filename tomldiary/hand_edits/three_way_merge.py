@@ -1,0 +1,177 @@
+"""Three versions of a document become one: a person's save, what we wrote meanwhile, and their base.
+
+Tables are the unit. A table that only one side changed is taken from that side; where both changed
+it, the person wins, and ours stays in history as a conflict. The result starts from the person's
+text, so comments, order and everything untouched stay as they were saved.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.toml.block_edit import split_tail
+from tomldiary.toml.document import Document
+from tomldiary.toml.lexer import Block
+from tomldiary.toml.values import render_path, same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tomldiary.toml.document import Path
+    from tomldiary.toml.edit import Edit
+
+__all__ = ["Merged", "changed_tables", "closest", "merge", "rebased"]
+
+_META = "_meta"
+_BLANK = re.compile(r"\n[ \t\r]*\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The merged document, and the tables in which a person's change displaced ours."""
+
+    document: Document
+    conflicts: list[str] = field(default_factory=list[str])
+
+
+def merge(base: Document, ours: Document, theirs: Document) -> Merged:
+    """Merge `ours` into `theirs`, both grown from `base`."""
+    edit = theirs.edit()
+    conflicts: list[str] = []
+    for path in changed_tables(base, ours):
+        old, new, now = base.own_values(path), ours.own_values(path), theirs.own_values(path)
+        if same_value(now, new):
+            continue
+        if path[0] == _META:
+            if new is not None:
+                edit.put(
+                    path, {**(theirs.table(path) or {}), **_kept_by_us(new, now)}, at_head=True
+                )
+            continue
+        if not same_value(now, old):
+            conflicts.append(render_path(path))
+            continue
+        if new is None:
+            edit.delete(path)
+            continue
+        _take(edit, base, ours, theirs, path, new)
+    for path in _rewritten(base, ours, theirs):
+        edit.restore(path, ours.index[path].text, ours.own_values(path) or {})
+    return Merged(_with_comments(base, ours, edit.done()), conflicts)
+
+
+def rebased(base: Document, ours: Document, theirs: Document) -> tuple[Edit, list[str]]:
+    """Return an edit of `theirs` that has our changes merged into it, and the conflicts, see `merge`."""
+    result = merge(base, ours, theirs)
+    merged = result.document
+    fresh = theirs.edit()
+    for path in {**merged.index, **theirs.index}:
+        block = merged.index.get(path)
+        if block is None:
+            fresh.delete(path)
+        elif block is not theirs.index.get(path):
+            fresh.restore(path, block.text, merged.own_values(path) or {})
+    return fresh, result.conflicts
+
+
+def closest(versions: Sequence[Document], saved: Document) -> Document:
+    """Return the version that a save differs least from: in values, then in text; of several the newest."""
+
+    def distance(version: Document) -> tuple[int, int]:
+        known = {block.text for block in version.blocks}
+        return len(changed_tables(version, saved)), sum(
+            block.text not in known for block in saved.blocks
+        )
+
+    return versions[0] if len(versions) == 1 else min(reversed(versions), key=distance)
+
+
+def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
+    """Return the tables that somebody wrote otherwise before, with the same values, and this save did not."""
+    return [
+        path
+        for path, block in ours.index.items()
+        if (was := base.index.get(path)) is not None
+        and (now := theirs.index.get(path)) is not None
+        and path[0] != _META
+        and block.text != was.text
+        and _body(now) == _body(was) != _body(block)
+        and same_value(base.own_values(path), ours.own_values(path))
+    ]
+
+
+def _body(block: Block) -> str:
+    return split_tail(block.text)[0]
+
+
+def _with_comments(base: Document, ours: Document, merged: Document) -> Document:
+    """Add the comments between tables that somebody wrote since `base` and that are not there."""
+    if all(block.text in {known.text for known in base.blocks} for block in ours.blocks):
+        return merged
+    known = {comment for document in (base, merged) for _, comment in _comments(document)}
+    missing = [(path, comment) for path, comment in _comments(ours) if comment not in known]
+    if not missing:
+        return merged
+    blocks = list(merged.blocks)
+    for path, comment in missing:
+        at = next((n for n, block in enumerate(blocks) if block.path == path), len(blocks) - 1)
+        text = blocks[at].text
+        newline = "\r\n" if "\r\n" in comment else "\n"
+        gap = newline if text.endswith("\n") else newline * 2
+        end = newline if at < len(blocks) - 1 else ""
+        kept = text[: -len(newline)] if text.endswith(newline * 2) else text
+        added = f"{kept}{gap if kept else ''}{comment}{newline}{end}"
+        blocks[at] = Block(blocks[at].path, added, blocks[at].is_array)
+    return Document(blocks, merged.data)
+
+
+def _comments(document: Document) -> Iterator[tuple[Path, str]]:
+    """Yield the comments that belong to no table, with the table they stand behind."""
+    for block in document.blocks:
+        for part in _BLANK.split(split_tail(block.text)[1]):
+            if part.strip():
+                yield block.path, part.strip("\r\n")
+
+
+def _take(
+    edit: Any, base: Document, ours: Document, theirs: Document, path: Path, new: dict[str, Any]
+) -> None:
+    block, known = ours.index.get(path), theirs.index.get(path)
+    untouched = (
+        known is None
+        or (was := base.index.get(path)) is None
+        or split_tail(was.text)[0] == split_tail(known.text)[0]
+    )
+    if block is not None and untouched:
+        edit.restore(path, block.text, new, after=ours.before(path))
+    else:
+        edit.put(path, {**(theirs.table(path) or {}), **new})
+
+
+def changed_tables(base: Document, ours: Document) -> list[Path]:
+    """Return the tables that differ, in the order of the documents."""
+    paths = dict.fromkeys([*base.index, *ours.index])
+    shared = ours.sharing_blocks_of(base).index
+    return [
+        path
+        for path in paths
+        if shared.get(path) is not base.index.get(path)
+        and not same_value(base.own_values(path), ours.own_values(path))
+    ]
+
+
+def _kept_by_us(ours: dict[str, Any], theirs: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the bookkeeping that only we do; what else a person wrote into `_meta` stays."""
+    managed = {
+        "seq",
+        "next_ids",
+        "turns_since_compaction",
+        "total_turns",
+        "last_run",
+        "turns_at_last_run",
+    }
+    return {
+        key: value for key, value in ours.items() if key in managed or key not in (theirs or {})
+    }

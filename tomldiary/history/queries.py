@@ -1,0 +1,294 @@
+"""Looking back: what changed, why, and how it was."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.episodes import homes_of
+from tomldiary.entries.facts import Facts, fact_text
+from tomldiary.entries.paths import entry_key, path_of
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.history.as_of import FrozenEngine
+from tomldiary.history.entry_changes import HistoryEntry, entries_in, entry_changes
+from tomldiary.history.past_texts import USUAL_KINDS, Point, point_of
+from tomldiary.history.retention import Retention
+from tomldiary.history.rollback import GoingBack, Rollback
+from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.store.namespaces import ROOT as ITEMS
+from tomldiary.store.namespaces import part_of
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tomldiary.history.record import Record
+    from tomldiary.toml.document import Path
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["Difference", "HistoryEntry", "Origin", "Past", "Rollback", "differences"]
+
+
+_BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One entry in two states; None where it did not exist."""
+
+    key: str
+    """`category/id` of a preference; elsewhere with the document in front, as in `facts/diet/user`,
+    of an item `items/namespace/key`."""
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an entry comes from."""
+
+    key: str
+    text: str
+    session: str
+    """The session that created it."""
+    turn: str
+    """The turn it was taken from, `session#turn`, where the extractor said so."""
+    is_verified: bool
+    """False if a rule stored a sentence that nobody checked."""
+    confirmations: int
+    """How often it came up."""
+    changes: list[HistoryEntry]
+    """All that happened to it in the kept history, oldest first."""
+
+
+class Past(GoingBack, Retention):
+    """The part of `UserDiary` that looks back."""
+
+    def history(
+        self,
+        key: str | None = None,
+        *,
+        limit: int = 50,
+        offset: int = 0,
+        session_id: str | None = None,
+        actor: str | None = None,
+        since: Point | None = None,
+        until: Point | None = None,
+    ) -> list[HistoryEntry]:
+        """Return what happened to an entry, or to all of them, newest first.
+
+        Args:
+            key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name`,
+                `episodes/id` or `items/namespace/key`, as `history` shows it; None for everything.
+            limit: Most changes returned.
+            offset: How many to leave out before them.
+            session_id: Only changes of this session.
+            actor: Only changes by this actor.
+            since: Only changes after this transaction, or from this time on; see `as_of` for points.
+            until: Only changes up to this transaction or time.
+
+        Raises:
+            UnknownEntry: `key` is no key.
+            InvalidValue: `since` or `until` is no point of history, or a number is negative.
+        """
+        if limit < 0 or offset < 0:
+            raise InvalidValue("limit and offset are not negative.", where="history")
+        start, end = (None if each is None else point_of(each) for each in (since, until))
+        wanted = None if key is None else self._key_of(self._path_of(key))
+        found: list[HistoryEntry] = []
+        for record in self._timeline().records():
+            if isinstance(start, int) and record.seq <= start:
+                break
+            if (
+                (session_id is not None and record.session != session_id)
+                or (actor is not None and record.actor != actor)
+                or not _is_between(record, start, end)
+            ):
+                continue
+            found += [each for each in entry_changes(record) if wanted in {None, each.key}]
+            if len(found) >= offset + limit:
+                break
+        return found[offset : offset + limit]
+
+    ahistory = async_twin(history)
+
+    def why(self, key: str) -> Origin:
+        """Return where an entry comes from: the turn, the session, and every change since.
+
+        Raises:
+            UnknownEntry: There is no such entry, now or in the kept history.
+        """
+        path = self._path_of(key)
+        named = self._key_of(path)
+        changes = self.history(named, limit=1_000_000)[::-1]
+        kinds = [path[0]]
+        if path[0] == "episodes":
+            kinds = homes_of(self._kinds(), path[1])
+        elif path[0].startswith(ITEMS):
+            kinds = [kind for kind in self._kinds() if part_of(kind)[0] == path[0]]
+            path = (ITEMS[:-1], path[1])
+        documents = (self._engine.document(self.user_id, kind) for kind in kinds)
+        now = next((entry for found in documents if (entry := found.table(path)) is not None), None)
+        entry = (
+            dict(now)
+            if now is not None
+            else next((change.after or change.before for change in reversed(changes)), None)
+        )
+        if entry is None:
+            kept = self.kept_history()
+            since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
+            raise UnknownEntry(key, f"It is not in the kept history either{since}.")
+        count = entry.get("_count", entry.get("_turns", 1))
+        return Origin(
+            key=named,
+            text=_text(path[0], entry),
+            session=str(entry.get("_created_by", ""))
+            or (path[-1] if path[0] == "conversations" else ""),
+            turn=str(entry.get("_source", "")),
+            is_verified=entry.get("_verified", True) is not False,
+            confirmations=count if isinstance(count, int) else 1,
+            changes=changes,
+        )
+
+    awhy = async_twin(why)
+
+    def _path_of(self, key: str) -> Path:
+        """Return the path that a key names; a temporal fact may be named by its singleton key."""
+        path = path_of(key, self.diary.allowed, self.diary.fact_schemas)
+        if path[0] != "facts" or path[1] not in self.diary.fact_schemas:
+            return path
+        facts = Facts(self._engine.document(self.user_id, "facts"), self.diary.fact_schemas)
+        found = facts.find("/".join(path[1:]), self._engine.now())
+        return path if found is None else (*path[:2], found[1].key)
+
+    @staticmethod
+    def _key_of(path: Path) -> str:
+        is_item = path[0].startswith(ITEMS)
+        return entry_key((ITEMS[:-1], path[1]), path[0]) if is_item else entry_key(path)
+
+    def diff(self, before: Point | None = None, after: Point | None = None) -> list[Difference]:
+        """Return the entries that differ between two points of history.
+
+        Args:
+            before: A transaction number or a time, as for `as_of`; None is the transaction before the last.
+            after: The same; None is now.
+
+        Raises:
+            InvalidValue: One of them is neither, or there is no such transaction.
+            DocumentError: History does not reach back that far.
+        """
+        if before is None:
+            newest = next((record.seq for record in self._timeline().records()), 0)
+            before = max(0, newest - 1)
+        kinds = self._kinds()
+        texts = self._texts(before, kinds)
+        later = None if after is None else self._texts(after, kinds)
+        found: list[Difference] = []
+        for kind in texts:
+            old = entries_in(Document.parse(texts[kind]), kind)
+            new = entries_in(
+                self._engine.document(self.user_id, kind)
+                if later is None
+                else Document.parse(later[kind]),
+                kind,
+            )
+            found += differences(kind, old, new)
+        return found
+
+    adiff = async_twin(diff)
+
+    def diff_text(
+        self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
+    ) -> str:
+        """Return the same difference as a unified diff of the files.
+
+        Args:
+            before: As for `diff`.
+            after: As for `diff`.
+            bookkeeping: Whether it includes `_meta`, counters of turns and times of updates.
+        """
+        kinds = self._kinds()
+        texts = self._texts(before, kinds)
+        later = None if after is None else self._texts(after, kinds)
+        parts: list[str] = []
+        for kind in texts:
+            new = self._engine.document(self.user_id, kind).text if later is None else later[kind]
+            old = texts[kind]
+            if not bookkeeping:
+                old, new = _without_bookkeeping(old), _without_bookkeeping(new)
+            lines = difflib.unified_diff(
+                old.split("\n"),
+                new.split("\n"),
+                f"{kind}.toml",
+                f"{kind}.toml",
+                lineterm="",
+            )
+            parts += lines
+        return "\n".join(parts)
+
+    def as_of(self, at: Point) -> UserDiary:
+        """Return the memory as it was right after a transaction, or at a time; it cannot be written.
+
+        Temporal facts are those that held then, unless a verb is told another `valid_at`.
+
+        Args:
+            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (without a zone: UTC).
+
+        Raises:
+            InvalidValue: It is neither, or there is no such transaction.
+            HistoryPruned: What was before the kept history was dropped; names what is kept.
+            DocumentError: History does not reach back that far.
+        """
+        from tomldiary.user.user import UserDiary  # noqa: PLC0415 - which is made of this module
+
+        seq = self._sequence(at)
+        kinds = self._kinds()
+        point = point_of(at)
+        moment = point if isinstance(point, datetime) else self._timeline().moment_of(seq)
+        frozen = FrozenEngine(lambda kind: self._texts(seq, [kind])[kind], seq, kinds, moment)
+        # Says right now if history does not reach back.
+        frozen.keep(self._texts(seq, USUAL_KINDS))
+        return UserDiary(self.diary, self.user_id, engine=cast("Any", frozen))
+
+    aas_of = async_twin(as_of)
+
+
+def _without_bookkeeping(text: str) -> str:
+    edit = Document.parse(text).edit()
+    edit.delete(("_meta",))
+    lines = edit.done().text.split("\n")
+    return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)
+
+
+def differences(
+    kind: str, old: Mapping[Path, dict[str, Any]], new: Mapping[Path, dict[str, Any]]
+) -> list[Difference]:
+    """Return the entries of a document that differ between two states of it."""
+    return [
+        Difference(entry_key(path, kind), old.get(path), new.get(path))
+        for path in dict.fromkeys([*old, *new])
+        if not same_value(old.get(path), new.get(path))
+    ]
+
+
+def _is_between(record: Record, first: int | datetime | None, last: int | datetime | None) -> bool:
+    """Tell whether a record lies between two points; a number as the first one is checked elsewhere."""
+    when = datetime.fromisoformat(record.time)
+    if isinstance(first, datetime) and when < first:
+        return False
+    if isinstance(last, datetime):
+        return when <= last
+    return last is None or record.seq <= last
+
+
+def _text(kind: str, entry: dict[str, Any]) -> str:
+    """Return what an entry says."""
+    if kind == "episodes":
+        return f"{entry.get('input', '')}\n{entry.get('output', '')}"
+    if kind in {"facts", ITEMS[:-1]}:
+        return fact_text(entry)
+    return str(entry.get("text", entry.get("summary", "")))

@@ -1,0 +1,323 @@
+"""The log of transactions: append-only TOML, one checksummed `[[tx]]` record for each.
+
+A record's envelope (sequence, time, type) comes first, then the payload: who and why, and for every
+document the exact text that was taken out and put in, so that a commit can be redone byte for byte.
+
+    [[tx]]
+    check = "1f6c0d9a"              # CRC-32 of the rest of the record, in hex
+    seq = 12
+    time = "2026-11-20T03:37:54.320748+00:00"
+    type = "turn"
+    session = "s1"
+    boot = "5f0c…"                  # fingerprint of the boot that wrote it, and of the user's folder
+    base = { preferences = "…" }    # fingerprint of each document before
+    result = { preferences = "…" }  # and after
+    changes = [ … { doc = "preferences", at = 310, old = "…", new = "…" } … ]
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from tomldiary.entries.models import timestamp
+from tomldiary.errors import DocumentError, InvalidTOML
+from tomldiary.toml.diff import Span, changed_spans
+from tomldiary.toml.values import render_key, render_text, render_value
+
+if TYPE_CHECKING:
+    from tomldiary.toml.fingerprint import Pieces
+    from tomldiary.toml.lexer import Block
+
+__all__ = [
+    "END",
+    "HEADER",
+    "SNAPSHOT",
+    "Change",
+    "Record",
+    "block_changes",
+    "is_snapshot",
+    "next_sequence",
+    "operation_of",
+    "parse_record",
+    "redo",
+    "redone",
+    "render_record",
+    "result_kinds",
+    "stamped",
+    "undo",
+]
+
+HEADER = "[[tx]]\n"
+"""Every record starts with this line, and no line inside a record looks like it."""
+END = "\n]\n"
+"""How a record ends, and no line within one looks like it."""
+_SAID = ("session", "actor", "reason", "operation", "content")
+SNAPSHOT = "snapshot"
+"""Type of the record that stands for all transactions up to its own number: the documents as they were then."""
+_SNAPSHOT = re.compile(
+    rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
+)
+_SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
+_OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
+_CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
+
+
+@dataclass(slots=True)  # not frozen: those take longer to make
+class Change:
+    """In document `doc`, at character `at`, the text `old` gave way to `new`; see `Span`. Never changed."""
+
+    doc: str
+    at: int
+    old: str
+    new: str
+
+
+@dataclass(slots=True)  # not frozen: see above
+class Record:
+    """One transaction as logged; not changed once it is rendered."""
+
+    seq: int
+    type: str
+    changes: list[Change]
+    bases: dict[str, str]
+    results: dict[str, str]
+    time: str = field(default_factory=timestamp)
+    session: str = ""
+    actor: str = ""
+    reason: str = ""
+    operation: str = ""
+    content: str = ""
+    conflicts: list[str] = field(default_factory=list[str])
+    """Tables in which a person's change displaced ours."""
+    group: int = 0
+    """Number of the first of the transactions it was stored at once with; 0 if it was that one, or alone."""
+    boot: str = ""
+    """Under which boot it was written; see `backends.boots`."""
+
+
+def render_record(record: Record) -> str:
+    """Render a record as TOML text that ends with a line break."""
+    # Everything is on one line, so that no text of a user's can look like a record's first line.
+    lines = [f'seq = {record.seq}\ntime = "{record.time}"\ntype = {render_text(record.type)}\n']
+    for name in _SAID:
+        value = getattr(record, name)
+        if value:
+            lines.append(f"{name} = {render_value(value)}\n")
+    if record.group:
+        lines.append(f"group = {record.group}\n")
+    if record.conflicts:
+        lines.append(f"conflicts = {render_value(record.conflicts)}\n")
+    if record.boot:
+        lines.append(f"boot = {render_text(record.boot)}\n")
+    lines.append(f"base = {_table(record.bases)}\nresult = {_table(record.results)}\nchanges = [\n")
+    for change in record.changes:
+        doc, old, new = render_text(change.doc), render_text(change.old), render_text(change.new)
+        lines.append(f"    {{ doc = {doc}, at = {change.at}, old = {old}, new = {new} }},\n")
+    lines.append("]\n")
+    body = "".join(lines)
+    return _checked(body)
+
+
+def _checked(body: str) -> str:
+    return f'{HEADER}check = "{crc32(body.encode()):08x}"\n{body}'
+
+
+def stamped(text: str, boot: str) -> str:
+    """Return a rendered record that says under which boot it is written; "" leaves it as it is."""
+    head = _CHECK.match(text)
+    if head is None or not boot:
+        return text
+    # Every value is on one line, so no text of a user's can look like the start of this one.
+    said, base, rest = text[head.end() :].partition("\nbase = ")
+    return _checked(f"{said}\nboot = {render_text(boot)}{base}{rest}")
+
+
+def _table(texts: dict[str, str]) -> str:
+    pairs = [f"{render_key(key)} = {render_text(text, where=key)}" for key, text in texts.items()]
+    return f"{{ {', '.join(pairs)} }}" if pairs else "{}"
+
+
+def parse_record(text: str) -> Record:
+    """Parse one record.
+
+    Raises:
+        InvalidTOML: The record is torn or was altered.
+    """
+    head = _CHECK.match(text)
+    if head is None or f"{crc32(text[head.end() :].encode()):08x}" != head.group(1):
+        raise InvalidTOML("a history record does not match its checksum.")
+    data = _read_own(text, head.end())
+    if data is None:
+        import tomllib  # noqa: PLC0415 - hardly ever needed, see _read_own
+
+        data = tomllib.loads(text)["tx"][0]
+    return Record(
+        seq=data["seq"],
+        time=data["time"],
+        type=data["type"],
+        session=data.get("session", ""),
+        actor=data.get("actor", ""),
+        reason=data.get("reason", ""),
+        operation=data.get("operation", ""),
+        content=data.get("content", ""),
+        conflicts=data.get("conflicts", []),
+        group=data.get("group", 0),
+        boot=data.get("boot", ""),
+        bases=data["base"],
+        results=data["result"],
+        changes=[Change(c["doc"], c["at"], c["old"], c["new"]) for c in data["changes"]],
+    )
+
+
+_STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\btnfr]|u[0-9a-f]{4}))*+"'
+_PAIR = rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})"
+_LINE = re.compile(
+    rf"(seq|group) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
+    rf"|(conflicts) = (\[(?:{_STRING}(?:, {_STRING})*)?\])\n|(changes) = \[\n"
+)
+_CHANGE = re.compile(
+    rf"    \{{ doc = ({_STRING}), at = (\d{{1,18}}), old = ({_STRING}), new = ({_STRING}) \}},\n"
+)
+_PAIRS = re.compile(_PAIR)
+
+
+def _read_own(text: str, at: int) -> dict[str, Any] | None:
+    """Read a record that stands exactly as `render_record` writes it, quicker than a parser does.
+
+    One-line strings as we render them mean the same in JSON as in TOML. None for anything else.
+    """
+    data: dict[str, Any] = {}
+    changes: list[dict[str, Any]] = []
+    while "changes" not in data:
+        line = _LINE.match(text, at)
+        if line is None:
+            return None
+        at = line.end()
+        if line[1]:
+            data[line[1]] = int(line[2])
+        elif line[3]:
+            data[line[3]] = _text(line[4])
+        elif line[5]:
+            data[line[5]] = {
+                _text(key) if key[0] == '"' else key: _text(value)
+                for key, value in _PAIRS.findall(line[6])
+            }
+        elif line[11]:
+            data["conflicts"] = json.loads(line[12])
+        else:
+            data["changes"] = changes
+    while (change := _CHANGE.match(text, at)) is not None:
+        at = change.end()
+        changes.append(
+            {
+                "doc": _text(change[1]),
+                "at": int(change[2]),
+                "old": _text(change[3]),
+                "new": _text(change[4]),
+            }
+        )
+    return data if text[at:] == "]\n" else None
+
+
+def _text(literal: str) -> str:
+    return str(json.loads(literal)) if "\\" in literal else literal[1:-1]
+
+
+def next_sequence(last: str | None) -> int:
+    """Return the sequence number that follows the record `last` (None: there is no history yet)."""
+    if last is None:
+        return 1
+    found = _SEQ.search(last)  # the backend has verified the record
+    if found is None:
+        raise InvalidTOML("a history record has no sequence number.")
+    return int(found.group(1)) + 1
+
+
+def operation_of(text: str) -> tuple[str, str]:
+    """Return a record's operation id and its content, without parsing the rest; "" where there is none."""
+    import tomllib  # noqa: PLC0415 - see parse_record
+
+    # Every value is on one line, so no text of a user's can look like one of these.
+    lines = _OPERATION.findall(text)
+    if not lines:
+        return "", ""
+    found = tomllib.loads("\n".join(lines))
+    return found.get("operation", ""), found.get("content", "")
+
+
+_RESULT = re.compile(rf"^result = \{{( {_PAIR}(?:, {_PAIR})* |)\}}$", re.MULTILINE)
+
+
+def result_kinds(text: str) -> list[str]:
+    """Return the documents that a record's text says it led to, without parsing it."""
+    found = _RESULT.search(text)
+    names = _PAIRS.findall(found[1]) if found is not None else []
+    return [_text(name) if name[0] == '"' else name for name, _ in names]
+
+
+def is_snapshot(text: str) -> bool:
+    """Tell whether a record's text is that of a snapshot, without parsing it."""
+    return _SNAPSHOT.match(text) is not None
+
+
+def redo(text: str, record: Record, doc: str) -> str:
+    """Apply a record's changes of document `doc` to the text it was based on.
+
+    Raises:
+        DocumentError: `text` is not the one the record was based on.
+    """
+    shift = 0
+    for change in record.changes:
+        if change.doc != doc:
+            continue
+        at = change.at + shift
+        if text[at : at + len(change.old)] != change.old:
+            raise _misfit(record, doc)
+        text = text[:at] + change.new + text[at + len(change.old) :]
+        shift += len(change.new) - len(change.old)
+    return text
+
+
+def redone(text: Pieces, record: Record, doc: str) -> Pieces:
+    """Do what `redo` does; what is not changed is not copied.
+
+    Raises:
+        DocumentError: `text` is not the one the record was based on.
+    """
+    spans = [
+        Span(change.at, change.old, change.new) for change in record.changes if change.doc == doc
+    ]
+    try:
+        return text.changed(spans)
+    except ValueError:
+        raise _misfit(record, doc) from None
+
+
+def undo(text: str, record: Record, doc: str) -> str:
+    """Take a record's changes of document `doc` back from the text it led to.
+
+    Raises:
+        DocumentError: `text` is not the one the record led to.
+    """
+    changes = [change for change in record.changes if change.doc == doc]
+    shift = sum(len(change.new) - len(change.old) for change in changes)
+    for change in reversed(changes):
+        shift -= len(change.new) - len(change.old)
+        at = change.at + shift
+        if text[at : at + len(change.new)] != change.new:
+            raise _misfit(record, doc)
+        text = text[:at] + change.old + text[at + len(change.new) :]
+    return text
+
+
+def _misfit(record: Record, doc: str) -> DocumentError:
+    return DocumentError(f"{doc}: transaction {record.seq} does not fit this text.")
+
+
+def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
+    """Compare two versions block by block; what is unchanged takes no part."""
+    return [Change(doc, *span) for span in changed_spans(old, new)]

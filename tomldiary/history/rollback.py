@@ -1,0 +1,212 @@
+"""Going back: transactions undone by writing their inverse as a new one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine.transaction import Source
+from tomldiary.entries.fact_rules import FactRules
+from tomldiary.entries.paths import entry_key
+from tomldiary.entries.preferences import Preferences
+from tomldiary.errors import Conflict, InvalidValue
+from tomldiary.history.past_texts import PastTexts
+from tomldiary.history.record import SNAPSHOT
+from tomldiary.history.timeline import pruned
+from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.block_edit import split_tail
+from tomldiary.toml.document import Document
+from tomldiary.toml.lexer import split_blocks
+from tomldiary.toml.values import same_value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.history.past_texts import Point
+    from tomldiary.history.record import Record
+    from tomldiary.toml.document import Path
+    from tomldiary.toml.lexer import Block
+
+__all__ = ["GoingBack", "Rollback"]
+
+_States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback:
+    """What going back did, or with `dry_run` would do."""
+
+    undone: list[int]
+    """The transactions that were undone, newest first."""
+    keys: list[str]
+    """The entries that changed."""
+    conflicts: list[str] = field(default_factory=list[str])
+    """Entries that somebody changed since; overwritten only with `force`."""
+    forbidden: list[str] = field(default_factory=list[str])
+    """Facts whose type does not let them go back; `force` changes nothing about that."""
+
+
+class GoingBack(PastTexts):
+    """The part of `UserDiary` that undoes."""
+
+    def rollback(
+        self,
+        steps: int = 1,
+        *,
+        session_id: str | None = None,
+        to: Point | None = None,
+        dry_run: bool = False,
+        force: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> Rollback:
+        """Undo the last `steps` transactions by writing their inverse as a new one.
+
+        History is never erased, so undoing the undo brings the same entries back, byte for byte.
+
+        Args:
+            steps: How many transactions to undo; there must be as many.
+            session_id: Only those of this session.
+            to: Undo everything after this transaction or time (as for `as_of`), instead of a number of steps;
+                0 undoes all.
+            dry_run: Only say what would happen.
+            force: Overwrite entries that were changed since by others.
+            actor: Who did it, for history.
+            reason: Why, for history.
+
+        Raises:
+            InvalidValue: `steps` is not a number from 1 on, or `to` is no point of history.
+            Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
+                something was forgotten since. Nothing is written.
+            HistoryPruned: Some of it is older than the kept history. Nothing is written.
+        """
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
+        source = Source("rollback", session_id or "", actor, reason)
+        with self._engine.transaction(self.user_id, source) as transaction:
+            records = self._undoable(steps, session_id, to)
+            if not records:
+                raise Conflict("there is no transaction to undo.")
+            before, expected = _inverse(records)
+            conflicts = [
+                entry_key(path, kind)
+                for (kind, path), want in expected.items()
+                if not same_value(transaction.document(kind).own_values(path), want and want[1])
+            ]
+            done = Rollback(
+                [record.seq for record in records],
+                sorted({entry_key(path, kind) for kind, path in before}),
+                conflicts,
+                self._forbidden(transaction, before),
+            )
+            if done.forbidden and not dry_run:
+                raise Conflict(
+                    f"{', '.join(done.forbidden)} cannot go back: the constraint of its type forbids it."
+                    " Nothing was undone.",
+                    keys=done.forbidden,
+                )
+            if conflicts and not force and not dry_run:
+                raise Conflict(
+                    f"{', '.join(conflicts)} changed since. Nothing was undone; force=True overwrites.",
+                    keys=conflicts,
+                )
+            if not dry_run:
+                self._restore(transaction, records[-1].seq, before)
+            return done
+
+    arollback = async_twin(rollback)
+
+    def _forbidden(self, transaction: Any, before: _States) -> list[str]:
+        states = {
+            path: state and state[1] for (kind, path), state in before.items() if kind == "facts"
+        }
+        if not states:
+            return []
+        rules = FactRules(transaction.document("facts"), self.diary.fact_schemas)
+        return [entry_key(path) for path in rules.forbidden(states)]
+
+    def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
+        back: dict[str, dict[Path, tuple[Block, dict[str, Any]]]] = {}
+        for (kind, path), state in before.items():
+            if state is not None:
+                back.setdefault(kind, {})[path] = state
+                continue
+            edit = transaction.edit(kind)
+            book = Preferences(edit, self.diary.turn_rules.preferences)
+            if kind == "preferences" and book.has(path):
+                book.forget(path[1], path[2])  # which also keeps its id from being given out again
+            else:
+                edit.delete(path)
+        for kind, states in back.items():
+            edit = transaction.edit(kind)
+            after: Path | None = None
+            behind = ""
+            order: list[Block] = []
+            if any(edit.table(path) is None for path in states):  # what is there stays where it is
+                text = self._texts(oldest - 1, [kind])[kind]
+                order = [block for block in split_blocks(text) if block.path and not block.is_array]
+            # In their order, so that each finds what it stood behind, or what that stood behind.
+            for block in order:
+                state = states.pop(block.path, None)
+                if state is not None:
+                    edit.restore(block.path, state[0].text, state[1], after=after, behind=behind)
+                if edit.table(block.path) is not None:
+                    after, behind = block.path, split_tail(block.text)[1]
+            for path, state in states.items():
+                edit.restore(path, state[0].text, state[1])
+
+    def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
+        floor = self._sequence(to) if to is not None else None
+        found: list[Record] = []
+        forgotten = 0
+        for record in self._timeline().records():
+            if floor is not None and record.seq <= floor:
+                break
+            if record.type == SNAPSHOT:
+                raise pruned(record)
+            if record.type == "forget":
+                forgotten = forgotten or record.seq
+            if session_id is not None and record.session != session_id:
+                continue
+            if forgotten:
+                raise Conflict(
+                    f"something was forgotten in transaction {forgotten}, and what was before it cannot be"
+                    f" brought back as it was. Undo at most what came after {forgotten}. Nothing was undone."
+                )
+            found.append(record)
+            if floor is None and len(found) >= steps:
+                break
+        if floor is None and 0 < len(found) < steps:
+            whose = "" if session_id is None else f" of session {session_id!r}"
+            raise Conflict(
+                f"{steps} transactions{whose} cannot be undone, as there are only {len(found)}."
+                " Nothing was undone."
+            )
+        return found
+
+
+def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
+    """Return the states to go back to, and the states expected now, of all entries that were changed."""
+    before: _States = {}
+    expected: _States = {}
+    for record in records:  # newest first
+        old: _States = {}
+        new: _States = {}
+        # A table that was moved is taken out by one change and put in by another.
+        for change in record.changes:
+            for text, states in ((change.old, old), (change.new, new)):
+                document = Document.parse(text)
+                for path in document.index:
+                    if path[0] != "_meta":
+                        states[change.doc, path] = _state(document, path)
+        for place in dict.fromkeys([*old, *new]):
+            was, became = old.get(place), new.get(place)
+            if not same_value(was and was[1], became and became[1]):
+                expected.setdefault(place, became)
+                before[place] = was
+    return before, expected
+
+
+def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | None:
+    block = document.index.get(path)
+    return None if block is None else (block, document.own_values(path) or {})

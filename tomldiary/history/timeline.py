@@ -1,0 +1,270 @@
+"""Looking back: any document's text at any point of the kept history, by redoing or undoing transactions."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import DocumentError, HistoryPruned, InvalidTOML
+from tomldiary.history.record import (
+    SNAPSHOT,
+    is_snapshot,
+    next_sequence,
+    parse_record,
+    redo,
+    result_kinds,
+    undo,
+)
+from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.storage.protocol import digest
+from tomldiary.toml.values import render_key
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping
+
+    from tomldiary.history.record import Record
+    from tomldiary.storage.protocol import Backend
+
+__all__ = ["EMPTY", "Timeline", "pruned"]
+
+EMPTY = digest("")
+"""Fingerprint of a document that does not exist; a change based on it holds the whole text."""
+
+
+# A batch may change hundreds of documents in one record, which is then looked up for each of them.
+_parse = let_go_on_forget(lru_cache(maxsize=2)(parse_record))
+
+
+class Timeline:
+    """The history of one user, read from the newest record backwards as far as needed."""
+
+    def __init__(self, backend: Backend, user: str) -> None:
+        self._backend = backend
+        self._user = user
+
+    def records(self) -> Iterator[Record]:
+        """Yield the whole records, newest first; a torn end that was never acknowledged is left out.
+
+        Where older ones were dropped, the last is the snapshot that stands for them.
+        """
+        return self._parsed(enumerate(self._backend.records(self._user)))
+
+    @staticmethod
+    def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
+        for number, text in texts:
+            try:
+                record = _parse(text)
+            except InvalidTOML:
+                if number:
+                    raise
+                continue
+            yield record
+            if record.type == SNAPSHOT:
+                return  # what may be left in front of it is about to be removed
+
+    def last(self, kind: str) -> Record | None:
+        """Return the newest record that changed document `kind`, or None.
+
+        A record that does not name the document is not parsed: a user may have thousands of documents,
+        and most of history is about others.
+        """
+        about = self._about([kind], enumerate(self._backend.records(self._user)))
+        return next((record for record in about if kind in record.results), None)
+
+    def kinds(self) -> set[str]:
+        """Return the names of all documents that there are or were, as far as history is kept."""
+        found: set[str] = set()
+        for text in self._backend.records(self._user):
+            found.update(result_kinds(text))
+            if is_snapshot(text):
+                break
+        return found
+
+    def _about(self, kinds: Iterable[str], texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
+        """Yield the records that name a document; the others are not parsed."""
+        names = {kind: f"{render_key(kind)} = " for kind in kinds}.values()
+        return self._parsed(
+            item for item in texts if is_snapshot(item[1]) or any(name in item[1] for name in names)
+        )
+
+    def text(self, kind: str, seq: int | None = None) -> str:
+        """Return a document's text right after transaction `seq` (None: the newest); "" if it had none.
+
+        Raises:
+            HistoryPruned: History is kept, but not that far back.
+            DocumentError: History does not reach back that far, or does not fit together.
+        """
+        return self.texts([kind], seq)[kind]
+
+    def texts(
+        self, kinds: Collection[str], seq: int | None = None, now: Mapping[str, str] | None = None
+    ) -> dict[str, str]:
+        """Return what `text` returns for several documents.
+
+        Args:
+            kinds: The documents.
+            seq: The transaction; None is the newest.
+            now: Texts that history ended at before this was called: if that is nearer, the way back leads
+                from them.
+
+        Raises:
+            HistoryPruned: History is kept, but not that far back.
+            DocumentError: History does not reach back that far, or does not fit together.
+        """
+        later: list[tuple[int, str]] = []
+        texts = enumerate(self._backend.records(self._user))
+        rest: list[tuple[int, str]] = []
+        for number, text in texts:
+            if seq is None or _sequence(text) <= seq:
+                rest.append((number, text))
+                break
+            if is_snapshot(text):
+                raise pruned(parse_record(text))
+            later.append((number, text))
+        first = _sequence(later[-1][1]) if later and not rest else 0
+        if seq is not None and first > seq + 1:
+            raise _out_of_reach(first)
+        ends = dict(now or {})
+        is_near = seq is None or len(later) <= seq
+        found = self._walked_back(kinds, later, ends, is_all=not rest) if is_near else {}
+        missing = [kind for kind in kinds if kind not in found]
+        if not missing:
+            return found
+        try:
+            if first > 1:
+                raise _out_of_reach(first)
+            return found | self._replayed(missing, chain(rest, texts), ends)
+        except DocumentError:
+            if not is_near:
+                found = self._walked_back(missing, later, ends, is_all=not rest)
+            if found.keys() < set(missing):
+                raise
+            return found
+
+    def _walked_back(
+        self,
+        kinds: Collection[str],
+        later: list[tuple[int, str]],
+        ends: Mapping[str, str],
+        *,
+        is_all: bool,
+    ) -> dict[str, str]:
+        """Return the documents that later records can be taken back from; `is_all`: there are no others."""
+        if not later or not ends:
+            return {}
+        records = list(self._parsed(later))
+        if is_all and records and records[-1].seq == 1:
+            return {}  # from there it is known that there was nothing
+        found: dict[str, str] = {}
+        for kind in kinds:
+            steps = [record for record in records if kind in record.results]
+            if steps:
+                text = _undone(kind, steps, ends.get(kind, ""))
+                if text is not None:
+                    found[kind] = text
+            elif is_all:
+                found[kind] = ends.get(kind, "")
+        return found
+
+    def _replayed(
+        self, kinds: Collection[str], texts: Iterable[tuple[int, str]], ends: Mapping[str, str]
+    ) -> dict[str, str]:
+        """Return the documents that these records lead to; `ends` holds guesses, which may be right."""
+        steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
+        missing = set(steps)
+        found: dict[str, str] = {}
+        for record in self._about(kinds, texts) if missing else ():
+            for kind in record.results.keys() & missing:
+                if not steps[kind] and kind in ends and digest(ends[kind]) == record.results[kind]:
+                    found[kind] = ends[kind]
+                    missing.discard(kind)
+                    continue
+                steps[kind].append(record)
+                if record.bases[kind] == EMPTY:
+                    missing.discard(kind)
+            if not missing:
+                break
+        return {
+            kind: found[kind] if kind in found else _redone(kind, steps[kind]) for kind in kinds
+        }
+
+    def sequence_at(self, moment: datetime) -> int:
+        """Return the number of the last transaction at or before a moment; 0 if there was none.
+
+        Raises:
+            HistoryPruned: History is kept, but not that far back.
+        """
+        aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+        for record in self.records():
+            if datetime.fromisoformat(record.time) <= aware:
+                return record.seq
+            if record.type == SNAPSHOT:
+                raise pruned(record)
+        return 0
+
+    def moment_of(self, seq: int) -> datetime:
+        """Return when transaction `seq`, or the last one before it, was stored; the year 1 if there is none."""
+        for text in self._backend.records(self._user):
+            if 0 < _sequence(text) <= seq:
+                return datetime.fromisoformat(parse_record(text).time)
+        return datetime.min.replace(tzinfo=UTC)
+
+
+def pruned(snapshot: Record) -> HistoryPruned:
+    """Return the error of whoever asks for something older than the kept history."""
+    return HistoryPruned(snapshot.seq, snapshot.time)
+
+
+def _sequence(text: str) -> int:
+    try:
+        return next_sequence(text) - 1
+    except InvalidTOML:
+        return 0  # torn; whoever parses it says so
+
+
+def _undone(kind: str, steps: list[Record], text: str) -> str | None:
+    """Return a document's text before these records, newest first; None if they do not lead there."""
+    if digest(text) != steps[0].results[kind]:
+        return None
+    try:
+        for record in steps:
+            text = undo(text, record, kind)
+    except DocumentError:
+        return None
+    return text if digest(text) == steps[-1].bases[kind] else None
+
+
+def _redone(kind: str, steps: list[Record]) -> str:
+    """Return a document's text after these records, newest first."""
+    if not steps:
+        return ""
+    if steps[-1].bases[kind] != EMPTY:
+        raise _out_of_reach(steps[-1].seq)
+    text = ""
+    for record in reversed(steps):
+        text = redo(text, record, kind)
+    if digest(text) != steps[0].results[kind]:
+        raise _misfit(kind, steps)
+    return text
+
+
+def _out_of_reach(first: int) -> DocumentError:
+    return DocumentError(
+        f"history is kept from transaction {first} on; what was before is not known."
+    )
+
+
+def _misfit(kind: str, steps: list[Record]) -> DocumentError:
+    """Say which record is the first that does not lead where it says."""
+    text = ""
+    wrong = steps[0]
+    for record in reversed(steps):
+        text = redo(text, record, kind)
+        if digest(text) != record.results[kind]:
+            wrong = record
+            break
+    return DocumentError(
+        f"{kind}: transaction {wrong.seq} does not lead to the text it says it led to."
+    )

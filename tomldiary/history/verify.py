@@ -1,0 +1,248 @@
+"""Walking a user's whole history: is every record as it was written, and does it lead where it says?
+
+Nothing is changed, no lock is taken, and nothing that a crash left is repaired.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError, DocumentError, InvalidTOML
+from tomldiary.history.record import SNAPSHOT, parse_record, redone
+from tomldiary.history.timeline import EMPTY
+from tomldiary.storage.files import read_file
+from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.local.log_reader import read_segment
+from tomldiary.storage.local.log_segments import damaged, segments
+from tomldiary.toml.document import Document
+from tomldiary.toml.fingerprint import Pieces
+from tomldiary.toml.parse import decode_utf8
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.history.record import Record
+    from tomldiary.storage.protocol import Backend
+
+__all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]
+
+_HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
+_END = b"\n]\n"
+"""How a whole record ends; an append that was cut off does not end like this."""
+_NOTHING = Pieces.of(b"")
+_SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """The first record of a history that is not as it was written."""
+
+    place: str
+    """`segment:line`, or the number of the transaction where there are no files."""
+    seq: int | None
+    """Number of the transaction, as far as it can be told."""
+    message: str
+    is_torn: bool = False
+    """Whether it is only the end of an append that was cut off and never acknowledged."""
+    is_set_aside: bool = False
+    """Whether it was damaged when somebody wrote, who put it into a file of its own and went on without it."""
+
+
+@dataclass(slots=True)
+class Walked:
+    """What a walk through a history found."""
+
+    damage: Damage | None = None
+    newest: Record | None = None
+    """The newest whole record before the damage."""
+    last: dict[str, Record] = field(default_factory=dict[str, "Record"])
+    """The newest record of each document."""
+    versions: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
+    """Of each document, the fingerprints it had, with the transaction that led to them."""
+
+
+def verify(backend: Backend, user: str) -> Damage | None:
+    """Return the first damage in a user's history, or None if every byte of it is as it was written.
+
+    Every record's checksum and number are checked, and redoing the transactions has to lead to the
+    texts they say they led to. A document that names a later transaction than history ends at shows
+    that acknowledged records are gone.
+    """
+    return walk(backend, user).damage
+
+
+def walk(backend: Backend, user: str) -> Walked:
+    """Check a user's history from its beginning to the first damage."""
+    # Documents are read first: a transaction is in history before its number is in a document.
+    seen = _named_in_documents(backend, user)
+    walked = Walked()
+    texts: dict[str, Pieces] = {}
+    for place, data, is_end in _records(backend, user):
+        record = _parsed(data)
+        if record is None:
+            walked.damage = _damaged(walked, texts, place, data, seen, is_end=is_end)
+            return walked
+        walked.damage = _follow(walked, texts, record, place)
+        if walked.damage is not None:
+            return walked
+    kind, named = max(seen.items(), key=lambda item: item[1], default=("", 0))
+    end = walked.newest.seq if walked.newest is not None else 0
+    if named > end:
+        walked.damage = Damage(
+            backend.place(user, kind),
+            end + 1,
+            f"the document was written by transaction {named}, but history ends at {end}.",
+        )
+    elif isinstance(backend, LocalBackend) and (aside := damaged(backend.folder(user) / "history")):
+        walked.damage = Damage(
+            str(aside[0]),
+            None,
+            "a record that was damaged was found at history's end and set aside here; what it changed may not be"
+            " in history.",
+            is_set_aside=True,
+        )
+    return walked
+
+
+def stored_text(backend: Backend, user: str, kind: str) -> str | None:
+    """Return a document as it is stored, without the repairs of a usual read; None if there is none.
+
+    Raises:
+        BackendError: It cannot be read.
+        InvalidTOML: It is not UTF-8.
+    """
+    if not isinstance(backend, LocalBackend):
+        found = backend.read(user, kind)
+        return None if found is None else found.text
+    place = backend.place(user, kind)
+    data = read_file(place)
+    return None if data is None else decode_utf8(data[0], path=place)
+
+
+def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
+    """Return the transaction that each document says it was written by."""
+    found: dict[str, int] = {}
+    for kind in backend.kinds(user):
+        try:
+            text = stored_text(backend, user, kind) or ""
+        except (BackendError, InvalidTOML):
+            continue
+        try:
+            named = (Document.parse(text).table(("_meta",)) or {}).get("seq")
+        except DocumentError:
+            line = _SEQ.search(text)
+            named = int(line.group(1)[:18]) if line is not None else None
+        if isinstance(named, int):
+            found[kind] = named
+    return found
+
+
+def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
+    """Yield where a record begins, its bytes, and whether history ends with it; oldest first."""
+    if not isinstance(backend, LocalBackend):
+        texts = list(backend.records(user))[::-1]
+        for number, text in enumerate(texts, 1):
+            place = f"history of {user}, record {number}"
+            yield place, text.encode("utf-8", "surrogatepass"), number == len(texts)
+        return
+    paths = segments(backend.folder(user) / "history")
+    for path in paths:
+        data = read_segment(path)
+        # What stands before the first header is a record too, one whose header is damaged.
+        starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
+        for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
+            record = data[start:end]
+            if end == len(data) and record.endswith(b"\n\n"):
+                record = record.rstrip(b"\n") + b"\n"  # room for more
+            if record.strip():
+                line = data.count(b"\n", 0, start) + 1
+                yield f"{path}:{line}", record, path == paths[-1] and end == len(data)
+
+
+def _parsed(data: bytes) -> Record | None:
+    try:
+        return parse_record(data.decode("utf-8"))
+    except (ValueError, KeyError, TypeError):  # not UTF-8, no match with the checksum, or no record
+        return None
+
+
+def _damaged(
+    walked: Walked,
+    texts: dict[str, Pieces],
+    place: str,
+    data: bytes,
+    seen: dict[str, int],
+    *,
+    is_end: bool,
+) -> Damage:
+    """Say where exactly the bytes of what should be one record are wrong."""
+    # A whole record may stand in front, if it is the header of the next one that is damaged.
+    at = data.find(_END)
+    while 0 <= at < len(data) - len(_END):
+        front = _parsed(data[: at + len(_END)])
+        if front is not None:
+            wrong = _follow(walked, texts, front, place)
+            if wrong is not None:
+                return wrong
+            path, _, line = place.rpartition(":")
+            if line.isdecimal():
+                passed = data.count(b"\n", 0, at + len(_END))
+                place = f"{path}:{int(line) + passed}"
+            data = data[at + len(_END) :]
+            break
+        at = data.find(_END, at + 1)
+    seq = walked.newest.seq + 1 if walked.newest is not None else None
+    if seq is None:
+        line = _SEQ.search(data.decode("utf-8", "replace"))
+        seq = int(line.group(1)[:18]) if line is not None else None
+    acknowledged = seq is None or max(seen.values(), default=0) >= seq
+    if is_end and not data.endswith(_END) and not acknowledged:
+        return Damage(
+            place, seq, "the last append was cut off; it was never acknowledged.", is_torn=True
+        )
+    name = "a record" if seq is None else f"the record of transaction {seq}"
+    return Damage(place, seq, f"{name} is not as it was written (checksum).")
+
+
+def _follow(walked: Walked, texts: dict[str, Pieces], record: Record, place: str) -> Damage | None:
+    """Redo one whole record."""
+    before = walked.newest
+    if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
+        before = None  # older records were dropped, but not all of their files are gone yet
+        if any(
+            kind in texts and texts[kind].length and texts[kind].fingerprint != wanted
+            for kind, wanted in record.results.items()
+        ):
+            return Damage(place, record.seq, "the snapshot differs from what the records led to.")
+    if before is not None and record.seq != before.seq + 1:
+        return Damage(
+            place,
+            before.seq + 1,
+            f"transaction {record.seq} follows {before.seq}: records are missing.",
+        )
+    for kind, wanted in record.results.items():
+        # Nothing can be said about what was changed before the history that is kept begins.
+        base = _NOTHING if record.bases[kind] == EMPTY else texts.get(kind)
+        is_changed = any(change.doc == kind for change in record.changes)
+        if base is not None and not is_changed and base.fingerprint != record.bases[kind]:
+            # Forgetting emptied the record of a document that could not be looked through.
+            texts.pop(kind)
+        elif base is not None:
+            try:
+                texts[kind] = text = redone(base, record, kind)
+                begins_there = base.fingerprint == record.bases[kind]
+                leads_there = begins_there and text.fingerprint == wanted
+            except DocumentError:
+                leads_there = False
+            if not leads_there:
+                return Damage(
+                    place,
+                    record.seq,
+                    f"{kind}: transaction {record.seq} does not lead to the text it says it led to.",
+                )
+        walked.last[kind] = record
+        walked.versions.setdefault(kind, {})[wanted] = record.seq
+    walked.newest = record
+    return None

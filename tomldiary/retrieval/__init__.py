@@ -1,0 +1,4 @@
+"""Finding entries and showing them to a model: indexes, ranking, rendering, injection.
+
+Begin with `ranking` and `render`.
+"""

@@ -1,0 +1,201 @@
+"""The core's sync protocol on top of a six-method async backend of somebody else's.
+
+The backend's coroutines all run on one private event loop thread. What six methods cannot give is
+not pretended: several documents are stored one after the other, another process that writes to the
+same storage is not noticed while a document is being written, and only documents with a fixed name
+are kept, as no method lists names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import BackendError, CommittedUnpublished, NotSupported
+from tomldiary.history.record import Record, next_sequence, render_record
+from tomldiary.runtime.async_bridge import is_of_another_loop, run_coroutine
+from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.protocol import Commit, Stored, digest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from contextlib import AbstractContextManager
+
+    from tomldiary.forgetting.selection import ForgetReceipt, Selection
+    from tomldiary.storage.protocol import BackendProtocol, Durability
+
+__all__ = ["SixVerbsBackend"]
+
+_REQUIRED = ("conversations", "preferences")
+_OPTIONAL = ("blocks", "facts", "receipts")
+"""Kept if the backend takes these kinds too."""
+_UNKNOWN_KIND = (LookupError, ValueError, TypeError, NotImplementedError, AssertionError)
+"""What a backend raises for a kind it does not know; anything else is a failure of the storage."""
+
+
+class SixVerbsBackend:
+    """Wraps any object with load, save, exists, delete, delete_user and list_users."""
+
+    is_atomic = False
+    is_shared = False
+    is_quick = False
+    documents = tuple(sorted((*_REQUIRED, *_OPTIONAL)))
+    """The documents that can be kept: none of the six methods lists names, so others would not be found."""
+    durability: Durability = "process"
+
+    def __init__(self, wrapped: BackendProtocol) -> None:
+        self.wrapped = wrapped
+        self._locks = UserLocks(None)
+        self._records: dict[str, str] = {}
+        self._epochs: dict[str, int] = {}
+        self._unknown: set[str] = set()  # optional kinds that the backend has refused
+
+    def is_new(self, user: str) -> bool:  # noqa: ARG002 - whoever it is
+        """Return False: it would take a question to the storage."""
+        return False
+
+    def __repr__(self) -> str:
+        return f"SixVerbsBackend({self.wrapped!r})"
+
+    def _call(self, work: Coroutine[Any, Any, Any]) -> Any:
+        try:
+            return run_coroutine(work, name="tomldiary-backend")
+        except RuntimeError as error:
+            if not is_of_another_loop(error):
+                raise
+            raise BackendError(
+                f"{type(self.wrapped).__name__} uses a connection of another event loop ({error}). Its methods run"
+                " in an event loop of the diary: let it open its connections inside them, and share none with the host."
+            ) from error
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers in this process."""
+        return self._locks.hold(user, timeout)
+
+    def token(self, user: str, kind: str) -> str | None:
+        """Return the fingerprint of the stored text; this loads it."""
+        stored = self.read(user, kind)
+        return stored.token if stored is not None else None
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return a document, or None."""
+        if kind not in self.documents:
+            return None
+        text = self._asked(self.wrapped.load, user, kind)
+        return None if text is None or text == "" else Stored(text, digest(text))
+
+    def kinds(self, user: str) -> list[str]:
+        """Return which of the documents that six-method backends keep exist."""
+        return [kind for kind in self.documents if self._asked(self.wrapped.exists, user, kind)]
+
+    def _asked(
+        self, method: Callable[[str, str], Coroutine[Any, Any, Any]], user: str, kind: str
+    ) -> Any:
+        """Return the backend's answer about a document; None for an optional kind it does not know."""
+        if kind in _REQUIRED:
+            return self._call(method(user, kind))
+        try:
+            answer = self._call(method(user, kind))
+        except _UNKNOWN_KIND:
+            self._unknown.add(kind)
+            return None
+        self._unknown.discard(kind)
+        return answer
+
+    def commit(self, user: str, commit: Commit) -> dict[str, str]:
+        """Save the documents one after the other; the caller holds the lock.
+
+        Raises:
+            NotSupported: The backend does not know a document's kind. Nothing was stored.
+        """
+        unknown = ", ".join(sorted(self._unknown.intersection(commit.contents)))
+        if unknown:
+            raise NotSupported(
+                f"{type(self.wrapped).__name__} does not take documents of the kind {unknown}: its load or"
+                " exists raises an error for it. Let the backend keep it, or use a folder."
+            )
+        tokens: dict[str, str] = {}
+        for kind, text in commit.texts.items():
+            try:
+                self._call(self.wrapped.save(user, kind, text))
+            except Exception as error:
+                if not tokens:
+                    raise BackendError(
+                        f"{self.place(user, kind)}: could not be saved ({error}). Nothing was changed."
+                    ) from error
+                saved = ", ".join(tokens)
+                raise CommittedUnpublished(
+                    f"{self.place(user, kind)}: could not be saved ({error}), but {saved} was saved."
+                    " Save the turn again."
+                ) from error
+            tokens[kind] = digest(text)
+        if commit.records:
+            self._records[user] = commit.records[-1]
+        return tokens
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest record of this process; six methods keep no history."""
+        return self._records.get(user)
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield the newest record of this process, if any."""
+        if user in self._records:
+            yield self._records[user]
+
+    def users(self) -> list[str]:
+        """Return all user ids."""
+        return sorted(self._call(self.wrapped.list_users()))
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user."""
+        if kind is not None:
+            existed = bool(self._call(self.wrapped.exists(user, kind)))
+            self._call(self.wrapped.delete(user, kind))
+            return existed
+        existed = user in self.users()
+        self._call(self.wrapped.delete_user(user))
+        self._records.pop(user, None)
+        return existed
+
+    def epoch(self, user: str) -> int:
+        """Return how often this process forgot something of the user; six methods keep no more."""
+        return self._epochs.get(user, 0)
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from the documents, one after the other; the caller holds the lock.
+
+        If it is interrupted, it has to be asked for again.
+        """
+        from tomldiary.forgetting.redact import plan  # noqa: PLC0415 - hardly ever needed
+
+        read = {kind: self.read(user, kind) for kind in self.kinds(user)}
+        stored = {kind: found for kind, found in read.items() if found is not None}
+        last = self._records.get(user)
+        made = plan(user, [], [], lambda: stored, selection, self.place)
+        epoch = self._epochs[user] = self.epoch(user) + 1
+        if selection.everything:
+            self.erase(user)
+            return replace(made.receipt, epoch=epoch)
+        if not made.is_empty:
+            # The newest record quotes what was written last; its number has to stay.
+            seq = next_sequence(last)
+            results = {
+                kind: digest(made.texts.get(kind, found.text)) for kind, found in stored.items()
+            }
+            record = Record(seq, "forget", [], results, results)
+            expected = {kind: found.token for kind, found in stored.items()}
+            contents = {kind: text.encode() for kind, text in made.texts.items()}
+            self.commit(user, Commit(contents, expected, [render_record(record)]))
+        files = {
+            kind: sha256(made.texts.get(kind, found.text).encode()).hexdigest()
+            for kind, found in stored.items()
+        }
+        return replace(made.receipt, epoch=epoch, files=files)
+
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Do nothing: six methods keep no history."""
+
+    def place(self, user: str, kind: str) -> str:
+        """Return a name for messages."""
+        return f"{type(self.wrapped).__name__}:{user}/{kind}"

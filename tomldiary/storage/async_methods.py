@@ -1,0 +1,97 @@
+"""The ancestor's six async methods, on top of the sync protocol.
+
+`save` is a transaction like any other: it waits for the user's lock and is logged in history.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.history.record import Change, Record, next_sequence, render_record
+from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.storage.protocol import Commit, digest
+
+if TYPE_CHECKING:
+    from tomldiary.storage.protocol import Backend
+
+__all__ = ["AsyncVerbs"]
+
+_SAVE_TIMEOUT = 30.0  # seconds
+
+
+class AsyncVerbs:
+    """Adds load, save, exists, delete, delete_user and list_users to a sync backend."""
+
+    async def load(self: Backend, user_id: str, kind: str) -> str | None:
+        """Return the document's text, or None. An unknown user leaves no trace.
+
+        Raises:
+            DocumentError: It is not UTF-8.
+        """
+        stored = await in_thread(self.read, user_id, kind)
+        if stored is not None and stored.problem is not None:
+            raise stored.problem
+        return stored.text if stored is not None else None
+
+    async def save(self: Backend, user_id: str, kind: str, content: str) -> None:
+        """Replace the document as one logged transaction.
+
+        Raises:
+            DocumentError: `content` is not TOML that this library would read back.
+        """
+        await in_thread(_save, self, user_id, kind, content)
+
+    async def exists(self: Backend, user_id: str, kind: str) -> bool:
+        """Tell whether the document exists."""
+        return await in_thread(self.token, user_id, kind) is not None
+
+    async def delete(self: Backend, user_id: str, kind: str) -> None:
+        """Remove the document if it exists."""
+        await in_thread(_erase, self, user_id, kind)
+
+    async def delete_user(self: Backend, user_id: str) -> None:
+        """Forget everything of the user, history included; work that is under way is refused."""
+        await in_thread(_forget, self, user_id)
+
+    async def list_users(self: Backend) -> list[str]:
+        """Return all user ids, sorted."""
+        return await in_thread(self.users)
+
+
+def _save(backend: Backend, user: str, kind: str, content: str) -> None:
+    from tomldiary.history.timeline import Timeline  # noqa: PLC0415 - keeps the import of backends light
+    from tomldiary.toml.parse import parse_toml  # noqa: PLC0415 - see above
+
+    parse_toml(content, path=backend.place(user, kind))
+    with backend.lock(user, _SAVE_TIMEOUT):
+        old = backend.read(user, kind)
+        if old is not None and old.problem is not None:
+            raise old.problem  # what stands there could not be brought back
+        if old is not None and old.text == content:
+            return
+        before = old.text if old is not None else ""
+        last = Timeline(backend, user).last(kind)
+        if last is not None and last.results[kind] != digest(before):
+            before = ""  # not what history ends at: the record holds the whole text
+        change = Change(kind, 0, before, content)
+        record = Record(
+            seq=next_sequence(backend.last_record(user)),
+            type="save",
+            changes=[change],
+            bases={kind: digest(before)},
+            results={kind: digest(content)},
+        )
+        expected = {kind: old.token if old is not None else None}
+        backend.commit(user, Commit({kind: content.encode()}, expected, [render_record(record)]))
+
+
+def _erase(backend: Backend, user: str, kind: str) -> None:
+    with backend.lock(user, _SAVE_TIMEOUT):
+        backend.erase(user, kind)
+
+
+def _forget(backend: Backend, user: str) -> None:
+    from tomldiary.forgetting.selection import Selection  # noqa: PLC0415 - keeps the import of backends light
+
+    with backend.lock(user, _SAVE_TIMEOUT):
+        backend.forget(user, Selection(everything=True))

@@ -1,0 +1,404 @@
+"""Documents and history as files in a folder.
+
+    memories/
+      alice/
+        preferences.toml  conversations.toml  .spare-….tmp
+        history/2026-11-001.toml
+      .tomldiary/locks/
+
+A commit stages every changed document in a temporary file, appends to history (the commit point), and
+puts the temporary files in their places. Only history is waited for, see `settling`, and a document with a spare is written
+over that behind it, see `spares`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError, InvalidTOML
+from tomldiary.history.record import next_sequence, stamped
+from tomldiary.identifiers import decode_folder, encode_folder, is_plain
+from tomldiary.logging import get_logger
+from tomldiary.storage.async_methods import AsyncVerbs
+from tomldiary.storage.files import FileToken, file_token, folder_time, read_file
+from tomldiary.storage.local.checkpoint import opens_window, room_of_window, settle
+from tomldiary.storage.local.displaced_edit import take_in
+from tomldiary.storage.local.durable_names import user_of
+from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
+from tomldiary.storage.local.lease import is_being_saved
+from tomldiary.storage.local.log_pruning import prune
+from tomldiary.storage.local.log_segments import append_records
+from tomldiary.storage.local.publish import Staging
+from tomldiary.storage.local.recovery import repaired
+from tomldiary.storage.local.session import OpenedUsers
+from tomldiary.storage.local.spare_files import Spares
+from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG
+from tomldiary.storage.protocol import Stored
+from tomldiary.toml.parse import decode_utf8
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tomldiary.forgetting.selection import ForgetReceipt, Selection
+    from tomldiary.storage.local.durable_names import Synced
+    from tomldiary.storage.local.log_segments import End
+    from tomldiary.storage.protocol import Commit, Durability
+
+__all__ = ["LocalBackend"]
+
+_logger = get_logger(__name__)
+_USUAL = "preferences.toml"
+"""A document that nearly all users have."""
+_FLAGS = os.O_RDONLY | sum(
+    {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
+)
+
+
+class LocalBackend(OpenedUsers, AsyncVerbs):
+    """Keeps everything below one folder, for any number of threads and processes at once.
+
+    Args:
+        base_path: The folder; created at the first write. `path` is another name for it.
+        durability: What a returned write survives; see `Durability`.
+    """
+
+    is_atomic = True
+    is_quick = False
+    replaces_files = True
+    """Whether every commit shows in the times of the folders it changes documents in."""
+    is_shared = True
+
+    def __init__(
+        self,
+        base_path: str | os.PathLike[str] | None = None,
+        *,
+        path: str | os.PathLike[str] | None = None,
+        durability: Durability = "full",
+    ) -> None:
+        chosen = base_path if base_path is not None else path
+        if chosen is None or (base_path is not None and path is not None):
+            raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
+        if durability not in {"full", "process", "none"}:
+            raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
+        super().__init__(Path(chosen), sync=durability == "full")
+        self._spares = Spares()
+        self.durability: Durability = durability
+        self.journal_root = self.base_path / SYSTEM / "journal"
+        """Where journals are, also those of writers with another durability."""
+
+    def __repr__(self) -> str:
+        return f"LocalBackend({str(self.base_path)!r})"
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """Where a background writer keeps turns until they are applied; None keeps them in memory."""
+        return self.journal_root if self.durability != "none" else None
+
+    # Reading
+
+    def _file(self, user: str, kind: str) -> Path:
+        return self.folder(user) / f"{checked_kind(kind)}.toml"
+
+    def place(self, user: str, kind: str) -> str:
+        """Return the path of a document's file."""
+        return str(self._file(user, kind))
+
+    def token(self, user: str, kind: str) -> FileToken | None:
+        """Return the version of the file: one `stat`."""
+        self._open(user)
+        return file_token(f"{self.folder(user)}/{kind}.toml")
+
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
+        """Return the versions of several files: one `stat` each."""
+        self._open(user)
+        folder = f"{self.folder(user)}/"
+        return [file_token(f"{folder}{kind}.toml") for kind in kinds]
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return the document's text, or None; while a writer has the lock, what a crash tore is repaired in memory."""
+        is_open = self._open(user)
+        path = self._file(user, kind)
+        found = read_file(path)
+        if found is None:
+            return None
+        data, token = found
+        if not is_open:
+            data = repaired(self.folder(user), kind, data, token)
+        try:
+            return Stored(decode_utf8(data, path=str(path)), token)
+        except InvalidTOML as error:
+            return Stored(data.decode("utf-8", "replace"), token, error)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        """Tell whether somebody is half way through saving the document's file."""
+        return is_being_saved(self.place(user, kind))
+
+    def is_new(self, user: str) -> bool:
+        """Tell by one `stat` whether the user has no folder yet."""
+        return user not in self._recovered and file_token(self.folder(user)) is None
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of the user's documents."""
+        return kinds_in(self.folder(user))
+
+    def kinds_below(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents in a folder such as `items/`; the others are not looked at."""
+        return kinds_in(self.folder(user), folder)
+
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
+        """Return when documents were last added to folders of the user; None: too recently to tell."""
+        place = self.folder(user)
+        times = tuple([folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < time.time_ns() - YOUNG else None
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / SYSTEM / "index" / encode_folder(user)
+
+    def users(self) -> list[str]:
+        """Return all user ids that have a document, sorted; a scan of names, no user is opened.
+
+        A folder that cannot be read is left out, with a warning.
+        """
+        base = str(self.base_path)
+        found: set[str] = set()
+        for name in self._folder_names():
+            try:
+                user = decode_folder(name) or user_of(self.base_path / name)
+                if user is None:
+                    continue
+                place = f"{base}/{name}"
+                if os.access(f"{place}/{JOB_NAME}", os.F_OK):
+                    # A user who is being forgotten may never be opened again.
+                    self.reopen(user)
+                    self._open(user)
+                # Of any other name there may be another folder of the same user.
+                is_only = user != name or is_plain(name)
+                if (is_only and os.access(f"{place}/{_USUAL}", os.F_OK)) or self.kinds(user):
+                    found.add(user)
+            except DiaryError as error:
+                _logger.warning("a user is left out: %s", error)
+        return sorted(found)
+
+    # Writing
+
+    def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
+        """Store a transaction, and the saves that it has displaced behind it; the caller holds the user's lock."""
+        swept = self._swept.pop(user, None)  # until it is sure that nothing staged is left
+        tokens, displaced = self._stored(user, commit)
+        if displaced:
+            try:
+                take_in(self.folder(user), displaced, partial(self._stored, user))
+            except (OSError, DiaryError) as error:
+                _logger.warning("a person's save is merged by the next write only: %s", error)
+        elif swept is not None:
+            self._swept[user] = swept
+        return tokens
+
+    def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
+        """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
+        folder = str(self.folder(user))
+        records = commit.records
+        first = seq = next_sequence(records[0]) - 1
+        if len(records) > 1:
+            seq = next_sequence(records[-1]) - 1
+        if opens_window(first, seq):
+            raise ValueError(f"transactions {first} to {seq} are more than `room` allows at once.")
+
+        def staged_as(kind: str, data: bytes, seq: int, fingerprint: str) -> str:
+            return self._temp_name(folder, kind, data, seq, fingerprint)
+
+        # Without a sync nobody knows what of history is on the disk before what is written over.
+        spares = self._spares if self._sync else None
+        staging = Staging(folder, commit, seq, spares, staged_as)
+        try:
+            synced = self._synced.of(user, folder)
+            end = self._tails.numbered(user, f"{folder}/history", first)
+            if opens_window(first - 1, first):
+                self.settle(user)
+            _check_expected(folder, commit)
+            staging.stage(sync=self._sync)
+        except BaseException as error:
+            staging.drop()
+            if isinstance(error, OSError):
+                raise _unwritten(error, folder) from error
+            raise
+        records = [stamped(text, synced.boot) for text in records]
+        try:
+            end = self._appended(user, folder, end, records, staging, synced)
+            self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
+            new = {
+                kind
+                for kind in commit.contents
+                if commit.replaces_save
+                or kind not in synced.kinds
+                or commit.expected.get(kind) is None
+            }
+            tokens = self._publish(user, folder, staging, new)
+        finally:
+            staging.leave()
+        self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
+        for kind in commit.fingerprints.keys() - tokens.keys():
+            _show_new_version(f"{folder}/{kind}.toml")
+        is_whole = len(tokens) == len(commit.contents)
+        return tokens, [] if is_whole else staging.displaced()
+
+    def _appended(
+        self,
+        user: str,
+        folder: str,
+        end: End | None,
+        records: list[str],
+        staging: Staging,
+        synced: Synced,
+    ) -> End:
+        """Add records to history, which ends at `end`, and return where it ends then."""
+        try:
+            end = append_records(
+                f"{folder}/history",
+                end,
+                records,
+                sync=self._sync,
+                known=synced.segment,
+                meanwhile=staging.reach,
+            )
+        except FileExistsError as error:
+            staging.drop()
+            self._tails.drop(user)
+            raise Conflict(
+                f"{error.filename or folder}: was begun by somebody else just now. Try again."
+            ) from error
+        except OSError as error:
+            staging.drop()
+            raise _unwritten(error, folder) from error
+        except BackendError:
+            # Whoever opens the user next finds out what is in history, and needs what is staged.
+            self.reopen(user)
+            raise
+        if self._sync:
+            synced.segment = end.segment
+        return end
+
+    def _publish(
+        self, user: str, folder: str, staging: Staging, new: set[str]
+    ) -> dict[str, FileToken]:
+        """Put the staged files in their places; the names of those that are `new` are synced."""
+        try:
+            tokens = staging.publish()
+            if self._sync and new:
+                self._synced.of(user, folder).sync(new)
+        except (OSError, BackendError) as error:
+            self._recovered.discard(user)
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise CommittedUnpublished(
+                f"{getattr(error, 'filename', None) or folder}: the change is stored in history, but the file"
+                f" could not be replaced ({reason}). It is replaced when the user is opened next."
+            ) from error
+        return tokens
+
+    def room(self, seq: int) -> int:
+        """Return how many transactions the window of transaction `seq` has room for, from that one on."""
+        return room_of_window(seq)
+
+    # Taking away
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from all files; the caller holds the user's lock."""
+        from tomldiary.storage.local.forget_job import forget  # noqa: PLC0415 - hardly ever needed
+
+        self._swept.pop(user, None)  # until it is done, and whatever it leaves
+        self._drop_spares(user)
+        return forget(self, user, selection)
+
+    def _drop_spares(self, user: str) -> None:
+        folder = str(self.folder(user))
+        try:
+            self._spares.drop(folder)
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or folder}: cannot be removed ({error.strerror}). Nothing was changed."
+                " Check the permissions."
+            ) from error
+
+    def settle(self, user: str) -> None:
+        """Put documents on the disk that history stands for until then; the caller holds the user's lock.
+
+        Raises:
+            OSError, BackendError: Some are not there.
+        """
+        if self._sync:
+            self._swept.pop(user, None)  # it may stage, and fail
+            folder = str(self.folder(user))
+            staged_as = partial(self._temp_name, folder, seq=0)
+            settle(self.folder(user), self._synced.of(user, folder), staged_as)
+
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Let a snapshot stand for all history up to transaction `seq`; the caller holds the user's lock."""
+        self._tail(user)  # a torn end is cut off
+        # What is dropped could be needed to make documents again that are not on the disk.
+        self._drop_spares(user)
+        self.settle(user)
+        try:
+            prune(self.folder(user) / "history", seq, snapshot)
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or self.folder(user)}: cannot be written ({error.strerror}). What is left of"
+                " history fits together. Check free space and permissions."
+            ) from error
+        finally:
+            self._tails.drop(user)
+            self._synced.drop(user)
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user; links are removed, never followed."""
+        folder = self.folder(user)
+        self._drop_spares(user)
+        try:
+            if kind is not None:
+                path = self._file(user, kind)
+                check_parent(str(folder), kind)
+                existed = path.exists()
+                path.unlink(missing_ok=True)
+                return existed
+            if not folder.exists() or folder.is_symlink():
+                return False
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
+        self.reopen(user)
+        return True
+
+
+def _check_expected(folder: str, commit: Commit) -> None:
+    for kind, expected in commit.expected.items():
+        place = f"{folder}/{checked_kind(kind)}.toml"
+        if file_token(place) != expected:
+            raise Conflict(f"{place} changed while it was being written.")
+
+
+def _show_new_version(path: str) -> None:
+    """Give a file a new change time, where history went on without it: readers take its status for the version.
+
+    Its other times stay, by which programs tell whether it was saved.
+    """
+    with suppress(OSError):  # removed just now, a link, or not ours
+        descriptor = os.open(path, _FLAGS)
+        try:
+            if hasattr(os, "fchmod"):
+                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
+        finally:
+            os.close(descriptor)
+
+
+def _unwritten(error: OSError, folder: str) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was changed. Check"
+        " free space and permissions."
+    )

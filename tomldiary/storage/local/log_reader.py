@@ -1,0 +1,167 @@
+"""Reading one user's history out of its segments, also while somebody writes to it or was killed at it."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import InvalidTOML
+from tomldiary.history.record import END, HEADER, SNAPSHOT, parse_record
+from tomldiary.storage.files import read_file
+from tomldiary.storage.local.log_segments import segments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from io import FileIO
+    from pathlib import Path
+
+    from tomldiary.history.record import Record
+
+__all__ = ["last_record", "read_records", "read_segment", "split_records"]
+
+_END = END.encode()
+_TAIL = 64 * 1024  # bytes read at a time when looking for the last record
+_TRIES = 10  # times that a segment is read again while a writer is at it
+
+
+def last_record(path: Path) -> tuple[str | None, int]:
+    """Return the last whole record of a segment, and the size the segment has up to its end.
+
+    What follows the last whole record is the torn end of an append that was never acknowledged. Of records
+    that were appended at once, those behind one that is damaged do not count either: their blocks may have
+    come to the disk in any order.
+    """
+    with path.open("rb") as file:
+        begin, data = file.seek(0, os.SEEK_END), b""
+        while begin > 0:
+            step = _step(data, begin)
+            begin -= step
+            file.seek(begin)
+            data = file.read(step) + data
+            while (at := _last_header(data)) >= 0:
+                # The next append may have been cut off within its header, or be no text at all.
+                whole = _without_rest(data[at:])
+                text = whole.decode("utf-8", "replace")
+                try:
+                    record = parse_record(text)
+                except InvalidTOML:
+                    # Torn or damaged: what came before it is what counts.
+                    data = data[:at]
+                    continue
+                if record.group:
+                    file.seek(0)
+                    begin, at, data = 0, begin + at, file.read(begin + len(data))
+                    breach = _breach(data, at, record)
+                    if breach is not None:
+                        data = data[:breach]
+                        continue
+                return text, begin + at + len(whole)
+    return None, 0
+
+
+def _breach(data: bytes, end: int, last: Record) -> int | None:
+    """Return up to where a segment is whole whose last record starts at `end`; None if nothing is missing.
+
+    Only what was appended together with that record is looked at.
+    """
+    seq = last.seq
+    while end > 0 and seq > last.group:
+        at = max(0, _last_header(data, end))
+        try:
+            record = parse_record(data[at:end].decode("utf-8", "replace"))
+        except InvalidTOML:
+            return at + len(_without_rest(data[at:end]))
+        if record.type == SNAPSHOT:
+            return None  # those before it were dropped
+        if record.seq != seq - 1:
+            return end
+        end, seq = at, record.seq
+    return None
+
+
+def read_segment(path: Path) -> bytes:
+    """Return a segment's content, records and room; b"" if there is none. Needs no lock.
+
+    Raises:
+        BackendError: It cannot be read.
+    """
+
+    def read() -> bytes:
+        found = read_file(path)
+        return found[0] if found is not None else b""
+
+    return _read_at_once(read)
+
+
+def _read_at_once(read: Callable[[], bytes]) -> bytes:
+    """Read again what a writer has written to meanwhile: records stand behind lines that were room a moment ago."""
+    data = read()
+    for _ in range(_TRIES):
+        if b"\n\n" not in data.rstrip(b"\n"):
+            break
+        data = read()
+    return data
+
+
+def read_records(folder: Path) -> Iterator[str]:
+    """Yield all records, newest first, reading no more of the files than is asked for."""
+    is_newest = True
+    for path in reversed(segments(folder)):
+        with path.open("rb", buffering=0) as file:
+            begin = 0
+
+            def read_end(file: FileIO = file) -> bytes:
+                nonlocal begin
+                size = file.seek(0, os.SEEK_END)
+                begin = size - _step(b"", size)
+                file.seek(begin)
+                return file.read(size - begin)
+
+            data = _read_at_once(read_end)  # what is in front of that nobody writes to any more
+            while True:
+                while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
+                    record, data = data[at:], data[:at]
+                    if record.endswith(b"\n\n"):
+                        record = record.rstrip(b"\n") + b"\n"  # room for more
+                    if is_newest:
+                        record = _without_rest(record)
+                        if not record.endswith(_END):
+                            continue  # a writer is at it, or was killed
+                        is_newest = False
+                    yield record.decode("utf-8", "replace")
+                if begin == 0:
+                    break
+                step = _step(data, begin)
+                begin -= step
+                file.seek(begin)
+                data = file.read(step) + data
+
+
+def _step(data: bytes, begin: int) -> int:
+    """Return how much to read in front of what was read: more and more, so that a long record is searched twice at most."""
+    return min(max(_TAIL, len(data)), begin)
+
+
+def _without_rest(data: bytes) -> bytes:
+    """Return a record without what follows its end; all of it if it has none."""
+    at = data.find(_END)
+    return data if at < 0 else data[: at + len(_END)]
+
+
+def split_records(data: bytes) -> list[str]:
+    """Return the texts of a segment's records, oldest first."""
+    found: list[str] = []
+    while (at := _last_header(data)) >= 0:
+        # Only behind the newest record can there be the rest of an append that was cut off.
+        record = data[at:] if found else _without_rest(data[at:])
+        found.append(record.decode("utf-8", "replace"))
+        data = data[:at]
+    return found[::-1]
+
+
+def _last_header(data: bytes, end: int | None = None) -> int:
+    header = HEADER.encode()
+    at = data.rfind(b"\n" + header, 0, end)
+    if at >= 0:
+        return at + 1
+    return 0 if end != 0 and data.startswith(header) else -1

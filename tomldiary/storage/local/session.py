@@ -1,0 +1,197 @@
+"""Who comes to a user first puts right what a crash has left; and where the user's history ends."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+from functools import partial
+from typing import TYPE_CHECKING, cast
+
+from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.history.record import next_sequence, parse_record
+from tomldiary.storage.local.boots import may_lack_writes
+from tomldiary.storage.local.displaced_edit import take_in
+from tomldiary.storage.local.durable_names import DurableNames
+from tomldiary.storage.local.epochs import Epochs
+from tomldiary.storage.local.layout import DISPLACED, JOB_PREFIX, staged_name, target_of
+from tomldiary.storage.local.log_pruning import drop_superseded
+from tomldiary.storage.local.log_reader import read_records
+from tomldiary.storage.local.log_tail import HistoryTails
+from tomldiary.storage.local.recovery import (
+    half_done,
+    is_left_over,
+    may_be_behind,
+    roll_forward,
+    set_aside,
+    stored_together,
+    window_records,
+)
+from tomldiary.storage.local.user_dirs import SYSTEM, UserFolders
+from tomldiary.storage.locks import UserLocks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from tomldiary.storage.files import FileToken
+    from tomldiary.storage.local.backend import LocalBackend
+    from tomldiary.storage.protocol import Commit
+
+__all__ = ["OpenedUsers"]
+
+
+class OpenedUsers(UserFolders):
+    """The part of `LocalBackend` that locks users, opens them, and reads their history.
+
+    Args:
+        base_path: The folder of all users.
+        sync: Whether what is written is put on the disk.
+    """
+
+    def __init__(self, base_path: Path, *, sync: bool) -> None:
+        super().__init__(base_path)
+        self._sync = sync
+        self._locks = UserLocks(base_path / SYSTEM / "locks")
+        self.epochs = Epochs(base_path / SYSTEM)
+        self._tails = HistoryTails(self._locks)
+        self._recovered: set[str] = set()
+        self._swept: dict[str, int] = {}
+        """By user in whose folder nothing was staged: in which tenure of the lock that was, and is still so."""
+        self._synced = DurableNames(base_path, sync=sync)
+        # Process ids come again, in a container after each restart: a name that a crash left must not.
+        self._names = itertools.count(secrets.randbits(16))
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers, in this process and in others, after finishing what a crash left."""
+        return self._locks.hold(user, timeout, self._recover)
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record."""
+        try:
+            return self._tail(user)[1]
+        except OSError as error:
+            raise _unread(error, self.folder(user)) from error
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield the texts of all history records, newest first."""
+        self._open(user)
+        folder = self.folder(user)
+        try:
+            yield from read_records(folder / "history")
+        except OSError as error:
+            raise _unread(error, folder) from error
+
+    def _tail(self, user: str) -> tuple[str | None, str | None]:
+        return self._tails.of(user, f"{self.folder(user)}/history")
+
+    # After a crash
+
+    def _open(self, user: str) -> bool:
+        """Let the first reader of a user finish what a crash left half done; return whether that is done.
+
+        It is not where a writer has the lock just now, whom no reader waits for, and where it cannot be done.
+        """
+        if user in self._recovered:
+            return True
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
+            return True
+        try:
+            with self.lock(user, 0.0):
+                return True
+        except (BackendError, LockTimeout):
+            return False
+
+    def _recover(self, user: str) -> None:
+        """Publish what was committed and sweep what was only staged; the caller holds the lock."""
+        tenure = self._locks.tenure(user)
+        if self._swept.get(user) == tenure:
+            return  # nobody else was here since, who could have been killed
+        folder = self.folder(user)
+        try:
+            self._repair(user, folder, tenure)
+        except FileNotFoundError:
+            return  # there is no such user
+        except OSError as error:
+            raise BackendError(
+                f"{error.filename or folder}: what a crash has left cannot be put right ({error.strerror})."
+                " Check free space and permissions."
+            ) from error
+
+    def _repair(self, user: str, folder: Path, tenure: int) -> None:
+        names = os.listdir(folder)  # noqa: PTH208 - names, not paths
+        if any(name.startswith(JOB_PREFIX) for name in names):
+            from tomldiary.storage.local.forget_job import finish  # noqa: PLC0415 - hardly ever needed
+
+            finish(cast("LocalBackend", self), user)
+            names = os.listdir(folder)  # noqa: PTH208 - see above
+        if not names and self.epoch(user):
+            folder.rmdir()  # all that a process left that was killed while it forgot the user
+            return
+        staged = half_done(folder, names)
+        segment, text = self._tail(user)
+        is_behind = may_be_behind(folder, text, segment)
+        if not staged and not is_behind and user in self._recovered:
+            self._swept[user] = tenure
+            return
+        was_cut = False
+        if text is not None:
+            record = parse_record(text)
+            was_cut = may_lack_writes(folder, record)
+            if staged or was_cut or is_behind:
+                records = window_records(folder) if was_cut else [record]
+                records = stored_together(folder, records)
+                staged_as = partial(self._temp_name, str(folder))
+                roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
+                names = os.listdir(folder)  # noqa: PTH208 - see above
+                staged = half_done(folder, names, are_all_dead=was_cut)
+        drop_superseded(folder / "history")
+        newest = next_sequence(text) - 1
+        displaced = [
+            name for name in staged
+            if not is_left_over(folder, name, newest, may_be_torn=was_cut)
+        ]  # fmt: skip
+        for name in staged:
+            if name not in displaced:
+                (folder / name).unlink(missing_ok=True)
+        displaced = [self._set_aside(folder, name, newest) for name in displaced]
+        take_in(folder, displaced, partial(self._stored, user))
+        self._recovered.add(user)
+        if not displaced:  # a document that is broken stays behind, and was looked at
+            self._swept[user] = tenure
+
+    def _set_aside(self, folder: Path, name: str, seq: int) -> str:
+        kind = target_of(name).removesuffix(".toml")
+        return set_aside(
+            f"{folder}/{name}", self._temp_name(str(folder), kind, b"", seq, DISPLACED)
+        )
+
+    def reopen(self, user: str) -> None:
+        """Have whoever comes next look at the user's files as if for the first time."""
+        self._tails.drop(user)
+        self._folders.pop(user, None)
+        self._synced.drop(user)
+        self._recovered.discard(user)
+        self._swept.pop(user, None)
+
+    def epoch(self, user: str) -> int:
+        """Return how often something of the user was forgotten."""
+        self.folder(user)  # says so if this is no user id
+        self._tails.drop_changed(user)  # another process may have forgotten what is in it
+        return self.epochs.read(user)
+
+    def _temp_name(
+        self, folder: str, kind: str, data: bytes, seq: int, fingerprint: str = ""
+    ) -> str:
+        return f"{folder}/{staged_name(kind, data, seq, next(self._names), fingerprint)}"
+
+    def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
+        """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
+        raise NotImplementedError
+
+
+def _unread(error: OSError, folder: Path) -> BackendError:
+    return BackendError(
+        f"{error.filename or folder}: history cannot be read ({error.strerror}). Check the permissions."
+    )

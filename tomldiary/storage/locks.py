@@ -1,0 +1,297 @@
+"""One writer for each user: a lock among threads, then one among processes.
+
+The lock belongs to whoever holds the transaction, not to a thread: two tasks on one event loop
+exclude each other as well. Processes share 256 lock files ("stripes"), so there is none per user.
+
+Whoever holds a lock file leaves a mark in it, so that whoever comes next knows whether anybody has been there since
+their own last time, and may have been killed there.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import secrets
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from functools import lru_cache
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.runtime.capabilities import PRIVATE, write_at
+from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.files import file_on_the_way, make_folder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+__all__ = ["UserLocks"]
+
+_STRIPES = 256
+_FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
+_MARK_BYTES = 16
+_LONG = 0.1  # seconds; whoever held a lock for longer lets those in who ask for it now and then
+_GIVING_WAY = 3 * _LONGEST_WAIT
+# Not on Windows, where every holding of a lock is a tenure of its own.
+_pread = getattr(os, "pread", None)
+
+
+class UserLocks:
+    """Exclusive locks by user; `folder` holds the stripe files (None: this process only)."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        self._descriptors: dict[int, int] = {}
+        self._tenures: dict[int, int] = {}
+        """The number of each stripe's tenure. A forked child goes on from there, so that none comes twice."""
+        # Whoever makes a diary for each request would run out of descriptors; at exit the system closes them.
+        weakref.finalize(self, _close_all, self._descriptors).atexit = False
+        self._reset()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Let go of the parent's lock files in a forked child, which would keep the locks of a killed parent."""
+        _close_all(self._descriptors)
+        self._reset()
+
+    def _reset(self) -> None:
+        self.pid = os.getpid()
+        self._guard = threading.Lock()
+        self._stripes: dict[int, _Queue] = {}
+        self.mark = secrets.token_bytes(_MARK_BYTES)
+        """What is in lock files that nobody else has held since us."""
+        self.busy_until: dict[int, float] = {}
+        """Of stripes that were held for long: when this process may take them again."""
+
+    def hold(
+        self, user: str, timeout: float, then: Callable[[str], None] | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold the user's lock for a `with` block.
+
+        Args:
+            user: The user id.
+            timeout: Seconds to wait at most.
+            then: Called with the user id once the lock is held, before the block.
+
+        Raises:
+            LockTimeout: Somebody else kept the lock all that time.
+        """
+        return _Hold(self, user, timeout, then)
+
+    def tenure(self, user: str) -> int:
+        """Return a number that is another one once anybody else has held the user's lock; the caller holds it."""
+        return self._tenures.get(_number_of(user), 0)
+
+    def begin_tenure(self, number: int, descriptor: int) -> None:
+        """Leave our mark in a lock file that has another one; the caller holds the lock.
+
+        Raises:
+            BackendError: It can neither be written nor emptied.
+        """
+        self._tenures[number] = self._tenures.get(number, 0) + 1
+        if _pread is None:
+            return
+        try:
+            try:
+                write_at(descriptor, self.mark, 0)
+            except OSError:
+                os.ftruncate(descriptor, 0)  # a full disk: it is nobody's then
+        except OSError as error:
+            raise BackendError(
+                f"{self.folder}/{number:02x}: the lock file cannot be written ({error.strerror}). Check the disk."
+            ) from error
+
+    def stripe(self, number: int) -> _Queue:
+        """Return the lock among threads."""
+        stripe = self._stripes.get(number)
+        if stripe is None:
+            with self._guard:
+                stripe = self._stripes.setdefault(number, _Queue())
+        return stripe
+
+    def descriptor(self, number: int) -> int:
+        """Return the open lock file; the caller holds the lock among threads."""
+        assert self.folder is not None  # noqa: S101 - the caller looked
+        descriptor = self._descriptors.get(number)
+        if descriptor is None:
+            path = self.folder / f"{number:02x}"
+            try:
+                make_folder(self.folder, sync=True)  # the memories' folder may be made here
+                flags = os.O_RDWR | os.O_CREAT | PRIVATE
+                descriptor = os.open(path, flags, 0o600)
+            except NotADirectoryError as error:
+                raise file_on_the_way(path) from error
+            except OSError as error:
+                raise BackendError(
+                    f"{path}: the lock file cannot be opened ({error.strerror}). Check the folder's"
+                    " permissions."
+                ) from error
+            self._descriptors[number] = descriptor
+        return descriptor
+
+
+def _close_all(descriptors: dict[int, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
+
+
+class _Queue:
+    """A lock that goes to whoever has waited longest.
+
+    A usual lock goes to whoever asks first once it is free: a thread that writes in a loop would keep the
+    others waiting until they give up.
+    """
+
+    __slots__ = ("_guard", "_is_held", "_waiting")
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._is_held = False
+        self._waiting: deque[threading.Lock] = deque()
+
+    def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, waiting for at most `timeout` seconds (-1: for ever); tell whether that worked."""
+        with self._guard:
+            if not self._is_held:
+                self._is_held = True
+                return True
+            if not blocking:
+                return False
+            turn = threading.Lock()
+            turn.acquire()  # released by whoever passes the lock on
+            self._waiting.append(turn)
+        is_ours = False
+        try:
+            is_ours = turn.acquire(timeout=timeout)
+        finally:
+            if not is_ours:
+                is_ours = not self._leave(turn)
+                if is_ours and sys.exc_info()[0] is not None:
+                    self.release()
+        return is_ours
+
+    def _leave(self, turn: threading.Lock) -> bool:
+        """Wait no longer; False if it has become our turn meanwhile."""
+        with self._guard:
+            try:
+                self._waiting.remove(turn)
+            except ValueError:
+                return False
+        return True
+
+    def release(self) -> None:
+        """Pass the lock on."""
+        with self._guard:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._is_held = False
+
+
+class _Hold:
+    """One holding of a user's lock; entered and left once, not always in the same thread."""
+
+    __slots__ = (
+        "_descriptor", "_locks", "_number", "_pid", "_since", "_stripe", "_then", "_timeout", "_user",
+    )  # fmt: skip
+
+    def __init__(
+        self, locks: UserLocks, user: str, timeout: float, then: Callable[[str], None] | None
+    ) -> None:
+        self._locks = locks
+        self._user = user
+        self._timeout = timeout
+        self._then = then
+
+    def __enter__(self) -> None:
+        locks = self._locks
+        number = self._number = _number_of(self._user)
+        stripe = self._stripe = locks.stripe(number)
+        self._pid = locks.pid
+        self._descriptor: int | None = None
+        start = time.monotonic()
+        # Most often nobody holds it, and asking without a timeout is quicker.
+        if not stripe.acquire(blocking=False) and not stripe.acquire(timeout=self._timeout):
+            raise _timed_out(self._timeout)
+        try:
+            if locks.folder is not None:
+                descriptor = locks.descriptor(number)
+                if locks.busy_until:
+                    _give_way(locks.busy_until.pop(number, 0.0))
+                if not _system_lock()[0](descriptor, blocking=False):
+                    _wait(descriptor, start + self._timeout, self._timeout)
+                self._descriptor = descriptor
+                self._since = time.monotonic()
+                if _pread is None or _pread(descriptor, _MARK_BYTES, 0) != locks.mark:
+                    locks.begin_tenure(number, descriptor)
+            if self._then is not None:
+                self._then(self._user)
+        except BaseException:
+            self._let_go()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._pid != os.getpid():
+            return  # forked inside the block: the lock is the parent's
+        try:
+            if self._descriptor is not None:
+                _system_lock()[1](self._descriptor)
+                now = time.monotonic()
+                if now - self._since > _LONG:
+                    self._locks.busy_until[self._number] = now + _GIVING_WAY
+        finally:
+            self._stripe.release()
+
+
+def _number_of(user: str) -> int:
+    """Return the number of a user's stripe."""
+    return crc32(user.encode("utf-8", "surrogatepass")) % _STRIPES
+
+
+@lru_cache(maxsize=1)
+def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
+    """Return what locks and unlocks a file."""
+    from filelock import (  # noqa: PLC0415 - slow to import, only writers need it
+        lock_descriptor,
+        unlock_descriptor,
+    )
+
+    return lock_descriptor, unlock_descriptor
+
+
+def _give_way(until: float) -> None:
+    """Let other processes have the lock first, who can only look whether it is free.
+
+    One that takes it again at once, for long each time, would keep them waiting until they give up.
+    """
+    left = until - time.monotonic()
+    if left > 0:
+        time.sleep(left)
+
+
+def _wait(descriptor: int, deadline: float, timeout: float) -> None:
+    wait = _FIRST_WAIT
+    while True:
+        if time.monotonic() >= deadline:
+            raise _timed_out(timeout)
+        # Jitter keeps processes that started together from meeting again and again.
+        time.sleep(wait * (0.5 + random.random()))  # noqa: S311 - not for secrets
+        wait = min(wait * 2, _LONGEST_WAIT)
+        if _system_lock()[0](descriptor, blocking=False):
+            return
+
+
+def _timed_out(timeout: float) -> LockTimeout:
+    return LockTimeout(
+        f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
+        " lock_timeout."
+    )

@@ -1,0 +1,144 @@
+"""Documents and history in this process's memory: for tests, and for what nobody should keep."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from hashlib import sha256
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import Conflict, IdentifierError
+from tomldiary.history.record import next_sequence, parse_record, render_record
+from tomldiary.storage.async_methods import AsyncVerbs
+from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.protocol import Stored
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    from tomldiary.forgetting.selection import ForgetReceipt, Selection
+    from tomldiary.storage.protocol import Commit, Durability
+
+__all__ = ["MemoryBackend"]
+
+
+class MemoryBackend(AsyncVerbs):
+    """Keeps everything in dictionaries, gone with the process. Thread-safe."""
+
+    is_atomic = True
+    is_quick = True
+    is_shared = False
+    durability: Durability = "none"
+
+    def __init__(self) -> None:
+        self._documents: dict[str, dict[str, Stored]] = {}
+        self._records: dict[str, list[str]] = {}
+        self._epochs: dict[str, int] = {}
+        self._locks = UserLocks(None)
+        self._tokens = itertools.count(1)
+
+    def __repr__(self) -> str:
+        return "MemoryBackend()"
+
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Exclude other writers in this process."""
+        if not user:
+            raise IdentifierError("the user id is empty. Say whose memory this is.")
+        return self._locks.hold(user, timeout)
+
+    def is_new(self, user: str) -> bool:
+        """Tell whether nothing of the user is stored."""
+        return user not in self._documents
+
+    def token(self, user: str, kind: str) -> int | None:
+        """Return the version, a number that is never used twice."""
+        stored = self._documents.get(user, {}).get(kind)
+        return stored.token if stored is not None else None
+
+    def tokens(self, user: str, kinds: Iterable[str]) -> list[int | None]:
+        """Return the versions of several documents."""
+        return [self.token(user, kind) for kind in kinds]
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return a document, or None."""
+        return self._documents.get(user, {}).get(kind)
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of the user's documents."""
+        return sorted(self._documents.get(user, {}))
+
+    def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - there are none
+        """Return what differs once a document was added or left: their names."""
+        return tuple(self._documents.get(user, ()))
+
+    def commit(self, user: str, commit: Commit) -> dict[str, int]:
+        """Store a transaction; the caller holds the user's lock."""
+        mine = dict(self._documents.get(user, {}))
+        tokens: dict[str, int] = {}
+        for kind, text in commit.texts.items():
+            if self.token(user, kind) != commit.expected.get(kind):
+                raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
+            tokens[kind] = next(self._tokens)
+            mine[kind] = Stored(text, tokens[kind])
+        self._records.setdefault(user, []).extend(commit.records)
+        self._documents[user] = mine
+        return tokens
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record."""
+        records = self._records.get(user)
+        return records[-1] if records else None
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield all records, newest first."""
+        yield from reversed(list(self._records.get(user, [])))
+
+    def users(self) -> list[str]:
+        """Return all user ids that have a document."""
+        return sorted(user for user, documents in list(self._documents.items()) if documents)
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user."""
+        if kind is not None:
+            mine = dict(self._documents.get(user, {}))
+            existed = mine.pop(kind, None) is not None
+            self._documents[user] = mine
+            return existed
+        self._records.pop(user, None)
+        return self._documents.pop(user, None) is not None
+
+    def epoch(self, user: str) -> int:
+        """Return how often something of the user was forgotten."""
+        return self._epochs.get(user, 0)
+
+    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
+        """Remove a selection from documents and history; the caller holds the user's lock."""
+        from tomldiary.forgetting.redact import plan  # noqa: PLC0415 - hardly ever needed
+
+        texts = self._records.get(user, [])
+        records = [parse_record(text) for text in texts]
+        stored = self._documents.get(user, {})
+        made = plan(user, texts, records, lambda: stored, selection, self.place)
+        epoch = self._epochs[user] = self.epoch(user) + 1
+        if selection.everything:
+            self.erase(user)
+        elif not made.is_empty:
+            fresh = {kind: Stored(text, next(self._tokens)) for kind, text in made.texts.items()}
+            kept = {**stored, **fresh}
+            self._documents[user] = {kind: kept[kind] for kind in kept if kind not in made.removed}
+            self._records[user] = [*map(render_record, [*made.records, *made.added])]
+        files = {
+            f"{kind}.toml": sha256(found.text.encode()).hexdigest()
+            for kind, found in self._documents.get(user, {}).items()
+        }
+        return replace(made.receipt, epoch=epoch, files=files)
+
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Let a snapshot stand for all history up to transaction `seq`; the caller holds the lock."""
+        kept = [text for text in self._records.get(user, []) if next_sequence(text) - 1 > seq]
+        self._records[user] = [snapshot, *kept]
+
+    def place(self, user: str, kind: str) -> str:
+        """Return a name for messages."""
+        return f"memory:{user}/{kind}.toml"

@@ -1,0 +1,77 @@
+"""Which backend is meant by a folder, an address or an object."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, cast
+
+from tomldiary.errors import BackendError
+from tomldiary.storage.async_methods import AsyncVerbs
+from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.memory import MemoryBackend
+from tomldiary.storage.protocol import BackendProtocol
+
+if TYPE_CHECKING:
+    from tomldiary.storage.protocol import Backend, Durability
+
+__all__ = ["open_backend"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:|:memory:")  # a drive has one letter
+_SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
+
+
+def open_backend(
+    backend: Backend | BackendProtocol | str | os.PathLike[str], durability: Durability | None
+) -> Backend:
+    """Return the sync backend that `backend` stands for.
+
+    Raises:
+        BackendError: It is none.
+    """
+    if isinstance(backend, str | os.PathLike):
+        place = os.fspath(backend)
+        if place == "memory:":
+            return MemoryBackend()
+        if isinstance(backend, str) and _SCHEME.match(place):
+            raise BackendError(
+                f'{place!r}: there is no backend for this kind of address. Give a folder ("./" in front of a'
+                ' name with a colon), "memory:", or a backend object; docs/backends.md says how to write one.'
+            )
+        return LocalBackend(place, durability=durability or "full")
+    if durability is not None:
+        raise BackendError("durability belongs to a folder; set it on the backend you give.")
+    if hasattr(backend, "commit") and hasattr(backend, "lock"):
+        _check_overrides(backend)
+        return cast("Backend", backend)
+    if isinstance(backend, BackendProtocol):
+        from tomldiary.storage.async_adapter import SixVerbsBackend  # noqa: PLC0415 - rarely needed
+
+        return SixVerbsBackend(backend)
+    raise BackendError(
+        f"{type(backend).__name__} is no backend: it needs the methods load, save, exists, delete,"
+        " delete_user and list_users."
+    )
+
+
+def _check_overrides(backend: object) -> None:
+    """Refuse a folder or memory backend with async methods of its own, which a diary would write past.
+
+    Raises:
+        BackendError: It overrides at least one of the six.
+    """
+    if not isinstance(backend, LocalBackend | MemoryBackend):
+        return
+    own = [
+        name
+        for name in _SIX
+        if getattr(getattr(backend, name), "__func__", None) is not getattr(AsyncVerbs, name)
+    ]
+    if own:
+        base = LocalBackend if isinstance(backend, LocalBackend) else MemoryBackend
+        raise BackendError(
+            f"{type(backend).__name__} overrides {', '.join(own)} of {base.__name__}, but a diary reads and"
+            " writes files without calling them, so what they do (such as encryption) would be left out."
+            " Write a class with the six async methods that does not inherit from"
+            f" {base.__name__}; see docs/backends.md."
+        )

@@ -1,0 +1,92 @@
+"""Bytes under keys, kept as items: one namespace, Base64 in the field "bytes"."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import TYPE_CHECKING, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.store.operations import Get, Item, Put, Search
+from tomldiary.store.store import ItemStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from tomldiary.diary import Diary
+
+__all__ = ["ByteItems"]
+
+_FIELD = "bytes"
+_PAGE = 500
+
+
+class ByteItems:
+    """The bytes of one namespace. Thread-safe.
+
+    Args:
+        diary: Where they are kept.
+        namespace: The labels of their namespace.
+        user_id: Who owns them, and in front of the labels; None is the shared owner.
+
+    Raises:
+        InvalidValue: The namespace is empty or no sequence of texts.
+    """
+
+    def __init__(self, diary: Diary, namespace: Sequence[str], user_id: str | None = None) -> None:
+        if isinstance(namespace, str) or not namespace:
+            raise InvalidValue("expected a tuple of labels, such as ('cache',).", where="namespace")
+        owner = () if user_id is None else (diary.user(user_id).user_id,)
+        self.namespace: tuple[str, ...] = (*owner, *namespace)
+        self._items = ItemStore(diary, user_label=None if user_id is None else 0)
+
+    def get(self, keys: Sequence[str]) -> list[bytes | None]:
+        """Return the bytes of each key; None where there are none."""
+        found = self._items.run([Get(self.namespace, key) for key in keys])
+        return [_decoded(cast("Item | None", each)) for each in found]
+
+    def set(self, pairs: Iterable[tuple[str, bytes]]) -> None:
+        """Store bytes, all or none.
+
+        Raises:
+            InvalidValue: A value is not bytes.
+        """
+        self._items.run([Put(self.namespace, key, _encoded(key, value)) for key, value in pairs])
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Remove keys; missing ones are no error."""
+        self._items.run([Put(self.namespace, key, None) for key in keys])
+
+    def keys(self, prefix: str = "") -> Iterator[str]:
+        """Return the keys that begin with a prefix, as they are now."""
+        found: list[str] = []
+        for start in range(0, 1 << 62, _PAGE):
+            answer = self._items.run([Search(self.namespace, limit=_PAGE, offset=start)])[0]
+            page = cast("list[Item]", answer)
+            found += [
+                each.key
+                for each in page
+                if each.namespace == self.namespace and each.key.startswith(prefix)
+            ]
+            if len(page) < _PAGE:
+                break
+        return iter(dict.fromkeys(found))
+
+
+def _encoded(key: str, value: bytes) -> dict[str, str]:
+    if not isinstance(value, bytes | bytearray | memoryview):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue(f"expected bytes, found {type(value).__name__}.", where=key)
+    return {_FIELD: base64.b64encode(value).decode()}
+
+
+def _decoded(item: Item | None) -> bytes | None:
+    text = None if item is None else item.value.get(_FIELD)
+    if not isinstance(text, str):
+        return None
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise InvalidValue(
+            "expected Base64 in the field 'bytes'. Remove the item, or correct it.",
+            where=item.key if item is not None else "",
+        ) from None

@@ -1,0 +1,358 @@
+"""What is stored in a user's namespaces, held in memory and compared with the files at every look.
+
+A snapshot of a namespace is immutable: a batch reads from the ones it took first. An entry that did not
+change is the same object in the next snapshot, so indexes follow by comparing references.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from bisect import insort
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.engine.transaction import OPEN
+from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.logging import get_logger
+from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.store.namespaces import ROOT, is_hashed, kind_of, namespace_of, part_name, part_of
+from tomldiary.store.snapshot import Part, Snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+    from tomldiary.engine.engine import Engine
+    from tomldiary.engine.transaction import Transaction
+    from tomldiary.store.item import Entry
+    from tomldiary.store.namespaces import Namespace
+    from tomldiary.toml.document import Document
+
+__all__ = ["Catalog"]
+
+_GLANCE = 0.02  # seconds for which a listing trusts that nobody saved a file in place
+_PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
+_logger = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Page:
+    """The namespaces below one prefix that hold something, in their order, and the documents looked at.
+
+    It holds no snapshot, so that a page nobody asks for again keeps no old version of a document.
+    """
+
+    version: int
+    names: list[Namespace]
+    bases: list[str]
+    tokens: dict[str, Any]
+    """The versions of the documents, by kind."""
+    looked_at: float
+    """When all documents were compared last, on the monotonic clock."""
+
+
+class Catalog:
+    """The namespaces of one user. Thread-safe."""
+
+    def __init__(self, engine: Engine, user: str) -> None:
+        self.user = user
+        self._engine = engine
+        self._backend = engine.backend
+        self._parts: dict[str, Part] = {}
+        self._numbers: dict[str, list[int]] = {}
+        self._namespaces: dict[str, Namespace] = {}
+        self._snapshots: dict[str, Snapshot] = {}
+        self._listing: Any = None
+        self._listed: list[str] | None = None
+        """The documents that were there at the last look, unless more is known since."""
+        self._folders = [ROOT[:-1]]
+        self._sorted: list[tuple[Namespace, str]] = []
+        self._version = 0
+        self._pages: dict[Namespace, _Page] = {}
+        self._names: dict[Namespace, _Page] = {}
+        """The same for names alone, of which the first document with an item tells that there is one."""
+        self._replaces = bool(getattr(engine.backend, "replaces_files", False))
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new lock."""
+        self._guard = threading.RLock()
+
+    def snapshot(self, namespace: Namespace) -> Snapshot:
+        """Return a namespace as it is now, in a transaction with its changes; empty if there is none."""
+        base = kind_of(self.user, namespace)
+        self._open()
+        with self._guard:
+            if self._listing is None:
+                self._list()
+            return self._snapshot(base, namespace)
+
+    def snapshots(self, prefix: Namespace = ()) -> list[Snapshot]:
+        """Return all namespaces that begin with some labels and hold something, in their order."""
+        self._open()
+        with self._guard:
+            page = self._page(prefix)
+            return [self._snapshots[base] for base in page.bases]
+
+    def names(self, prefix: Namespace = ()) -> Sequence[Namespace]:
+        """Return the labels of what `snapshots` returns.
+
+        What a person saved in place is seen a moment later: whoever replaces a file, as every writer of
+        ours does, is seen at once by the folder's time.
+        """
+        self._open()
+        with self._guard:
+            return self._page(prefix, names_only=True).names
+
+    def _page(self, prefix: Namespace, *, names_only: bool = False) -> _Page:
+        self._list()
+        pages = self._names if names_only else self._pages
+        page = pages.get(prefix)
+        started = time.monotonic()
+        joined = self._joined()
+        if page is not None and page.version == self._version:
+            is_recent = names_only and started - page.looked_at < _GLANCE
+            if is_recent and self._listing and self._replaces:
+                return page
+            if joined is None and self._tokens(page.tokens) == page.tokens:
+                page.looked_at = started
+                return page
+        size = len(prefix)
+        below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
+        numbers = self._numbers
+        looked_at = slice(1 if names_only else None)
+        kinds = [
+            part_name(base, each) for base, _ in below for each in numbers.get(base, ())[looked_at]
+        ]
+        tokens = self._tokens(kinds) if joined is None else None
+        found = [
+            self._unchanged(base, tokens, names_only=names_only)
+            or self._snapshot(base, labels, is_listed=True)
+            for base, labels in below
+        ]
+        parts = [
+            part
+            for each in found
+            for part in (each.parts[:1] if names_only and each.is_shown_by_first else each.parts)
+        ]
+        found = [each for each in found if not each.is_empty]
+        made = _Page(
+            self._version,
+            [each.namespace for each in found],
+            [each.base for each in found],
+            {part.kind: part.known.token for part in parts if part.known is not None},
+            started,
+        )
+        # A file this fresh may change again without showing it.
+        if joined is None and all(part.shows_changes for part in parts):
+            if len(pages) >= _PAGES:
+                pages.clear()
+            pages[prefix] = made
+        return made
+
+    def _unchanged(
+        self, base: str, tokens: Mapping[str, Any] | None, *, names_only: bool
+    ) -> Snapshot | None:
+        """Return a namespace as it was when last looked at if its documents are still the same."""
+        before = self._snapshots.get(base)
+        if before is None or tokens is None:
+            return None
+        if names_only:
+            first = before.parts[0]
+            is_known = before.is_shown_by_first and first.is_at(tokens.get(first.kind))
+            return before if is_known else None
+        if len(before.parts) != len(self._numbers.get(base, ())):
+            return None
+        is_same = all(part.is_at(tokens.get(part.kind)) for part in before.parts)
+        return before if is_same else None
+
+    def _tokens(self, kinds: Collection[str]) -> dict[str, Any] | None:
+        """Return the versions of documents as they are now; None: looking at each by itself is as good."""
+        look = getattr(self._backend, "tokens", None)
+        return None if look is None else dict(zip(kinds, look(self.user, kinds), strict=True))
+
+    def _open(self) -> None:
+        """Have the backend finish what a crash left, for which it takes the user's lock.
+
+        A writer asks for this guard while it holds that lock; nobody may wait for them the other way round.
+        """
+        if self._tokens(()) is None:  # of no document: that is enough, where there is such a thing
+            self._backend.token(self.user, "preferences")
+
+    def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
+        """Return an item if it is where it was when last looked for and that document is unchanged."""
+        before = self._snapshots.get(kind_of(self.user, namespace))
+        if before is None or OPEN.get() is not None:
+            return None
+        for part in before.parts:
+            entry = part.entry(key)
+            if entry is not None:
+                # A hand edit may have made two of one key.
+                is_only = len(before.parts) == 1 or before.get(key) is entry
+                if is_only and part.is_at(self._backend.token(self.user, part.kind)):
+                    return before, entry
+                return None
+        return None
+
+    def documents(self, tx: Transaction, namespace: Namespace) -> dict[str, Document]:
+        """Return the documents of a namespace as a transaction sees them, by name."""
+        base = kind_of(self.user, namespace)
+        if self._listing is None:
+            self._open()
+        with self._guard:
+            if self._listing is None:
+                self._list()
+            numbers = list(self._numbers.get(base, ()))
+        while True:
+            # Somebody else may have added one behind the last that is known here.
+            number = numbers[-1] + 1 if numbers else 1
+            kinds = [part_name(base, each) for each in (*numbers, number)]
+            found = tx.documents(kinds)
+            if not found[-1].data:
+                return {kind: each for kind, each in zip(kinds, found, strict=True) if each.data}
+            with self._guard:
+                self._add(base, number, namespace)
+            numbers.append(number)
+
+    def _snapshot(self, base: str, namespace: Namespace, *, is_listed: bool = False) -> Snapshot:
+        """Return a namespace; unless its documents were just listed, the next one is looked for."""
+        numbers = self._numbers.get(base)
+        found: list[Part] = []
+        looked_for = () if is_listed else (numbers[-1] + 1,) if numbers else (1,)
+        for number in (*(numbers or ()), *looked_for):
+            part = self._part(part_name(base, number))
+            if part is None:
+                self._dropped(base, number)
+                continue
+            found.append(part)
+            if numbers is None or number > numbers[-1]:
+                self._add(base, number, namespace)
+                return self._snapshot(base, namespace)  # there may be more
+        if not found:
+            self._version += self._snapshots.pop(base, None) is not None
+            return Snapshot(self.user, namespace)
+        before = self._snapshots.get(base)
+        if before is not None and _same(before.parts, found):
+            return before
+        made = self._snapshots[base] = Snapshot(self.user, namespace, tuple(found))
+        self._version += 1
+        return made
+
+    def _part(self, kind: str) -> Part | None:
+        """Return a document as it is now."""
+        part = self._parts.get(kind)
+        joined = self._joined()
+        if joined is not None:
+            document = joined.document(kind)
+            if part is not None and part.document is document:
+                return part
+            return Part(kind, None, document, part) if document.text or document.data else None
+        if part is not None and part.is_at(self._backend.token(self.user, kind)):
+            return part
+        known = self._engine.load(self.user, kind)
+        if known is None:
+            self._parts.pop(kind, None)
+            return None
+        if part is not None and part.document is known.document:
+            part.known = known
+            return part
+        made = self._parts[kind] = Part(kind, known, known.document, part)
+        return made
+
+    def _add(self, base: str, number: int, namespace: Namespace) -> None:
+        insort(self._numbers.setdefault(base, []), number)
+        self._namespaces[base] = namespace
+        self._listing = ()
+        self._listed = None
+        self._version += 1
+
+    def _dropped(self, base: str, number: int) -> None:
+        numbers = self._numbers.get(base, [])
+        if number in numbers:
+            self._listed = None
+            self._numbers[base] = [each for each in numbers if each != number]
+            if not self._numbers[base]:
+                del self._numbers[base], self._namespaces[base]
+
+    # Which documents there are
+
+    def _list(self) -> None:
+        now = _changes(self._backend, self.user, self._folders)
+        if now is not None and now == self._listing and OPEN.get() is None:
+            return
+        kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
+        if kinds == self._listed and all(self._namespaces.values()):
+            self._listing = now if now is not None else ()  # documents were changed, none came
+            return
+        numbers: dict[str, list[int]] = {}
+        for base, number in map(part_of, kinds):
+            insort(numbers.setdefault(base, []), number)
+        namespaces = {
+            base: self._namespaces.get(base) or self._namespace(base, numbers[base][0])
+            for base in numbers
+        }
+        self._version += numbers != self._numbers or namespaces != self._namespaces
+        self._numbers, self._namespaces = numbers, namespaces
+        self._sorted = sorted((labels, base) for base, labels in self._namespaces.items() if labels)
+        for kind in self._parts.keys() - kinds:
+            del self._parts[kind]
+        for base in self._snapshots.keys() - numbers.keys():
+            del self._snapshots[base]
+        folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
+        folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
+        # There may be more of them now; what was added since is noticed at the next look.
+        is_same = sorted(folders) == self._folders
+        self._folders = sorted(folders)
+        self._listed = kinds
+        self._listing = now if is_same and now is not None else ()
+
+    def _kinds(self) -> list[str]:
+        joined = self._joined()
+        look = getattr(self._backend, "kinds_below", None)
+        found = self._backend.kinds(self.user) if look is None else look(self.user, ROOT)
+        return sorted({*found, *joined.kinds()}) if joined is not None else found
+
+    def _joined(self) -> Transaction | None:
+        """Return the transaction that a read made here and now takes part in."""
+        joined = OPEN.get()
+        if joined is None or joined.user != self.user:
+            return None
+        return joined if joined.is_joined_by(self._engine, self.user) else None
+
+    def _namespace(self, base: str, number: int) -> Namespace:
+        found = namespace_of(self.user, base)
+        if found is None and is_hashed(base):
+            found = self._told(base, number)
+        if found is None:
+            # A copy that a person keeps beside ours, under a name that no document of ours has.
+            _logger.warning("%s holds items of no namespace; it is left alone", base)
+            return ()
+        return found
+
+    def _told(self, base: str, number: int) -> Namespace | None:
+        """Return the namespace that a document says it holds, if it can be that one's."""
+        try:
+            part = self._part(part_name(base, number))
+            meta = (part.document.table(("_meta",)) if part is not None else None) or {}
+            labels = meta.get("namespace")
+            if not isinstance(labels, list):
+                return None
+            found = tuple(str(label) for label in cast("list[Any]", labels))
+            return found if kind_of(self.user, found) == base else None
+        except (IdentifierError, InvalidValue):  # a person's name of a file, or of a label
+            return None
+
+
+def _same(before: tuple[Part, ...], now: list[Part]) -> bool:
+    return len(before) == len(now) and all(a is b for a, b in zip(before, now, strict=True))
+
+
+def _slashes(folder: str) -> Iterable[int]:
+    return [at for at, letter in enumerate(folder) if letter == "/"]
+
+
+def _changes(backend: Any, user: str, folders: list[str]) -> Any:
+    """Return what differs once a document was added to one of these folders or left it; None: unknown."""
+    look = getattr(backend, "folder_times", None)
+    return None if look is None else look(user, folders)

@@ -1,0 +1,142 @@
+"""Which document a namespace is kept in, and back: every namespace of an owner has a name of its own.
+
+    alice, ("alice", "memories", "work")  items/memories/work    the owner in front is the folder already
+    alice, ("memories", "alice")          items/memories/~       the owner elsewhere
+    alice, ("team", "x")                  items/~/team/x         not in it at all
+    alice, ("alice",)                     items/~
+
+Labels are written as in the names of people's folders (see `identifiers`), with no dot, so that a
+folder is never taken for a file. A namespace too long for a file name gets one made of its hash; the
+document says which namespace it is. A second document of a namespace is `work~2`, then `work~3`.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from hashlib import sha256
+from urllib.parse import unquote_to_bytes
+
+from tomldiary.errors import InvalidValue
+from tomldiary.identifiers import encode_folder
+from tomldiary.runtime.forgettable_cache import let_go_on_forget
+
+__all__ = [
+    "ROOT",
+    "SHARED",
+    "Namespace",
+    "is_hashed",
+    "kind_of",
+    "labels_up_to",
+    "namespace_of",
+    "part_name",
+    "part_of",
+]
+
+Namespace = tuple[str, ...]
+
+ROOT = "items/"
+"""What the name of every document with items begins with."""
+SHARED = "\0shared"
+"""The owner of namespaces that belong to nobody: no label, and refused as the name of a person."""
+
+_OWNER = "~"
+_HASHED = "~h"
+_LONGEST = 150  # characters of a document's name as it is staged; see backends.layout
+_HASH = re.compile("~h?[0-9a-f]{64}")
+_PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
+_BEYOND = re.compile(r"[.@+,=]")
+
+
+@let_go_on_forget
+@lru_cache(maxsize=8192)
+def kind_of(user: str, namespace: Namespace) -> str:
+    """Return the name of the first document of a namespace.
+
+    Raises:
+        InvalidValue: The namespace is empty, or a label is no text that a file can hold.
+    """
+    if not namespace:
+        raise InvalidValue("a namespace needs at least one label.", where="namespace")
+    for label in namespace:
+        _check_label(label)
+    name = "/".join(_parts(user, namespace))
+    if len(name) + 2 * (name.count("%") + name.count("/")) > _LONGEST:
+        digest = sha256("\0".join(namespace).encode()).hexdigest()
+        name = f"{_HASHED}{digest}"
+    return f"{ROOT}{name}"
+
+
+def _check_label(label: str) -> None:
+    if not label or "\0" in label:
+        raise InvalidValue("a label is text that is not empty, without NUL.", where="namespace")
+    try:
+        label.encode("utf-8")
+    except UnicodeEncodeError:
+        raise InvalidValue(
+            f"the label {label!r} holds half of a surrogate pair, which no file can store.",
+            where="namespace",
+        ) from None
+
+
+def _parts(user: str, namespace: Namespace) -> list[str]:
+    if user == SHARED:
+        return [_encoded(label) for label in namespace]
+    if namespace[0] == user:
+        return [_encoded(label) for label in namespace[1:]] or [_OWNER]
+    parts = [_OWNER if label == user else _encoded(label) for label in namespace]
+    return parts if _OWNER in parts else [_OWNER, *parts]
+
+
+def _encoded(label: str) -> str:
+    return _BEYOND.sub(lambda found: f"%{ord(found.group()):02x}", encode_folder(label))
+
+
+def namespace_of(user: str, kind: str) -> Namespace | None:
+    """Return the namespace of a document by its name; None if only the document can tell."""
+    name = kind.removeprefix(ROOT)
+    if name.startswith(_HASHED):
+        return None
+    try:
+        if user == SHARED:
+            found = tuple(map(_decoded, name.split("/")))
+        elif name == _OWNER:
+            found = (user,)
+        elif name.startswith(f"{_OWNER}/"):
+            found = tuple(map(_decoded, name.split("/")[1:]))
+        elif _OWNER in name.split("/"):
+            found = tuple(user if part == _OWNER else _decoded(part) for part in name.split("/"))
+        else:
+            found = (user, *map(_decoded, name.split("/")))
+        return found if kind_of(user, found) == kind else None
+    except (UnicodeDecodeError, InvalidValue):
+        return None
+
+
+def labels_up_to(user: str, owner: str, kind: str) -> Namespace | None:
+    """Return the labels of another owner's namespace up to the first that is `user`; None without one.
+
+    A namespace whose name is hashed is not looked into.
+    """
+    found = namespace_of(owner, part_of(kind)[0]) if kind.startswith(ROOT) else None
+    return None if found is None or user not in found else found[: found.index(user) + 1]
+
+
+def is_hashed(kind: str) -> bool:
+    """Tell whether a document's name says nothing of its namespace, so that the document has to."""
+    return any(_HASH.fullmatch(part) for part in kind.split("/"))
+
+
+def _decoded(part: str) -> str:
+    return unquote_to_bytes(part).decode()
+
+
+def part_name(kind: str, number: int) -> str:
+    """Return the name of a namespace's document by number, from 1 on."""
+    return kind if number == 1 else f"{kind}~{number}"
+
+
+def part_of(kind: str) -> tuple[str, int]:
+    """Undo `part_name`."""
+    found = _PART.fullmatch(kind)
+    return (kind, 1) if found is None else (found.group(1), int(found.group(2)))

@@ -1,0 +1,186 @@
+"""The four operations on items, and what makes one valid: a batch is checked before any of it is run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
+
+from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.filters import compile_filter
+from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
+from tomldiary.store.namespaces import SHARED, Namespace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from tomldiary.retrieval.filters import Predicate
+
+__all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "checked"]
+
+
+class Item(NamedTuple):
+    """One item as it is handed out; the value is the caller's own."""
+
+    namespace: Namespace
+    key: str
+    value: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    score: float | None = None
+    """How well it matches the query, more is better; None without one."""
+
+
+@dataclass(slots=True)
+class Get:
+    """Read one item; `refresh` gives it its time to live again."""
+
+    namespace: Namespace
+    key: str
+    refresh: bool = True
+
+
+@dataclass(slots=True)
+class Put:
+    """Store a value, or remove the item if it is None."""
+
+    namespace: Namespace
+    key: str
+    value: dict[str, Any] | None
+    index: bool | list[str] | None = None
+    """False: never found by a query. A list: the fields to search. None: as the store does."""
+    ttl: float | None = None
+    """Minutes; None is for ever."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Find items below a prefix: newest first, or with a query best first."""
+
+    prefix: Namespace
+    filter: Any = None
+    limit: int = 10
+    offset: int = 0
+    query: str | None = None
+    refresh: bool = True
+    fits: Predicate | None = None
+    """The filter, compiled; made by `checked`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """How a namespace has to begin or end; `*` stands for any one label."""
+
+    where: Literal["prefix", "suffix"]
+    labels: Namespace
+
+    def fits(self, namespace: Namespace) -> bool:
+        """Tell whether a namespace begins or ends like this."""
+        size = len(self.labels)
+        if size > len(namespace):
+            return False
+        part = namespace[:size] if self.where == "prefix" else namespace[len(namespace) - size :]
+        return all(label in ("*", found) for label, found in zip(self.labels, part, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """List the namespaces that hold something, sorted."""
+
+    conditions: tuple[Condition, ...] = ()
+    max_depth: int | None = None
+    limit: int = 100
+    offset: int = 0
+
+
+Operation = Get | Put | Search | List
+
+
+def checked(op: Operation) -> Operation:
+    """Return an operation that can be run, with its own copy of what it stores.
+
+    Raises:
+        InvalidValue: An argument has a wrong type or value; names the place.
+    """
+    if isinstance(op, Get):
+        if not isinstance(op.key, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(
+                f"expected text as a key, found {type(op.key).__name__}.", where="key"
+            )
+        return op if _are_plain(op.namespace) else replace(op, namespace=_labels(op.namespace))
+    if isinstance(op, Put):
+        return _checked_put(op)
+    _check_count("limit", op.limit)
+    _check_count("offset", op.offset)
+    if isinstance(op, Search):
+        if op.query is not None and not isinstance(op.query, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+            raise InvalidValue(f"expected text, found {type(op.query).__name__}.", where="query")
+        fits = compile_filter(op.filter) if op.filter is not None else None
+        return replace(op, prefix=_labels(op.prefix, least=0), fits=fits)
+    if op.max_depth is not None:
+        _check_count("max_depth", op.max_depth, least=1)
+    if not op.conditions:
+        return op
+    conditions = [
+        _checked_condition(replace(each, labels=_labels(each.labels, least=0)))
+        for each in op.conditions
+    ]
+    return replace(op, conditions=tuple(conditions))
+
+
+def _checked_put(op: Put) -> Put:
+    namespace = op.namespace if _are_plain(op.namespace) else _labels(op.namespace)
+    key = checked_key(op.key, is_new=op.value is not None)
+    value = op.value
+    if value is not None:
+        value = checked_value(value, f"{'/'.join(namespace)}/{key}")
+    index: Any = op.index
+    if index is not None and not isinstance(index, bool):
+        if not isinstance(index, list | tuple) or not all(
+            isinstance(each, str) for each in cast("Sequence[Any]", index)
+        ):
+            raise InvalidValue("expected False or a list of fields.", where="index")
+        index = list(cast("Sequence[str]", index))
+    ttl: Any = op.ttl
+    if ttl is not None and (
+        isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl <= LONGEST_TTL
+    ):
+        raise InvalidValue(f"expected minutes above 0, found {ttl!r}.", where="ttl")
+    return Put(namespace, key, value, index, None if ttl is None else float(ttl))
+
+
+def _are_plain(labels: Any) -> bool:
+    """Tell whether labels are what `_labels` would return, for the reads that are most of what is done."""
+    if type(labels) is not tuple or not labels:
+        return False
+    for each in cast("Namespace", labels):
+        if type(each) is not str or not each or each == SHARED:
+            return False
+    return True
+
+
+def _labels(found: Any, *, least: int = 1) -> Namespace:
+    if not isinstance(found, tuple | list):
+        raise InvalidValue(
+            f"expected a tuple of labels, found {type(found).__name__}.", where="namespace"
+        )
+    labels = tuple(cast("Sequence[Any]", found))
+    if len(labels) < least:
+        raise InvalidValue("a namespace needs at least one label.", where="namespace")
+    for label in labels:
+        if not isinstance(label, str) or not label or label == SHARED:
+            raise InvalidValue(
+                f"a label is text that is not empty, found {label!r}.", where="namespace"
+            )
+    return tuple(map(str.__str__, labels))
+
+
+def _checked_condition(condition: Condition) -> Condition:
+    if condition.where not in {"prefix", "suffix"}:
+        raise InvalidValue(f"unknown match type {condition.where!r}. Use prefix or suffix.")
+    return condition
+
+
+def _check_count(name: str, value: Any, *, least: int = 0) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidValue(f"expected a whole number from {least} on, found {value!r}.", where=name)

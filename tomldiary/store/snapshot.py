@@ -1,0 +1,159 @@
+"""One namespace at one moment, and the documents it was read from. Immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.store.item import Entry
+from tomldiary.store.namespaces import part_of
+
+if TYPE_CHECKING:
+    from tomldiary.hand_edits.detect import Known
+    from tomldiary.store.namespaces import Namespace
+    from tomldiary.toml.document import Document
+
+__all__ = ["Part", "Snapshot"]
+
+
+class Part:
+    """One document of a namespace."""
+
+    __slots__ = ("_before", "_entries", "document", "kind", "known")
+
+    def __init__(
+        self, kind: str, known: Known | None, document: Document, before: Part | None
+    ) -> None:
+        self.kind = kind
+        self.known = known
+        self.document = document
+        self._before = before.read_entries if before is not None else {}
+        self._entries: dict[str, Entry] | None = None
+
+    @property
+    def read_entries(self) -> dict[str, Entry]:
+        """The entries if they were asked for already, else those of the version before."""
+        return self._before if self._entries is None else self._entries
+
+    @property
+    def entries(self) -> dict[str, Entry]:
+        """Its items by key; those that did not change are the same objects as before."""
+        if self._entries is None:
+            old, found = self._before, dict[str, Entry]()
+            for key, table in self.tables.items():
+                known = old.get(key)
+                if known is not None and known.table is table:
+                    found[key] = known
+                elif isinstance(table, Mapping):
+                    found[key] = Entry(key, cast("Mapping[str, Any]", table))
+            self._entries, self._before = found, {}
+        return self._entries
+
+    def entry(self, key: str) -> Entry | None:
+        """Return one of `entries` without looking at the others."""
+        if self._entries is not None:
+            return self._entries.get(key)
+        table = self.tables.get(key)
+        known = self._before.get(key)
+        if known is not None and known.table is table:
+            return known
+        if not isinstance(table, Mapping):
+            return None
+        made = Entry(key, cast("Mapping[str, Any]", table))
+        # A dict of its own: readers of the version before may be at the one it had.
+        self._before = {**self._before, key: made}
+        return made
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no item."""
+        if self._entries is not None:
+            return not self._entries
+        return not any(isinstance(table, Mapping) for table in self.tables.values())
+
+    @property
+    def tables(self) -> Mapping[str, Any]:
+        """What stands in the document by key, items or not."""
+        return self.document.table(("items",)) or {}
+
+    @property
+    def shows_changes(self) -> bool:
+        """Whether the version of its file is another one as soon as it holds something else."""
+        known = self.known
+        # Not while it is broken: what is written then goes into history alone.
+        return known is not None and not known.is_young and known.problem is None
+
+    def is_at(self, token: object) -> bool:
+        """Tell whether it was read at this version of its file, which did not change since."""
+        known = self.known
+        return known is not None and known.token == token and self.shows_changes
+
+
+class Snapshot:
+    """The items of one namespace at one moment."""
+
+    __slots__ = ("_entries", "_ordered", "base", "namespace", "parts", "user")
+
+    def __init__(
+        self,
+        user: str,
+        namespace: Namespace,
+        parts: tuple[Part, ...] = (),
+        entries: dict[str, Entry] | None = None,
+    ) -> None:
+        self.user = user
+        self.namespace = namespace
+        self.parts = parts
+        self._entries = entries
+        self._ordered: list[Entry] | None = None
+        self.base = part_of(parts[0].kind)[0] if parts else ""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing is stored there."""
+        return not self._entries and all(part.is_empty for part in self.parts)
+
+    @property
+    def is_shown_by_first(self) -> bool:
+        """Whether its first document alone tells that something is stored there."""
+        return bool(self.parts) and not self.parts[0].is_empty
+
+    @property
+    def entries(self) -> Mapping[str, Entry]:
+        """Its items by key; the newest, should a hand edit have made two of one key."""
+        if self._entries is None:
+            if len(self.parts) == 1:
+                return self.parts[0].entries
+            several = [part.entries for part in self.parts]
+            found: dict[str, Entry] = {}
+            for entries in several:
+                found.update(entries)
+            if len(found) < sum(map(len, several)):
+                found = _newest_of_each(several)
+            self._entries = found
+        return self._entries
+
+    @property
+    def ordered(self) -> list[Entry]:
+        """Its items, the newest first, then by key."""
+        if self._ordered is None:
+            self._ordered = sorted(self.entries.values(), key=attrgetter("order"))
+        return self._ordered
+
+    def get(self, key: str) -> Entry | None:
+        """Return an item, or None."""
+        if self._entries is None and len(self.parts) == 1:
+            return self.parts[0].entry(key)
+        return self.entries.get(key)
+
+
+def _newest_of_each(several: list[dict[str, Entry]]) -> dict[str, Entry]:
+    """Return entries by key, of two with one key the newer one."""
+    found: dict[str, Entry] = {}
+    for entries in several:
+        for key, entry in entries.items():
+            other = found.get(key)
+            if other is None or entry.updated >= other.updated:
+                found[key] = entry
+    return found

@@ -1,0 +1,461 @@
+"""Items of all users behind four operations: get, put, search, list, in batches that are all or nothing.
+
+Any namespace, any key, any JSON value. A batch is checked whole before anything is written; its reads see
+what was stored before it; of several puts to one key the last one counts; changes of one user are one
+transaction. Calls made apart never share a fate. Thread-safe, for any number of processes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tomldiary.engine.engine import Source
+from tomldiary.entries.collections import TypedEntries, checked_value
+from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
+from tomldiary.logging import get_logger
+from tomldiary.store.batch import ItemPuts, Prepared
+from tomldiary.store.item import Entry, copied
+from tomldiary.store.namespaces import SHARED
+from tomldiary.store.operations import Get, Item, List, Put, Search, checked
+from tomldiary.store.owners import Owners
+from tomldiary.store.read_view import View
+from tomldiary.store.search import Finder, as_item
+from tomldiary.store.sweep import sweep
+from tomldiary.store.ttl import Deadlines, Expiry, Sweeper
+from tomldiary.store.typed_namespaces import is_typed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.engine.transaction import Transaction
+    from tomldiary.retrieval.vector_index import Embedding
+    from tomldiary.store.namespaces import Namespace
+    from tomldiary.store.operations import Operation
+    from tomldiary.store.owners import UserLabel
+    from tomldiary.store.snapshot import Snapshot
+
+__all__ = ["ItemStore", "Prepared", "Result"]
+
+_logger = get_logger(__name__)
+R = TypeVar("R")
+Owned = dict[str, None]
+"""Users, once each."""
+
+Result = Item | list[Item] | list[tuple[str, ...]] | None
+
+
+class ItemStore(ItemPuts):
+    """The items of a diary, and its typed entries as the namespaces `(user, "diary", …)`.
+
+    Args:
+        diary: Whose storage and rules.
+        user_label: Says who owns a namespace; see `UserLabel`.
+        expiry: What happens to items with a time to live.
+        embedding: How texts become vectors; None searches by words.
+
+    Raises:
+        InvalidValue: `user_label` is nothing of the kind.
+        MissingExtra: There is an embedding, and numpy is not installed.
+    """
+
+    def __init__(
+        self,
+        diary: Diary,
+        *,
+        user_label: UserLabel = 0,
+        expiry: Expiry | None = None,
+        embedding: Embedding | None = None,
+    ) -> None:
+        super().__init__(diary, Owners(user_label))
+        self.expiry = expiry or Expiry()
+        self.sweeper = Sweeper(self.sweep)
+        self._finder = Finder(diary, embedding)
+        self._deadlines: dict[str, Deadlines] = {}
+
+    # Batches
+
+    def run(
+        self, ops: Sequence[Operation], *, session: str = "", signed_in: str | None = None
+    ) -> list[Result]:
+        """Run operations and return their results in the same order.
+
+        Args:
+            ops: The operations.
+            session: The session that puts, for history and for forgetting; "" if there is none.
+            signed_in: The user that a server authenticated: another user's namespace is refused, and
+                searches and listings show that user's and the shared ones. None: those of all.
+
+        Raises:
+            InvalidValue: An operation is not valid, or a value breaks the schema. Nothing was written.
+            IdentifierError: A namespace belongs to another user than the one signed in. Nothing was read.
+            LimitReached: A category is full. Nothing was written.
+            BackendError: The storage failed. Of several users in one batch, some may have been written.
+        """
+        work = self.prepare(ops, signed_in)
+        embedding = self._finder.embedding
+        texts: Sequence[Sequence[float]] = ()
+        queries: Sequence[Sequence[float]] = ()
+        if embedding is not None and (work.texts or work.queries):
+            found = embedding.embed([*(text for _, text in work.texts), *work.queries])
+            texts, queries = found[: len(work.texts)], found[len(work.texts) :]
+        return self.finish(work, texts, queries, session=session)
+
+    def glance(self, namespace: Namespace, key: str, signed_in: str | None = None) -> Item | None:
+        """Return an item if one look at one file is enough; None says nothing about whether it exists.
+
+        Raises:
+            IdentifierError: It belongs to another user than the one signed in.
+        """
+        if type(key) is not str or is_typed(namespace):
+            return None
+        catalog = self._catalogs.get(self._owners.owner(namespace, key, signed_in))
+        known = catalog.find(namespace, key) if catalog is not None else None
+        return None if known is None or known[1].expires is not None else as_item(*known)
+
+    def prepare(self, ops: Sequence[Operation], signed_in: str | None = None) -> Prepared:
+        """Check operations, and find out what has to be embedded for them.
+
+        Args:
+            ops: The operations.
+            signed_in: As in `run`.
+
+        Raises:
+            InvalidValue: An operation is not valid, or a value breaks the schema.
+            IdentifierError: A namespace belongs to another user than the one signed in.
+        """
+        work = Prepared([self._checked(op, signed_in) for op in ops], signed_in=signed_in)
+        embedding = self._finder.embedding
+        if embedding is None:
+            return work
+        put: dict[str, list[str]] = {}
+        searched: list[Snapshot] = []
+        for op in work.ops:
+            if isinstance(op, Put) and op.value is not None:
+                found = embedding.texts(op.value, op.index)
+                put.setdefault(self._owner(op.namespace, op.key), []).extend(found)
+            elif isinstance(op, Search) and op.query and op.query.strip():
+                searched += self.below(op.prefix, signed_in)
+                work.queries.append(op.query)
+        work.queries = list(dict.fromkeys(work.queries))
+        work.epochs = self._finder.epochs({*put, *(each.user for each in searched)})
+        missing = self._finder.missing(put, searched)
+        work.texts = [(user, text) for user, mine in missing.items() for text in mine]
+        return work
+
+    def finish(
+        self,
+        work: Prepared,
+        texts: Sequence[Sequence[float]] = (),
+        queries: Sequence[Sequence[float]] = (),
+        *,
+        session: str = "",
+    ) -> list[Result]:
+        """Run what `prepare` has checked; see `run`.
+
+        Args:
+            work: The batch.
+            texts: A vector for each of its texts.
+            queries: A vector for each of its queries.
+            session: As in `run`.
+
+        Raises:
+            InvalidValue: There are not as many vectors as texts and queries.
+        """
+        for made, asked in ((texts, work.texts), (queries, work.queries)):
+            if len(made) != len(asked):
+                raise InvalidValue(
+                    f"expected {len(asked)} vectors, found {len(made)}. Check what embeds.",
+                    where="index",
+                )
+        for user, epoch in work.epochs.items():
+            mine = [number for number, (owner, _) in enumerate(work.texts) if owner == user]
+            if not mine:
+                continue
+            try:
+                self._finder.add(
+                    user, [work.texts[n][1] for n in mine], [texts[n] for n in mine], epoch
+                )
+            except Forgotten:
+                if any(isinstance(op, Put) for op in work.ops):
+                    raise
+        puts = [op for op in work.ops if isinstance(op, Put)]
+        results: list[Result] = [None] * len(puts)
+        if len(puts) < len(work.ops):
+            vectors = dict(zip(work.queries, queries, strict=True))
+            view = self._view(is_shared=len(work.ops) > 1, signed_in=work.signed_in)
+            results = [self._read(view, op, vectors) for op in work.ops]
+            view.refresh()
+        self._write(puts, session)
+        return results
+
+    def _view(self, *, is_shared: bool = False, signed_in: str | None = None) -> View:
+        return View(
+            self.deadlines,
+            self._clock.now,
+            omits_expired=self.expiry.omit_expired,
+            is_shared=is_shared,
+            signed_in=signed_in,
+        )
+
+    def _checked(self, op: Operation, signed_in: str | None = None) -> Operation:
+        found = self._valid(op)
+        if isinstance(found, Search):
+            self._owners.check_prefix(found.prefix, signed_in)
+        elif isinstance(found, List):
+            self._owners.check_prefix(_prefix_of(found), signed_in)
+        elif signed_in is not None:
+            self._owners.owner(found.namespace, found.key, signed_in)
+        return found
+
+    def _valid(self, op: Operation) -> Operation:
+        if not (isinstance(op, Put) and is_typed(op.namespace) and op.value is not None):
+            found = checked(op)
+            if isinstance(found, Search):
+                if is_typed(found.prefix):
+                    self._typed.check_prefix(found.prefix)
+            elif not isinstance(found, List) and is_typed(found.namespace):
+                self._typed.collection(found.namespace)
+            return found
+        found = checked(replace(op, value=None))
+        assert isinstance(found, Put)  # noqa: S101 - for the type checker
+        collection = self._typed.collection(found.namespace)
+        if found.ttl is not None:
+            raise NotSupported(
+                "ttl: entries of a diary do not expire. Put without a ttl, or to another namespace."
+            )
+        return replace(found, value=checked_value(collection, found.key, op.value))
+
+    # Reading
+
+    def _read(self, view: View, op: Operation, vectors: Mapping[str, Sequence[float]]) -> Result:
+        if isinstance(op, Get):
+            snapshot, entry = self._get(view, op)
+            if entry is None or not view.is_shown(snapshot, entry):
+                return None
+            if op.refresh:
+                view.read(snapshot, entry)
+            return as_item(snapshot, entry)
+        if isinstance(op, Search):
+            snapshots = [view.pinned(each) for each in self.below(op.prefix, view.signed_in)]
+            return self._finder.search(view, op, snapshots, vectors)
+        if isinstance(op, List):
+            return self._list(view, op)
+        return None
+
+    def _get(self, view: View, op: Get) -> tuple[Snapshot, Entry | None]:
+        if is_typed(op.namespace):
+            return self._typed.find(op.namespace, op.key)
+        user = self._owner(op.namespace, op.key)
+        known = view.seen(user, op.namespace)
+        if known is None:
+            catalog = self.catalog(user)
+            found = catalog.find(op.namespace, op.key)
+            if found is not None:
+                view.pinned(found[0])
+                return found
+            known = view.pinned(catalog.snapshot(op.namespace))
+        return known, known.get(op.key)
+
+    def _list(self, view: View, op: List) -> list[tuple[str, ...]]:
+        prefix, found = _prefix_of(op), dict[tuple[str, ...], None]()
+        owners, typed = self._places(prefix, view.signed_in)
+        needed = op.offset + op.limit
+
+        for user, names in _of_each(
+            owners | typed, lambda user: self._names(view, user, prefix, owners, typed)
+        ):
+            fitting = [each for each in names if all(one.fits(each) for one in op.conditions)]
+            found.update(dict.fromkeys([labels[: op.max_depth] for labels in fitting]))
+            # The names of all users behind this one come behind these.
+            if (
+                self._owners.are_in_order
+                and len(found) >= needed
+                and sum(labels[:1] <= (user,) for labels in found) >= needed
+            ):
+                break
+        return sorted(found)[op.offset : needed]
+
+    def _names(
+        self, view: View, user: str, prefix: Namespace, owners: Owned, typed: Owned
+    ) -> list[Namespace]:
+        """Return the namespaces of a user that begin like this and show something."""
+        found: list[Namespace] = []
+        snapshots = self._typed.snapshots(user, prefix) if user in typed else []
+        if user in owners and not view.is_shared and not view.omits_expired:
+            found += self.catalog(user).names(prefix)
+        elif user in owners:
+            snapshots += self.catalog(user).snapshots(prefix)
+        return found + [
+            each.namespace
+            for each in map(view.pinned, snapshots)
+            if not view.omits_expired
+            or any(view.is_shown(each, entry) for entry in each.entries.values())
+        ]
+
+    # Single items
+
+    def put(self, put: Put, session: str = "", signed_in: str | None = None) -> None:
+        """Run one put like `run`, with less ado where nothing is to be embedded."""
+        if self._finder.embedding is not None:
+            self.run([put], session=session, signed_in=signed_in)
+            return
+        found = self._checked(put, signed_in)
+        assert isinstance(found, Put)  # noqa: S101 - for the type checker
+        self._write_of(self._owner(found.namespace, found.key), [found], session)
+
+    def update(
+        self,
+        namespace: Namespace,
+        key: str,
+        change: Callable[[dict[str, Any] | None], Mapping[str, Any] | None],
+        *,
+        index: bool | list[str] | None = None,
+        ttl: float | None = None,
+        session: str = "",
+        signed_in: str | None = None,
+    ) -> Item | None:
+        """Replace a value by what a function makes of it, with no other writer in between.
+
+        Args:
+            namespace: The item's.
+            key: The item's.
+            change: Gets a copy of the value, None if there is none, and returns the new one, None to
+                remove the item. It may be called again if a person saved the file meanwhile, and must not
+                write to the same user's memory.
+            index: As in `Put`.
+            ttl: As in `Put`.
+            session: As in `run`.
+            signed_in: As in `run`.
+
+        Raises:
+            InvalidValue: What it returned cannot be stored. Nothing was written.
+            IdentifierError: The namespace belongs to another user than the one signed in.
+        """
+        probe = self._checked(Get(namespace, key), signed_in)
+        assert isinstance(probe, Get)  # noqa: S101 - for the type checker
+        owner = self._owner(probe.namespace, probe.key)
+
+        def write(tx: Transaction) -> None:
+            before = self._within(tx, probe.namespace, probe.key)
+            made = change(before)
+            put = self._checked(Put(probe.namespace, probe.key, made, index, ttl))  # pyright: ignore[reportArgumentType] - checked there
+            assert isinstance(put, Put)  # noqa: S101 - for the type checker
+            self._apply(tx, [put], session)
+
+        self.diary.engine.write(owner, write, Source("update", session, actor="store"))
+        snapshot, entry = self._get(self._view(), probe)
+        return None if entry is None else as_item(snapshot, entry)
+
+    def _within(self, tx: Transaction, namespace: Namespace, key: str) -> dict[str, Any] | None:
+        """Return a value as the transaction sees it."""
+        if is_typed(namespace):
+            table = TypedEntries.within(self.diary, tx).get(self._typed.collection(namespace), key)
+            return None if table is None else copied(Entry(key, table).value)
+        # Not as reads see it: while a person has broken a file, what was written since is in history alone.
+        documents = self.catalog(tx.user).documents(tx, namespace).values()
+        tables = [document.table(("items", key)) for document in documents]
+        entries = [Entry(key, table) for table in tables if table is not None]
+        if not entries:
+            return None
+        entry = max(entries, key=lambda each: each.updated)  # a hand edit may have made two
+        deadlines = self.deadlines(tx.user)
+        if self.expiry.omit_expired and deadlines.is_over(namespace, entry, self._clock.now()):
+            return None
+        return copied(entry.value)
+
+    # Expiry
+
+    def sweep(self) -> int:
+        """Remove the items whose time is over and return how many that were.
+
+        Raises:
+            DiaryError: Somebody's items cannot be read or removed just now; everybody else's were removed.
+        """
+        engine, now = self.diary.engine, self._clock.now
+        count, errors = 0, list[DiaryError]()
+        for user in engine.backend.users():
+            try:
+                count += sweep(engine, self.catalog(user), self.deadlines(user), now)
+            except DiaryError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+        return count
+
+    # Who and where
+
+    def deadlines(self, user: str) -> Deadlines:
+        """Return until when a user's items live that were read since they were put."""
+        with self._guard:
+            found = self._deadlines.get(user)
+            if found is None:
+                look = getattr(self.diary.engine.backend, "index_folder", None)
+                found = self._deadlines[user] = Deadlines(None if look is None else look(user))
+            return found
+
+    def _everybody(self) -> list[str]:
+        backend = self.diary.engine.backend
+        look = getattr(backend, "known_users", None)
+        return backend.users() if look is None else look()
+
+    def below(self, prefix: Namespace, signed_in: str | None = None) -> list[Snapshot]:
+        """Return the namespaces that begin like this and hold something, as they are now.
+
+        Args:
+            prefix: The labels they begin with.
+            signed_in: As in `run`.
+        """
+        owners, typed = self._places(prefix, signed_in)
+        found = [
+            each
+            for _, mine in _of_each(owners, lambda user: self.catalog(user).snapshots(prefix))
+            for each in mine
+        ]
+        for _, mine in _of_each(typed, lambda user: self._typed.snapshots(user, prefix)):
+            found += mine
+        return found
+
+    def _places(self, prefix: Namespace, signed_in: str | None) -> tuple[Owned, Owned]:
+        """Return whose items, and whose typed entries, may begin like this, in the order of the users."""
+        if is_typed(prefix):
+            return {}, dict.fromkeys(prefix[:1])
+        everybody: list[str] = []
+        if not prefix or self._owners.is_open(prefix):
+            everybody = self._everybody() if signed_in is None else sorted({signed_in, SHARED})
+        owners = dict.fromkeys(self._owners.below(prefix, everybody))
+        users = [
+            user
+            for user in prefix or everybody
+            if user != SHARED and (signed_in is None or user == signed_in)
+        ]
+        return owners, dict.fromkeys(users if len(prefix) <= 1 else ())
+
+
+def _of_each(owners: Owned, look: Callable[[str], list[R]]) -> Iterator[tuple[str, list[R]]]:
+    """Yield owners and what is found for each; in a listing of many, an unreadable one is left out.
+
+    Raises:
+        DocumentError: There is one owner beside the shared one, and a document of theirs cannot be read.
+    """
+    is_listing = len(owners.keys() - {SHARED}) > 1
+    for owner in sorted(owners):
+        try:
+            found = look(owner)
+        except DocumentError as error:
+            if not is_listing:
+                raise
+            _logger.warning("a user is left out of a listing: %s", error)
+        else:
+            yield owner, found
+
+
+def _prefix_of(op: List) -> Namespace:
+    """Return the labels that every listed namespace begins with."""
+    prefix: Namespace = ()
+    for condition in op.conditions:
+        if condition.where == "prefix":
+            stars = [n for n, label in enumerate(condition.labels) if label == "*"]
+            prefix = max(prefix, condition.labels[: stars[0] if stars else None], key=len)
+    return prefix

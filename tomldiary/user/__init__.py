@@ -1,0 +1,4 @@
+"""`UserDiary`: everything about one user, verb by verb.
+
+Begin with `user`.
+"""

@@ -1,0 +1,407 @@
+"""One user's whole memory as one value: a profile of it, an export, and the way back in."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.entries.blocks import Blocks
+from tomldiary.entries.conversations import Conversations, entry_to_conversation
+from tomldiary.entries.episodes import episode_entries, episode_kinds, happened
+from tomldiary.entries.facts import Facts, same_data
+from tomldiary.entries.models import FORMAT_VERSION, timestamp
+from tomldiary.entries.preferences import Preferences, entry_text
+from tomldiary.errors import Conflict, DocumentError, ImmutableEntry, InvalidValue, LimitReached
+from tomldiary.hand_edits.detect import NOTHING, check_version
+from tomldiary.history.entry_changes import entries_in
+from tomldiary.history.queries import Difference, differences
+from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.retrieval.ranking import ranked_facts
+from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.storage.local.layout import checked_kind
+from tomldiary.store.namespaces import ROOT as ITEMS
+from tomldiary.store.namespaces import is_hashed, kind_of, namespace_of, part_name, part_of
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import render_path, same_value
+
+if TYPE_CHECKING:
+    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.history.record import Record
+    from tomldiary.store.namespaces import Namespace
+
+__all__ = ["EXPORT_VERSION", "Portability"]
+
+EXPORT_VERSION = 1
+_FORMAT = "tomldiary"
+_ATTEMPTS = 50
+_PAUSE = 0.02  # seconds between two looks at documents that are being written
+
+
+class _OnlyLooked(Exception):
+    """Leaves a transaction that was only to be looked at, so that nothing is stored."""
+
+    def __init__(self, found: list[Difference]) -> None:
+        super().__init__()
+        self.differences = found
+
+
+class Portability:
+    """The part of `UserDiary` that takes memory out and in as a whole."""
+
+    diary: Any
+    user_id: str
+    _engine: Engine
+
+    def profile(self) -> dict[str, Any]:
+        """Return in numbers what is remembered, as JSON values; it holds no remembered text.
+
+        Returns:
+            `user`; entries in `preferences` by category, `conversations`, `facts` by type (those that hold
+            now), `blocks` by name (characters), `episodes`, `items` by namespace; and `last_seen`, when
+            the last conversation or episode was, "" if there is none.
+        """
+        document = self._engine.document
+        preferences = Preferences(
+            document(self.user_id, "preferences"), self.diary.turn_rules.preferences
+        )
+        counts = {name: preferences.count(name) for name in self.diary.allowed}
+        held = ranked_facts(
+            document(self.user_id, "facts"), self.diary.fact_schemas, self._engine.now()
+        )
+        blocks = Blocks(document(self.user_id, "blocks")).entries()
+        talks = list(Conversations(document(self.user_id, "conversations")).entries())
+        kinds = self._engine.kinds(self.user_id)
+        episodes = [
+            entry
+            for kind in episode_kinds(kinds)
+            for _, entry in episode_entries(document(self.user_id, kind))
+        ]
+        items: dict[str, int] = {}
+        for kind in kinds:
+            if kind.startswith(ITEMS):
+                name = part_of(kind)[0].removeprefix(ITEMS)
+                found = document(self.user_id, kind).table((ITEMS[:-1],)) or {}
+                items[name] = items.get(name, 0) + len(found)
+        times = [
+            *(entry_to_conversation(entry).updated for _, entry in talks),
+            *map(happened, episodes),
+        ]
+        return {
+            "user": self.user_id,
+            "preferences": {name: count for name, count in counts.items() if count},
+            "conversations": len(talks),
+            "facts": {name: len(facts) for name, facts in held.items() if facts},
+            "blocks": {name: len(entry_text(entry)) for name, entry in blocks},
+            "episodes": len(episodes),
+            "items": {name: count for name, count in items.items() if count},
+            "last_seen": max(times, default=""),
+        }
+
+    aprofile = async_twin(profile)
+
+    def export(self) -> dict[str, Any]:
+        """Return everything that is remembered now, all documents as of one transaction, as JSON values.
+
+        Returns:
+            `format`, `version`, `user`, `time`, `seq` (the last transaction in it), and `documents`: the
+            TOML texts by name, byte for byte. History is not in it.
+
+        Raises:
+            DocumentError: A document cannot be read just now, so this would not be all.
+        """
+        seq, documents = self._consistent()
+        return {
+            "format": _FORMAT,
+            "version": EXPORT_VERSION,
+            "user": self.user_id,
+            "time": timestamp(),
+            "seq": seq,
+            "documents": {
+                kind: document.text for kind, document in sorted(documents.items()) if document.text
+            },
+        }
+
+    aexport = async_twin(export)
+
+    def import_(
+        self,
+        data: Mapping[str, Any],
+        *,
+        replace: bool = False,
+        actor: str = "",
+        reason: str = "",
+    ) -> list[str]:
+        """Take an export in as one transaction, all of it or nothing, and return the documents that changed.
+
+        Where the user has nothing yet, documents become what they were, comments and all. Where there is
+        something, what is missing is added, and an entry that says something else is a conflict.
+
+        Args:
+            data: What `export` returned, of any user; also after a round trip through JSON. The user's id
+                in namespaces becomes that of this user.
+            replace: Make the memory exactly what `data` holds; what else there was stays in history.
+            actor: Who does it, for history.
+            reason: Why, for history.
+
+        Raises:
+            InvalidValue, IdentifierError: It is no export, or a fact in it breaks the rules of its type.
+            DocumentError: A document in it does not parse, or is of a newer format.
+            Conflict: An entry is there with other content; `keys` lists them. Nothing was changed.
+            ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
+        """
+        return self._import(data, Source("import", "", actor, reason), replace=replace)[0]
+
+    aimport_ = async_twin(import_)
+
+    def import_preview(self, data: Mapping[str, Any], *, replace: bool = False) -> list[Difference]:
+        """Return the entries that `import_` would add, change or remove; nothing is changed.
+
+        Args:
+            data: As for `import_`.
+            replace: As for `import_`.
+
+        Raises:
+            InvalidValue, IdentifierError, DocumentError, Conflict, ImmutableEntry, LimitReached: As `import_`.
+        """
+        return self._import(data, None, replace=replace)[1]
+
+    aimport_preview = async_twin(import_preview)
+
+    def _import(
+        self, data: Mapping[str, Any], why: Source | None, *, replace: bool
+    ) -> tuple[list[str], list[Difference]]:
+        """Return the documents and the entries that change; without a reason nothing does."""
+        documents = _renamed(_checked(data), data.get("user"), self.user_id)
+
+        def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
+            conflicts: list[str] = []
+            before = {
+                kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self.user_id)}
+            }
+            for kind, document in documents.items():
+                if replace or not _has_entries(before[kind]):
+                    tx.replace(kind, document)
+                else:
+                    conflicts += _added(tx, kind, document)
+            if "conversations" in documents:
+                # What is stored is of the newest layout.
+                Conversations(tx.edit("conversations")).migrate()
+            if replace:
+                for kind in before.keys() - documents.keys():
+                    if _has_entries(before[kind]):
+                        tx.replace(kind, self._engine.template)
+            if conflicts:
+                raise Conflict(
+                    f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
+                    " replace=True makes the memory what the export holds.",
+                    keys=conflicts,
+                )
+            self._check_imported(tx, before)
+            if why is None:
+                raise _OnlyLooked(
+                    [
+                        each
+                        for kind in sorted(tx.changed())
+                        for each in differences(
+                            kind,
+                            entries_in(before.get(kind, NOTHING), kind),
+                            entries_in(tx.document(kind), kind),
+                        )
+                    ]
+                )
+            return sorted(tx.changed()), []
+
+        asked = fingerprint(
+            "import", {kind: each.text for kind, each in documents.items()}, replace
+        )
+        source = Source("import") if why is None else dataclasses.replace(why, content=asked)
+        try:
+            return self._engine.write(self.user_id, change, source)
+        except _OnlyLooked as looked:
+            return [], looked.differences
+
+    def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
+        """Hold the whole result against the rules: those of single entries, and those of many."""
+        schemas = self.diary.fact_schemas
+        old = Facts(before.get("facts", NOTHING), schemas)
+        new = Facts(tx.document("facts"), schemas)
+        known = {problem.where for problem in old.problems()}
+        for problem in new.problems():
+            if problem.where not in known:
+                raise problem
+        for name, schema in schemas.items():
+            count, limit = len(new.held(name)), schema.constraint.limit
+            if limit is not None and count > max(limit, len(old.held(name))):
+                raise LimitReached(f"facts/{name}", limit)
+            if schema.constraint.immutable:
+                for held in old.held(name):
+                    if not same_data(held.entry, new.entry(name, held.key)):
+                        raise ImmutableEntry(f"facts/{name}/{held.key}")
+        rules = self.diary.turn_rules.preferences
+        was = Preferences(before.get("preferences", NOTHING), rules)
+        became = Preferences(tx.document("preferences"), rules)
+        for category in self.diary.allowed:
+            if became.count(category) > max(rules.limit, was.count(category)):
+                raise LimitReached(category, rules.limit)
+
+    def _consistent(self) -> tuple[int, dict[str, Document]]:
+        """Return the last transaction, and all documents as it left them.
+
+        Readers take no lock, and documents are published one after the other: a look during which
+        nothing was committed, and that shows all of the last transaction, saw one state.
+        """
+        if getattr(self._engine, "is_frozen", False):
+            return cast("Any", self._engine).seq, self._documents()
+        timeline = Timeline(self._engine.backend, self.user_id)
+        for _ in range(_ATTEMPTS):
+            record = next(timeline.records(), None)
+            documents = self._documents()
+            if next(timeline.records(), None) == record and _shows(documents, record):
+                return record.seq if record is not None else 0, documents
+            time.sleep(_PAUSE)
+        # Somebody writes all the time, or a document lags behind since a crash: the lock ends both.
+        with self._engine.transaction(self.user_id, Source("export")):
+            record = next(timeline.records(), None)
+            return record.seq if record is not None else 0, self._documents()
+
+    def _documents(self) -> dict[str, Document]:
+        documents: dict[str, Document] = {}
+        for kind in self._engine.kinds(self.user_id):
+            known = self._engine.load(self.user_id, kind)
+            if known is not None and known.problem is not None:
+                raise known.problem
+            documents[kind] = self._engine.document(self.user_id, kind)
+        return documents
+
+
+def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
+    """Tell whether documents show all that a transaction did."""
+    if record is None:
+        return True
+    return all(
+        kind not in documents if result == EMPTY else _seq_of(documents.get(kind)) >= record.seq
+        for kind, result in record.results.items()
+    )
+
+
+def _seq_of(document: Document | None) -> int:
+    found = ((document or NOTHING).table(("_meta",)) or {}).get("seq", 0)
+    return found if isinstance(found, int) else 0
+
+
+def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
+    """Return the documents of an export.
+
+    Raises:
+        InvalidValue: It is no export, or of a newer version.
+        IdentifierError: A name that cannot be that of a document.
+        DocumentError: A document does not parse, or is of a newer format.
+    """
+    if not isinstance(data, Mapping) or data.get("format") != _FORMAT:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
+        raise InvalidValue('this is no export: format = "tomldiary" is missing.', where="import")
+    if data.get("version") != EXPORT_VERSION:
+        raise InvalidValue(
+            f"exports of version {EXPORT_VERSION} are read, found {data.get('version')!r}. Upgrade"
+            " tomldiary-kit.",
+            where="import.version",
+        )
+    texts: Any = data.get("documents")
+    if not isinstance(texts, Mapping):
+        raise InvalidValue("expected a table of documents.", where="import.documents")
+    documents: dict[str, Document] = {}
+    for kind, text in cast("Mapping[Any, Any]", texts).items():
+        where = f"import.documents.{kind}"
+        if not isinstance(kind, str):
+            raise InvalidValue(f"expected text, found {type(kind).__name__}.", where=where)
+        checked_kind(kind)
+        if not isinstance(text, str):
+            raise InvalidValue(f"expected text, found {type(text).__name__}.", where=where)
+        document = Document.parse(text, path=where)
+        check_version(document, where)
+        documents[kind] = document
+    return documents
+
+
+def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str, Document]:
+    """Return documents of items as they are called and labelled under another user's id."""
+    if not isinstance(old, str) or old == new:
+        return documents
+    found: dict[str, Document] = {}
+    for kind, document in documents.items():
+        base, number = part_of(kind)
+        labels = _labels(base, document, old) if kind.startswith(ITEMS) else None
+        if labels is None:
+            found[kind] = document
+            continue
+        fresh = (
+            (new, *labels[1:])
+            if labels[0] == old
+            else tuple(new if label == old else label for label in labels)
+        )
+        base = kind_of(new, fresh)
+        while part_name(base, number) in found:
+            number += 1
+        edit = document.edit()
+        meta = edit.table(("_meta",)) or {}
+        edit.put(("_meta",), {**meta, "namespace": list(fresh)}, at_head=True)
+        found[part_name(base, number)] = edit.done()
+    return found
+
+
+def _labels(base: str, document: Document, user: str) -> Namespace | None:
+    """Return the namespace of a document of items by its name, else as the document says; None: unknown."""
+    found = namespace_of(user, base)
+    told: Any = (document.table(("_meta",)) or {}).get("namespace")
+    if found is None and is_hashed(base) and isinstance(told, list):
+        labels = tuple(map(str, cast("list[Any]", told)))
+        try:
+            return labels if kind_of(user, labels) == base else None
+        except InvalidValue:
+            return None
+    return found
+
+
+def _has_entries(document: Document) -> bool:
+    return any(path[0] != "_meta" for path in document.index)
+
+
+def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
+    """Add the tables that a document lacks, and return those that say something else there."""
+    if document.has_arrays:
+        raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
+    edit = tx.edit(kind)
+    conflicts: list[str] = []
+    for path, block in document.index.items():
+        if path[0] == "_meta":
+            continue
+        values = document.own_values(path) or {}
+        if edit.table(path) is None:
+            edit.restore(path, block.text, values, after=document.before(path))
+        elif not same_value(_said(edit.peek().own_values(path) or {}), _said(values)):
+            conflicts.append(render_path(path))
+    _add_reserved(edit, document)
+    return conflicts
+
+
+def _said(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if not key.startswith("_")}
+
+
+def _add_reserved(edit: Any, document: Document) -> None:
+    """Keep ids from being given out again that the export knows as given out."""
+    theirs: Any = (document.table(("_meta",)) or {}).get("next_ids")
+    if not isinstance(theirs, Mapping):
+        return
+    meta: dict[str, Any] = dict(edit.table(("_meta",)) or {"version": FORMAT_VERSION})
+    ours: Any = meta.get("next_ids")
+    marks: dict[str, Any] = (
+        dict(cast("Mapping[str, Any]", ours)) if isinstance(ours, Mapping) else {}
+    )
+    for category, number in cast("Mapping[str, Any]", theirs).items():
+        known = marks.get(category, 0)
+        if isinstance(number, int) and isinstance(known, int):
+            marks[category] = max(known, number)
+    edit.put(("_meta",), {**meta, "next_ids": marks}, at_head=True)

@@ -1,0 +1,227 @@
+"""The preferences of one user: stored, confirmed, found by likeness, and taken out again."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, overload
+
+from pydantic import ValidationError
+
+from tomldiary.engine.transaction import Source
+from tomldiary.entries.models import PreferenceItem, timestamp
+from tomldiary.entries.preferences import Preferences, entry_to_item
+from tomldiary.entries.schema import item_type
+from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.history.entry_changes import change_made, refuse_within
+from tomldiary.logging import get_logger
+from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import render_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from datetime import datetime
+
+    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.text.similarity import Match
+
+__all__ = ["PreferenceVerbs"]
+
+_KIND = "preferences"
+_logger = get_logger(__name__)
+
+
+class PreferenceVerbs:
+    """The part of `UserDiary` that is about preferences."""
+
+    diary: Any
+    user_id: str
+    _engine: Engine
+
+    @overload
+    def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
+    @overload
+    def preferences(self, category: str) -> dict[str, PreferenceItem]: ...
+    def preferences(
+        self, category: str | None = None
+    ) -> dict[str, dict[str, PreferenceItem]] | dict[str, PreferenceItem]:
+        """Return typed preferences by id; without `category`, by category and id.
+
+        Raises:
+            UnknownCategory: The preference table has no such category.
+            DocumentError: The file does not parse; has path, line and column.
+        """
+        book = self._book()
+        if category is not None:
+            book.check_category(category)
+            return self._items(book, category)
+        return {name: self._items(book, name) for name in self.diary.allowed}
+
+    apreferences = async_twin(preferences)
+
+    def _items(self, book: Preferences, category: str) -> dict[str, PreferenceItem]:
+        kind = item_type(self.diary.pref_table_cls, category)
+        found: dict[str, PreferenceItem] = {}
+        for key, entry in book.entries(category):
+            try:
+                found[key] = entry_to_item(entry, kind)
+            except ValidationError as error:
+                # One wrong field of an own item type must not hide the rest of the category.
+                _logger.warning(
+                    "%s/%s is left out: %d wrong fields", category, key, error.error_count()
+                )
+        return found
+
+    def upsert_preference(
+        self,
+        category: str,
+        text: str | None = None,
+        *,
+        id: str | None = None,  # noqa: A002 - the word of the file format
+        contexts: Iterable[str] = (),
+        fields: Mapping[str, Any] | None = None,
+        count_up: bool = True,
+        create: bool = True,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+        now: datetime | None = None,
+        operation_id: str = "",
+    ) -> tuple[str, PreferenceItem]:
+        """Store a preference, or change or confirm the one with `id`, and return it with its id.
+
+        Equal text (but for case, spacing and punctuation) is confirmed, not stored twice. Similar
+        text is stored: `similar` finds it if you want to ask first.
+
+        Args:
+            category: A category of the preference table.
+            text: What to remember; with `id`, leave out to only confirm the entry.
+            id: The entry to change, also as it is listed, `category/id`. "new" asks for a new entry, as
+                None does; any other id that does not exist yet is given to the new entry.
+            contexts: Labels that are added to those stored.
+            count_up: Whether an existing entry's counter goes up by one.
+            fields: Values for the own fields of the category's item type, for a new entry.
+            create: False if only an entry that exists may be changed.
+            session_id: Kept in `_created_by` and `_updated_by`, and in history.
+            actor: Who did it, for history.
+            reason: Why, for history.
+            now: The time to write down; None is the time now.
+            operation_id: An id of your own: the same one a second time changes nothing.
+
+        Raises:
+            UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
+            Conflict: The operation id was used for something else. Nothing was changed.
+        """
+        refuse_within(self._engine, self.user_id, operation_id)
+        session_id = session_id or self._engine.session_here(self.user_id)
+        moment = timestamp(now)
+        # It is read more than once.
+        contexts = [contexts] if isinstance(contexts, str) else list(contexts)
+
+        def change(tx: Transaction) -> tuple[str, PreferenceItem]:
+            book = Preferences(tx.edit(_KIND), self.diary.turn_rules.preferences)
+            book.check_category(category)
+            key = book.wanted(category, id)
+            if not create:
+                key = id if id is None else book.named(category, id)
+                if key is None or book.find(category, key) is None:
+                    raise UnknownEntry(f"{category}/{key}")
+            outcome = book.upsert(
+                category, key, text, contexts, now=moment, session=session_id, count_up=count_up,
+                fields=fields,
+            )  # fmt: skip
+            found = book.find(category, outcome.id)
+            assert found is not None  # noqa: S101 - it was just stored
+            kind = item_type(self.diary.pref_table_cls, category)
+            try:
+                return outcome.id, entry_to_item(found[1], kind)
+            except ValidationError as error:
+                place = (category, outcome.id)
+                raise _misfit(error, place, "Nothing was stored.") from None
+
+        asked = (category, text, id, contexts, fields, count_up, create)
+        why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
+
+        def stored(seq: int) -> tuple[str, PreferenceItem]:
+            """Return the entry as it is now; as the transaction left it if it was removed since."""
+            made = change_made(self._engine.backend, self.user_id, seq)
+            key = made.key.partition("/")[2]
+            found = self._book().find(category, key)
+            entry = found[1] if found is not None else made.after or {}
+            return key, entry_to_item(entry, item_type(self.diary.pref_table_cls, category))
+
+        return self._engine.write(self.user_id, change, why, on_repeat=stored)
+
+    aupsert_preference = async_twin(upsert_preference)
+
+    def forget_preference(
+        self,
+        category: str,
+        id: str,  # noqa: A002 - the word of the file format
+        *,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+    ) -> PreferenceItem:
+        """Remove a preference from the file and return it; its id is not given out again.
+
+        Raises:
+            UnknownCategory, UnknownEntry: Nothing was changed.
+        """
+
+        def change(tx: Transaction) -> PreferenceItem:
+            book = Preferences(tx.edit(_KIND), self.diary.turn_rules.preferences)
+            kind = (
+                item_type(self.diary.pref_table_cls, category)
+                if category in self.diary.allowed
+                else None
+            )
+            entry = book.forget(category, book.named(category, id))
+            try:
+                return entry_to_item(entry, kind or PreferenceItem)
+            except ValidationError:  # what does not fit its type can still be forgotten
+                return entry_to_item(entry)
+
+        return self._engine.write(
+            self.user_id,
+            change,
+            Source("forget_preference", session_id, actor, reason, asked=(category, id)),
+        )
+
+    aforget_preference = async_twin(forget_preference)
+
+    def similar(self, category: str, text: str, *, limit: int = 5) -> list[Match]:
+        """Return preferences of a category that resemble `text`, best first, with what contradicts it.
+
+        Raises:
+            UnknownCategory: The preference table has no such category.
+        """
+        book = self._book()
+        book.check_category(category)
+        return book.similar(self.diary.similarity, category, text, limit=limit)
+
+    asimilar = async_twin(similar)
+
+    def _preference_problems(self) -> Iterator[InvalidValue]:
+        book = self._book()
+        for category in self.diary.allowed:
+            for key in book.strays(category):
+                place = render_path((_KIND, category, key))
+                yield InvalidValue("expected a table. It is left out; write one.", where=place)
+            kind = item_type(self.diary.pref_table_cls, category)
+            for key, entry in book.entries(category):
+                try:
+                    entry_to_item(entry, kind)
+                except ValidationError as error:
+                    place = (_KIND, category, key)
+                    yield _misfit(error, place, "The entry is left out.")
+
+    def _book(self) -> Preferences:
+        return Preferences(
+            self._engine.document(self.user_id, _KIND), self.diary.turn_rules.preferences
+        )
+
+
+def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
+    """Return what to tell of an entry that does not fit its item type: the first wrong field."""
+    wrong = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(map(str, (*place, *wrong["loc"])))
+    return InvalidValue(f"{wrong['msg']}. {outcome}", where=where)

@@ -1,0 +1,389 @@
+"""A writer's journal: turns are on disk before `submit` returns, and are found again after a crash.
+
+All journals are below one folder, each in one of its own:
+
+    .tomldiary/journal/
+      20261120-034512-320748-9f0c2a71/    one writer's
+        owner.lock                        locked by the writer for as long as it lives
+        000001.toml                       records, see `entries`; a file goes when all its turns are done
+
+A folder whose owner file nobody holds is a dead writer's; any other writer takes it over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError, Forgotten
+from tomldiary.logging import get_logger
+from tomldiary.runtime.capabilities import sync_data
+from tomldiary.storage.file_lock import remove_locked
+from tomldiary.storage.files import read_file, sync_folder
+from tomldiary.writer.journal_owner import claim_dead, claim_new, give_up
+from tomldiary.writer.journal_reader import read_journal, segment_files
+from tomldiary.writer.journal_record import (
+    render_done,
+    render_operations,
+    render_turn_record,
+    split_entries,
+)
+from tomldiary.writer.record_file import RecordFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+    from tomldiary.extraction.operations import Operation
+    from tomldiary.writer.job import Job
+    from tomldiary.writer.journal_reader import Found
+
+__all__ = ["SEGMENT_BYTES", "Journal"]
+
+SEGMENT_BYTES = 1024 * 1024
+_IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
+_KNOWN = 10_000  # users
+_DONE_AT_ONCE = 64  # finished turns that may wait for the next append
+_FORGOTTEN = (
+    "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
+    " forgotten. Nothing was written."
+)
+
+_logger = get_logger(__name__)
+
+
+class Journal:
+    """One journal folder, owned until `close`. Thread-safe.
+
+    Args:
+        folder: The journal's folder.
+        owner: Descriptor of the locked owner file.
+        sync: Whether what is appended is synced.
+    """
+
+    def __init__(self, folder: Path, owner: int, *, sync: bool) -> None:
+        self.folder = folder
+        self.is_synced = sync
+        self._owner = owner
+        self._mutex = threading.Lock()
+        self._file = RecordFile(folder, is_synced=sync)
+        self._segment = 0
+        self._next = 1
+        self._open: dict[int, set[int]] = {}
+        """Turns that are not done, by segment; a segment goes when it has none."""
+        self._done: dict[int, list[int]] = {}
+        self._unwritten: list[int] = []
+        self._epochs: dict[str, int] = {}
+        """What users' epochs are taken to be, 0 if it is not here, until they are asked for."""
+
+    def __repr__(self) -> str:
+        return f"Journal({str(self.folder)!r})"
+
+    # Beginning
+
+    @classmethod
+    def create(cls, root: Path, *, sync: bool) -> Journal:
+        """Create a journal and own it.
+
+        Raises:
+            BackendError: The folder cannot be written.
+        """
+        try:
+            folder, owner = claim_new(root, sync=sync)
+            journal = cls(folder, owner, sync=sync)
+            try:
+                journal._new_segment()
+            except BaseException:
+                journal.close()
+                raise
+        except OSError as error:
+            raise _cannot(root, error) from error
+        return journal
+
+    @classmethod
+    def adopt(cls, folder: Path, *, sync: bool) -> tuple[Journal, list[Job]] | None:
+        """Take over the journal of a dead writer, with the turns that are not done, in their order.
+
+        Returns None if its writer lives, or somebody else has taken it over.
+        """
+        owner = claim_dead(folder)
+        if owner is None:
+            return None
+        journal = cls(folder, owner, sync=sync)
+        try:
+            found = read_journal(folder)
+            journal._continue(found)
+            if not found.jobs:
+                journal.close()
+        except BaseException:
+            journal.drop()
+            raise
+        return journal, found.jobs
+
+    def _continue(self, found: Found) -> None:
+        self._next = found.last + 1
+        self._open, self._done = found.open, found.done
+        for job in found.jobs:
+            for each in (job, *job.group):
+                each.journal = self
+        if self._open:
+            self._segment = max(self._open)
+            self._file.open(self._place)
+
+    def _path(self, segment: int) -> Path:
+        return self.folder / f"{segment:06d}.toml"
+
+    @property
+    def _place(self) -> str:
+        return str(self._path(self._segment))
+
+    # Appending
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing can be appended any more."""
+        return self._file.problem
+
+    @property
+    def pending(self) -> int:
+        """How many of its turns are not done."""
+        return sum(map(len, self._open.values()))
+
+    def append_turns(
+        self, jobs: Sequence[Job], epoch_of: Callable[[str], int], *, wait: bool = True
+    ) -> bool:
+        """Append turns in this order; they are durable once `sync` has returned.
+
+        Args:
+            jobs: Turns, rendered.
+            epoch_of: Tells a user's epoch; it is asked while the file is locked, so that a turn is either
+                found by a forgetting or knows that it came later.
+            wait: Whether to wait while somebody else has the file; False returns False then.
+
+        Raises:
+            BackendError: Nothing was appended.
+        """
+        with self._mutex:
+            if self.problem is not None:
+                raise BackendError(f"{self.problem} The turn was not taken in. Submit it again.")
+            try:
+                if self._file.end > SEGMENT_BYTES:
+                    if not wait:
+                        return False
+                    self._new_segment()
+                if not self._append(
+                    lambda: self._render(jobs),
+                    holds=lambda: self._knows_epochs(jobs, epoch_of),
+                    is_synced_next=True,
+                    wait=wait,
+                ):
+                    return False
+            except OSError as error:
+                if isinstance(error, FileNotFoundError):  # somebody has removed the folder
+                    self._take_no_more(error)
+                raise _cannot(self._path(self._segment), error) from error
+            self._open[self._segment].update([job.number for job in jobs])
+        return True
+
+    def _render(self, jobs: Sequence[Job]) -> str:
+        texts: list[str] = []
+        for job in jobs:
+            job.journal, job.segment = self, self._segment
+            job.number, self._next = self._next, self._next + 1
+            job.epoch = self._epochs.get(job.turn.user_id, 0)
+            texts.append(render_turn_record(job.number, job.epoch, job.rendered))
+        return "".join(texts)
+
+    def _knows_epochs(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> bool:
+        """Tell whether turns were rendered with their users' epochs; they will be from now on."""
+        found = {job.turn.user_id: epoch_of(job.turn.user_id) for job in jobs}
+        if all(found[job.turn.user_id] == job.epoch for job in jobs):
+            return True
+        if len(self._epochs) > _KNOWN:
+            self._epochs.clear()
+        self._epochs.update(found)
+        return False
+
+    def append_operations(
+        self,
+        jobs: Sequence[Job],
+        operations: Iterable[Operation],
+        epoch_of: Callable[[str], int],
+        *,
+        sync: bool = False,
+    ) -> None:
+        """Append what was extracted from a turn, or from turns that were read together.
+
+        Raises:
+            Forgotten: Something of the user was forgotten since the turn was taken in; this may hold it.
+            BackendError: Nothing was appended.
+        """
+        first = jobs[0]
+        text = render_operations([job.number for job in jobs], first.operation, operations)
+
+        def rendered() -> str:
+            if epoch_of(first.turn.user_id) != first.epoch:
+                raise Forgotten(_FORGOTTEN)
+            return text
+
+        with self._mutex:
+            try:
+                self._append(rendered, is_synced_next=sync)
+            except OSError as error:
+                raise _cannot(self._path(self._segment), error) from error
+        if sync:
+            self.sync()
+
+    def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:
+        """Note that nothing is left to do for these turns.
+
+        A turn that was applied is in the user's history, so its note may wait for the next append; `now`
+        is for what left no other trace.
+        """
+        with self._mutex:
+            for job in jobs:
+                self._open.get(job.segment, set[int]()).discard(job.number)
+                self._done.setdefault(job.segment, []).append(job.number)
+                self._unwritten.append(job.number)
+            is_idle = not any(self._open.values())
+            is_emptied = any(
+                each != self._segment and not turns for each, turns in self._open.items()
+            )
+            if not (now or is_idle or is_emptied) and len(self._unwritten) < _DONE_AT_ONCE:
+                return
+            try:
+                self._clean()
+            except (OSError, BackendError) as error:
+                # History knows which turns were applied; the next append tries again.
+                _logger.warning("%s: cannot be written (%s)", self.folder, error)
+
+    def _clean(self) -> None:
+        """Write what is done, and remove files that nothing is left to do in; the caller holds the mutex."""
+        is_idle = not any(self._open.values())
+        if is_idle and self._file.end > _IDLE_BYTES:
+            self._file.clear()
+            self._unwritten.clear()
+        elif self._unwritten:
+            self._append(str)
+        if is_idle:
+            self._done[self._segment] = []
+        for segment in [
+            each for each, turns in self._open.items() if not turns and each != self._segment
+        ]:
+            # What a newer file says is done in this one need not be said any more.
+            remove_locked(self._path(segment))
+            del self._open[segment]
+            self._done.pop(segment, None)
+
+    def _append(
+        self,
+        render: Callable[[], str],
+        *,
+        holds: Callable[[], bool] = lambda: True,
+        is_synced_next: bool = False,
+        wait: bool = True,
+    ) -> bool:
+        """Append to the file, together with what became done; see `RecordFile.append`."""
+        unwritten = len(self._unwritten)
+        done = render_done(self._unwritten) if unwritten else ""
+        is_written = self._file.append(
+            lambda: render() + done, holds=holds, is_synced_next=is_synced_next, wait=wait
+        )
+        if is_written:
+            del self._unwritten[:unwritten]
+        return is_written
+
+    def _new_segment(self) -> None:
+        """Begin the next file; it says again which turns of older files are done."""
+        segment = self._segment + 1
+        self._file.create(str(self._path(segment)))
+        # Only now: as long as there is no other file, turns are in the old one.
+        self._segment = segment
+        self._open.setdefault(segment, set())
+        done = [number for numbers in self._done.values() for number in numbers]
+        self._done[segment] = []
+        try:
+            if self.is_synced:
+                sync_folder(self.folder)
+            if done:
+                self._file.append(lambda: render_done(done))
+        except OSError as error:
+            self._take_no_more(error)
+            raise
+
+    def _take_no_more(self, error: OSError) -> None:
+        self._file.problem = f"{self.folder}: cannot be written any more ({error.strerror})."
+
+    def sync(self) -> None:
+        """Make what was appended durable.
+
+        Raises:
+            BackendError: It is not known whether it is; a failed sync is never taken for a later success.
+        """
+        if not self.is_synced:
+            return
+        with self._mutex:
+            descriptor = self._file.hold()
+        try:
+            sync_data(descriptor)
+        except OSError as error:
+            with self._mutex:
+                try:
+                    self._new_segment()
+                except OSError as another:
+                    self._take_no_more(another)
+            raise _cannot(self._path(self._segment), error) from error
+        finally:
+            with self._mutex:
+                self._file.release()
+
+    # Looking, ending
+
+    def holds(self, job: Job) -> bool:
+        """Tell whether the turn's text is still in the journal, or was forgotten."""
+        found = read_file(self._path(job.segment))
+        return found is not None and any(
+            entry.kind == "turn" and entry.data is not None and entry.data["number"] == job.number
+            for entry in split_entries(found[0])
+        )
+
+    def close(self) -> int:
+        """Let go of the journal, and return how many turns it holds that are not done.
+
+        Without any, nothing is left of it; otherwise the next writer takes it over.
+        """
+        with self._mutex:
+            left = self.pending
+            with contextlib.suppress(OSError):
+                if left:
+                    self._clean()
+                    self._file.trim()
+                else:
+                    self._remove()
+            self.drop()
+        return left
+
+    def _remove(self) -> None:
+        for path in segment_files(self.folder):
+            remove_locked(path)
+        for path in self.folder.glob(".*.tmp"):
+            path.unlink(missing_ok=True)
+        give_up(self.folder)
+
+    def drop(self) -> None:
+        """Close the descriptors without a word: the process ends, or is a forked child and owns nothing."""
+        self._file.close()
+        if self._owner >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._owner)
+        self._owner = -1
+        self._file.problem = f"{self.folder}: the journal is closed."
+
+
+def _cannot(path: Path, error: OSError) -> BackendError:
+    return BackendError(
+        f"{error.filename or path}: cannot be written ({error.strerror}). The turn was not taken in. Check"
+        " free space and permissions."
+    )
