@@ -1,4 +1,4 @@
-"""Kept so that `from tomldiary.utils import extract_categories_from_schema` of TOMLDiary 0.9 works; new code uses `tomldiary.entries.schema.categories`."""
+"""The import path of TOMLDiary 0.9; new code uses `tomldiary.entries.schema.categories`."""
 
 from __future__ import annotations
 
