@@ -155,7 +155,7 @@ def test_every_block_of_a_page_runs_and_shows_what_it_says(page, reader):
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_every_block_says_what_it_is(page):
-    known = {"python", "text", "toml", "console", "bash"}
+    known = {"python", "text", "toml", "console", "bash", "diagram"}
     assert [block.place for block in blocks(page) if block.language not in known] == []
 
 
@@ -184,7 +184,7 @@ def test_every_link_leads_to_a_file_and_every_claim_to_a_test(page):
         path = page.parent / target.partition("#")[0]
         if not path.is_file():
             wrong.append(f"{target} is not there")
-        elif path.parent.name == "tests" and not text.startswith("`"):
+        elif ROOT / "tests" in path.resolve().parents and not text.startswith("`"):
             # The words of a link to a test are the test's name.
             test = f"def test_{re.sub(r'[^a-z0-9]+', '_', text.lower())}("
             if test not in path.read_text("utf-8"):
@@ -195,3 +195,10 @@ def test_every_link_leads_to_a_file_and_every_claim_to_a_test(page):
 def test_every_page_of_the_docs_is_linked_from_the_readme():
     linked = {target for _, target in LINK.findall(README.read_text("utf-8"))}
     assert [page.name for page in PAGES[1:] if f"docs/{page.name}" not in linked] == []
+
+
+def test_every_path_named_by_the_architecture_page_exists():
+    text = (ROOT / "docs/architecture.md").read_text("utf-8")
+    named = set(re.findall(r"`((?:tomldiary|integrations)/[\w./]*)`", text))
+    assert len(named) > 20
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
