@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from zlib import crc32
+
 import pytest
 
 from tomldiary import Diary
 from tomldiary.engine.engine import Source
-from tomldiary.history.record import parse_record
+from tomldiary.history.record import HEADER, Record, parse_record, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.lru import Recent
 
@@ -101,3 +104,10 @@ def test_what_is_known_of_all_users_is_only_looked_at_under_its_lock(diary):
     assert ("get", True) in asked
     assert ("keep", True) in asked
     assert all(is_locked for _, is_locked in asked)
+
+
+def test_record_with_the_former_group_field_is_read():
+    record = Record(7, "put", [], {}, {})
+    body = render_record(record).partition('"\n')[2].replace("type =", "group = 6\ntype =", 1)
+    text = f'{HEADER}check = "{crc32(body.encode()):08x}"\n{body}'
+    assert parse_record(text) == replace(record, time=record.time)

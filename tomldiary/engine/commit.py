@@ -46,11 +46,6 @@ class Prepared:
     broken: dict[str, Known]
     """Documents whose files do not parse: they are never overwritten, and catch up once they do."""
 
-    @property
-    def seqs(self) -> range:
-        """The numbers of its transactions; `seq` is the last one's."""
-        return range(self.seq - len(self.commit.records) + 1, self.seq + 1)
-
     def known(self, tokens: Mapping[str, Token]) -> Iterator[tuple[str, Known | None]]:
         """Yield what is known of each document now that it is stored; None where a save came in between."""
         for kind, document in self.documents.items():
@@ -172,8 +167,6 @@ def prepare(
     schema_name: str,
     *,
     replaces_save: bool = False,
-    seq: int = 0,
-    group: int = 0,
 ) -> Prepared:
     """Work out what is to be stored; the caller holds the user's lock.
 
@@ -184,16 +177,13 @@ def prepare(
         source: What history will say.
         schema_name: For new documents.
         replaces_save: Whether a save was stored just before.
-        seq: Its number; 0 is the one behind history's last.
-        group: See `Record.group`.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
     """
-    seq = seq or next_sequence(backend.last_record(user))
+    seq = next_sequence(backend.last_record(user))
     record = Record(
         seq=seq,
-        group=group,
         type=source.type,
         changes=[],
         bases={},

@@ -422,7 +422,7 @@ class Engine(KnownDocuments):
             BackendError: The storage failed; see `Backend.commit`.
         """
         tokens = self.backend.commit(user, prepared.commit)
-        self.logged.note(user, prepared.seqs, prepared.results)
+        self.logged.note(user, prepared.seq, prepared.results)
         for kind, known in prepared.known(tokens):
             if known is None:
                 self._cache.pop((user, kind), None)  # somebody's save stands there

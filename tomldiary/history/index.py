@@ -74,13 +74,13 @@ class HistoryIndex(Generic[V]):
         with self._guard:
             self._users.pop(user, None)
 
-    def note(self, user: str, seqs: range, found: Mapping[str, V]) -> None:
-        """Take over what transactions say that were just stored; the caller holds the user's lock."""
+    def note(self, user: str, seq: int, found: Mapping[str, V]) -> None:
+        """Add what the transaction just stored says; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
-        if known is not None and known.seq == seqs.start - 1:
+        if known is not None and known.seq == seq - 1:
             known.found.update(found)
-            known.seq = seqs.stop - 1
+            known.seq = seq
 
     def of(self, user: str) -> Mapping[str, V]:
         """Return what a user's history says; the caller holds the user's lock.

@@ -29,11 +29,11 @@ class LoggedKinds:
             backend, lambda seq, text: dict.fromkeys(result_kinds(text), seq), is_whole=False
         )
 
-    def note(self, user: str, seqs: range, kinds: Iterable[str]) -> None:
-        """Take note of what transactions that were just stored led to; the caller holds the user's lock."""
+    def note(self, user: str, seq: int, kinds: Iterable[str]) -> None:
+        """Note the documents that the transaction just stored changed; the caller holds the user's lock."""
         found = list(kinds)
-        self._index.note(user, seqs, dict.fromkeys(found))
-        self._changes.note(user, seqs, dict.fromkeys(found, seqs.stop - 1))
+        self._index.note(user, seq, dict.fromkeys(found))
+        self._changes.note(user, seq, dict.fromkeys(found, seq))
 
     def changes(self, user: str) -> Since[int]:
         """Return by document the transaction that changed it last; the caller holds the user's lock.

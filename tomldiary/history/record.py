@@ -93,8 +93,6 @@ class Record:
     content: str = ""
     conflicts: list[str] = field(default_factory=list[str])
     """Tables in which a person's change displaced ours."""
-    group: int = 0
-    """Number of the first of the transactions it was stored at once with; 0 if it was that one, or alone."""
     boot: str = ""
     """Under which boot it was written; see `backends.boots`."""
 
@@ -107,8 +105,6 @@ def render_record(record: Record) -> str:
         value = getattr(record, name)
         if value:
             lines.append(f"{name} = {render_value(value)}\n")
-    if record.group:
-        lines.append(f"group = {record.group}\n")
     if record.conflicts:
         lines.append(f"conflicts = {render_value(record.conflicts)}\n")
     if record.boot:
@@ -165,7 +161,6 @@ def parse_record(text: str) -> Record:
         operation=data.get("operation", ""),
         content=data.get("content", ""),
         conflicts=data.get("conflicts", []),
-        group=data.get("group", 0),
         boot=data.get("boot", ""),
         bases=data["base"],
         results=data["result"],
@@ -175,6 +170,7 @@ def parse_record(text: str) -> Record:
 
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\btnfr]|u[0-9a-f]{4}))*+"'
 _PAIR = rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})"
+# Old files may have a line "group = …"; it has no meaning any more.
 _LINE = re.compile(
     rf"(seq|group) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
     rf"|(conflicts) = (\[(?:{_STRING}(?:, {_STRING})*)?\])\n|(changes) = \[\n"

@@ -79,8 +79,7 @@ class Backend(Protocol):
 
     A backend with a local folder of its own may have an attribute `journal_folder`, a path: there a
     `MemoryWriter` keeps turns until they are applied, and `forget` has to look. Without it, or with None, a
-    writer's queue is in memory. One that keeps only documents of certain names has them in `documents`. One that would not have any number of transactions in one commit may have a method
-    `room(seq)`, which returns how many from number `seq` on it takes.
+    writer's queue is in memory. One that keeps only documents of certain names has them in `documents`.
     """
 
     @property

@@ -1,17 +1,19 @@
-"""Putting items: a transaction for each user of a batch, and batches that wait for one user stored together."""
+"""Putting items: one transaction for each user of a batch, and one for the batches that wait for a user."""
 
 from __future__ import annotations
 
 import threading
 from contextlib import nullcontext
+from copy import copy
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.engine import Source
-from tomldiary.engine.group_commit import Work, write_together
 from tomldiary.engine.transaction import OPEN, Transaction
 from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.models import timestamp
+from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 __all__ = ["ItemPuts", "Prepared"]
 
 _CACHED_USERS = 1024
+_STORAGE_ERRORS = (BackendError, Conflict, LockTimeout)
+"""Errors that trying each batch again by itself would only repeat."""
 
 
 @dataclass(slots=True)
@@ -100,12 +104,6 @@ class ItemPuts:
         source = Source("put", session, actor="store")
         self.diary.engine.write(user, lambda tx: self._apply(tx, puts, session), source)
 
-    def _work(self, puts: Sequence[Put], session: str) -> Work:
-        def change(tx: Transaction) -> None:
-            self._apply(tx, puts, session)
-
-        return Work(change, Source("put", session, actor="store"))
-
     def owner_of_puts(self, namespaces: Iterable[Namespace]) -> str | None:
         """Return the user whose items are put if `aput` may do that; None tells nothing about whose they are.
 
@@ -124,8 +122,8 @@ class ItemPuts:
     async def aput(self, user: str, prepare: Callable[[], Prepared], session: str) -> None:
         """Run a batch of nothing but puts that need no vectors, without holding the event loop.
 
-        Batches that wait for the same user are stored together. Each is a transaction of its own, and fails
-        or succeeds by itself.
+        Batches of one session that wait for the same user are one transaction. If one of them cannot be
+        applied, each is a transaction of its own, so an invalid batch fails alone.
 
         Args:
             user: What `owner_of_puts` returned.
@@ -143,18 +141,34 @@ class ItemPuts:
     ) -> list[Exception | None]:
         """Run batches of puts that all belong to one user, and return the error that each met."""
         errors: list[Exception | None] = [None] * len(batches)
-        works: dict[int, Work] = {}
+        parts: list[tuple[int, list[Put], str]] = []
         for number, (prepare, session) in enumerate(batches):
             try:
                 puts = [op for op in prepare().ops if isinstance(op, Put)]
-            except Exception as error:  # noqa: BLE001 - whose batch it is raises it
+            except Exception as error:  # noqa: BLE001 - raised to the caller of this batch
                 errors[number] = error
             else:
-                works[number] = self._work(_last_of_each(puts), session)
-        write_together(self.diary.engine, user, list(works.values()))
-        for number, work in works.items():
-            errors[number] = work.error
+                parts.append((number, puts, session))
+        for session, run in groupby(parts, key=lambda part: part[2]):
+            for number, error in self._put_run(user, list(run), session):
+                errors[number] = error
         return errors
+
+    def _put_run(
+        self, user: str, parts: Sequence[tuple[int, list[Put], str]], session: str
+    ) -> list[tuple[int, Exception]]:
+        """Store batches of one session as one transaction; return the errors by the batches' numbers."""
+        try:
+            self._write_of(
+                user, _last_of_each(put for _, puts, _ in parts for put in puts), session
+            )
+        except _STORAGE_ERRORS as error:
+            return [(number, copy(error)) for number, _, _ in parts]
+        except Exception as error:  # noqa: BLE001 - raised to the caller of the batch
+            if len(parts) == 1:
+                return [(parts[0][0], error)]
+            return [met for part in parts for met in self._put_run(user, [part], session)]
+        return []
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
         if tx.is_open:
@@ -178,5 +192,5 @@ def _trial(tx: Transaction) -> Transaction:
     return Transaction(tx.engine, tx.user, known)
 
 
-def _last_of_each(puts: Sequence[Put]) -> list[Put]:
+def _last_of_each(puts: Iterable[Put]) -> list[Put]:
     return list({(put.namespace, put.key): put for put in puts}.values())

@@ -28,7 +28,7 @@ from tomldiary.identifiers import decode_folder, encode_folder, is_plain
 from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.files import FileToken, file_token, folder_time, read_file
-from tomldiary.storage.local.checkpoint import opens_window, room_of_window, settle
+from tomldiary.storage.local.checkpoint import opens_window, settle
 from tomldiary.storage.local.displaced_edit import take_in
 from tomldiary.storage.local.durable_names import user_of
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
@@ -206,11 +206,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
         folder = str(self.folder(user))
         records = commit.records
-        first = seq = next_sequence(records[0]) - 1
-        if len(records) > 1:
-            seq = next_sequence(records[-1]) - 1
-        if opens_window(first, seq):
-            raise ValueError(f"transactions {first} to {seq} are more than `room` allows at once.")
+        seq = next_sequence(records[-1]) - 1
 
         def staged_as(kind: str, data: bytes, seq: int, fingerprint: str) -> str:
             return self._temp_name(folder, kind, data, seq, fingerprint)
@@ -220,8 +216,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         staging = Staging(folder, commit, seq, spares, staged_as)
         try:
             synced = self._synced.of(user, folder)
-            end = self._tails.numbered(user, f"{folder}/history", first)
-            if opens_window(first - 1, first):
+            end = self._tails.numbered(user, f"{folder}/history", seq)
+            if opens_window(seq - 1, seq):
                 self.settle(user)
             _check_expected(folder, commit)
             staging.stage(sync=self._sync)
@@ -302,10 +298,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
-
-    def room(self, seq: int) -> int:
-        """Return how many transactions the window of transaction `seq` has room for, from that one on."""
-        return room_of_window(seq)
 
     # Taking away
 

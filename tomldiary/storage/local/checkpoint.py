@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.local.durable_names import Synced
 
-__all__ = ["WINDOW", "opens_window", "room_of_window", "settle", "window", "window_of"]
+__all__ = ["WINDOW", "opens_window", "settle", "window", "window_of"]
 
 _FLAGS = os.O_RDONLY | PRIVATE
 WINDOW = 256
@@ -42,11 +42,6 @@ def opens_window(before: int, seq: int) -> bool:
 def window_of(seq: int) -> int:
     """Return which window a transaction belongs to."""
     return (seq - 1) // WINDOW
-
-
-def room_of_window(seq: int) -> int:
-    """Return how many transactions of its window are left from transaction `seq` on."""
-    return WINDOW - (seq - 1) % WINDOW
 
 
 def window(folder: Path) -> Iterator[str]:

@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidTOML
-from tomldiary.history.record import END, HEADER, SNAPSHOT, parse_record
+from tomldiary.history.record import END, HEADER, parse_record
 from tomldiary.storage.files import read_file
 from tomldiary.storage.local.log_segments import segments
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from io import FileIO
     from pathlib import Path
-
-    from tomldiary.history.record import Record
 
 __all__ = ["last_record", "read_records", "read_segment", "split_records"]
 
@@ -27,9 +25,7 @@ _TRIES = 10  # times that a segment is read again while a writer is at it
 def last_record(path: Path) -> tuple[str | None, int]:
     """Return the last whole record of a segment, and the size the segment has up to its end.
 
-    What follows the last whole record is the torn end of an append that was never acknowledged. Of records
-    that were appended at once, those behind one that is damaged do not count either: their blocks may have
-    come to the disk in any order.
+    What follows the last whole record is the torn end of an append that was never acknowledged.
     """
     with path.open("rb") as file:
         begin, data = file.seek(0, os.SEEK_END), b""
@@ -43,40 +39,13 @@ def last_record(path: Path) -> tuple[str | None, int]:
                 whole = _without_rest(data[at:])
                 text = whole.decode("utf-8", "replace")
                 try:
-                    record = parse_record(text)
+                    parse_record(text)
                 except InvalidTOML:
-                    # Torn or damaged: what came before it is what counts.
+                    # Torn or damaged: the record before it is the last one.
                     data = data[:at]
                     continue
-                if record.group:
-                    file.seek(0)
-                    begin, at, data = 0, begin + at, file.read(begin + len(data))
-                    breach = _breach(data, at, record)
-                    if breach is not None:
-                        data = data[:breach]
-                        continue
                 return text, begin + at + len(whole)
     return None, 0
-
-
-def _breach(data: bytes, end: int, last: Record) -> int | None:
-    """Return up to where a segment is whole whose last record starts at `end`; None if nothing is missing.
-
-    Only what was appended together with that record is looked at.
-    """
-    seq = last.seq
-    while end > 0 and seq > last.group:
-        at = max(0, _last_header(data, end))
-        try:
-            record = parse_record(data[at:end].decode("utf-8", "replace"))
-        except InvalidTOML:
-            return at + len(_without_rest(data[at:end]))
-        if record.type == SNAPSHOT:
-            return None  # those before it were dropped
-        if record.seq != seq - 1:
-            return end
-        end, seq = at, record.seq
-    return None
 
 
 def read_segment(path: Path) -> bytes:

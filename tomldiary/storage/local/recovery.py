@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.history.record import is_snapshot, next_sequence, parse_record, redo, result_kinds
+from tomldiary.history.record import parse_record, redo, result_kinds
 from tomldiary.history.timeline import EMPTY
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import file_token, read_file, sync_folder, write_new
@@ -53,7 +53,6 @@ __all__ = [
     "may_be_behind",
     "roll_forward",
     "set_aside",
-    "stored_together",
     "window_records",
 ]
 
@@ -87,21 +86,6 @@ def window_records(folder: Path) -> list[Record]:
             found.append(parse_record(text))
         except InvalidTOML:
             break  # what is in front of it does not lead to what is behind it
-    return found
-
-
-def stored_together(folder: Path, records: list[Record]) -> list[Record]:
-    """Return records, newest first, with those in front of them that were stored at once with the newest."""
-    group = records[0].group if records else 0
-    found = list(records)
-    for text in read_records(folder / "history") if group else ():
-        if is_snapshot(text) or found[-1].seq <= group:
-            break
-        try:
-            if next_sequence(text) <= found[-1].seq:
-                found.append(parse_record(text))
-        except InvalidTOML:
-            break  # see above
     return found
 
 
@@ -139,7 +123,7 @@ def roll_forward(
             text = _brought_forward(folder, kind, steps, found[0], may_be_torn=is_ours)
         else:
             newest = records[0]
-            steps = [record for record in steps if record.seq >= (newest.group or newest.seq)]
+            steps = [record for record in steps if record.seq == newest.seq]
             if not steps or steps[-1].bases[kind] != EMPTY:
                 continue  # its name was on the disk: somebody has removed it since
             if not may_be_torn and f"{kind}.toml" not in awaited:
@@ -167,7 +151,7 @@ def repaired(folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
         records = window_records(folder)
         if not records or not may_lack_writes(folder, records[0]):
             return data
-        steps = [record for record in stored_together(folder, records) if kind in record.results]
+        steps = [record for record in records if kind in record.results]
         if not steps:
             return data
         is_ours = not _is_written_later(token, steps[0], _copied_at(folder, records))

@@ -24,7 +24,6 @@ from tomldiary.storage.local.recovery import (
     may_be_behind,
     roll_forward,
     set_aside,
-    stored_together,
     window_records,
 )
 from tomldiary.storage.local.user_dirs import SYSTEM, UserFolders
@@ -141,7 +140,6 @@ class OpenedUsers(UserFolders):
             was_cut = may_lack_writes(folder, record)
             if staged or was_cut or is_behind:
                 records = window_records(folder) if was_cut else [record]
-                records = stored_together(folder, records)
                 staged_as = partial(self._temp_name, str(folder))
                 roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
                 names = os.listdir(folder)  # noqa: PTH208 - see above

@@ -1,0 +1,301 @@
+"""Puts that wait for one user are one transaction; an invalid one fails alone."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import os
+import threading
+from contextlib import suppress
+
+import pytest
+from langgraph.store.base import GetOp, PutOp
+
+from tomldiary import Diary
+from tomldiary.backends import LocalBackend
+from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
+from tomldiary.history import verify as verification
+from tomldiary.history.record import parse_record
+from tomldiary.store.async_batching import Gathering
+from tomldiary_langgraph import DiaryStore
+
+NS = ("alice", "memories")
+
+
+@pytest.fixture(params=["memory:", "folder"])
+def diary(request, disk):
+    return Diary(disk / "m" if request.param == "folder" else request.param, agent="rules")
+
+
+def records(diary, user="alice"):
+    return [parse_record(text) for text in diary.engine.backend.records(user)][::-1]
+
+
+def gathered(store, *puts):
+    """Put all in one tick; returns what each met."""
+
+    async def run():
+        calls = [store.aput(*put) for put in puts]
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    return asyncio.run(run())
+
+
+def test_puts_of_one_tick_are_one_transaction_for_256_of_them(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+    puts = [((*NS, f"n{n % 7}"), f"k{n}", {"n": n}) for n in range(300)]
+    assert gathered(store, *puts) == [None] * 300
+    assert [(each.seq, len(each.results)) for each in records(store.diary)] == [(1, 7), (2, 7)]
+    assert all(store.get(namespace, key).value == value for namespace, key, value in puts)
+    assert verification.verify(store.diary.engine.backend, "alice") is None
+
+
+def test_last_put_of_a_key_in_one_tick_wins(diary):
+    store = DiaryStore(diary)
+    assert gathered(store, *[(NS, "k", {"n": n}) for n in range(20)]) == [None] * 20
+    first = store.get(NS, "k")
+    assert first.value == {"n": 19}
+    assert gathered(store, *[(NS, "k", {"n": -n}) for n in range(20)]) == [None] * 20
+    second = store.get(NS, "k")
+    assert second.value == {"n": -19}
+    assert second.created_at == first.created_at < second.updated_at
+    diary.user("alice").rollback(1)
+    assert store.get(NS, "k").value == {"n": 19}
+
+
+def test_invalid_put_in_a_tick_fails_alone(diary):
+    store = DiaryStore(diary)
+    met = gathered(
+        store,
+        (NS, "a", {"n": 1}),
+        (NS, "b", {"n": {1, 2}}),
+        (("alice", "x.y"), "c", {"n": 3}),
+        ((), "d", {"n": 4}),
+        (NS, "e\ud800", {"n": 5}),
+        (NS, "f", {"n": 6}),
+    )
+    assert [isinstance(each, ValueError) for each in met] == [False, True, True, True, True, False]
+    assert met[0] is met[-1] is None
+    assert sorted(item.key for item in store.search(("alice",))) == ["a", "f"]
+
+
+def test_last_of_a_delete_and_a_put_in_one_tick_wins(diary):
+    store = DiaryStore(diary)
+    store.put(NS, "old", {"n": 1})
+
+    async def run():
+        await asyncio.gather(
+            store.adelete(NS, "old"), store.aput(NS, "old", {"n": 2}), store.adelete(NS, "none")
+        )
+        first = store.get(NS, "old")
+        await asyncio.gather(store.aput(NS, "old", {"n": 3}), store.adelete(NS, "old"))
+        return first
+
+    first = asyncio.run(run())
+    assert first.value == {"n": 2}
+    assert store.get(NS, "old") is None
+    assert len(records(diary)) == 3
+
+
+def test_batches_that_read_or_have_several_users_run_by_themselves(diary):
+    store = DiaryStore(diary)
+
+    async def run():
+        return await asyncio.gather(
+            store.abatch([PutOp(NS, "a", {"n": 1}), PutOp(NS, "b", {"n": 2})]),
+            store.abatch([PutOp(("bo", "x"), "c", {"n": 3}), PutOp(NS, "d", {"n": 4})]),
+            store.abatch([GetOp(NS, "zz"), PutOp(NS, "e", {"n": 5})]),
+            store.abatch([PutOp(("alice", "diary", "blocks"), "persona", {"text": "kind"})]),
+            store.abatch([]),
+        )
+
+    assert asyncio.run(run()) == [[None, None], [None, None], [None, None], [None], []]
+    assert sorted(item.key for item in store.search(NS)) == ["a", "b", "d", "e"]
+    assert store.get(("bo", "x"), "c").value == {"n": 3}
+    assert diary.user("alice").blocks()["persona"].text == "kind"
+
+
+def test_puts_inside_a_transaction_join_it(diary):
+    store = DiaryStore(diary)
+
+    async def run():
+        with suppress(KeyError):
+            async with diary.user("alice").atransaction():
+                await store.aput(NS, "a", {"n": 1})
+                assert (await store.aget(NS, "a")).value == {"n": 1}
+                raise KeyError
+        async with diary.user("alice").atransaction():
+            await store.aput(NS, "b", {"n": 1})
+            await store.aput(NS, "c", {"n": 2})
+
+    asyncio.run(run())
+    assert sorted(item.key for item in store.search(NS)) == ["b", "c"]
+    assert len(records(diary)) == 1
+
+
+def test_puts_of_several_sessions_are_forgotten_separately(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+    items = store._items
+
+    async def run():
+        puts = [PutOp(NS, f"k{n}", {"text": f"walnut {n}"}) for n in range(4)]
+        await asyncio.gather(
+            *(
+                items.aput("alice", functools.partial(store._prepared, [put], None), f"s{n}")
+                for n, put in enumerate(puts)
+            )
+        )
+
+    asyncio.run(run())
+    assert [each.session for each in records(store.diary)] == ["s0", "s1", "s2", "s3"]
+    store.diary.user("alice").forget(session_id="s2")
+    assert sorted(item.key for item in store.search(NS)) == ["k0", "k1", "k3"]
+    assert verification.verify(store.diary.engine.backend, "alice") is None
+    files = [path.read_bytes() for path in (disk / "m").rglob("*") if path.is_file()]
+    assert not any(b"walnut 2" in data for data in files)
+
+
+def test_held_lock_of_one_user_does_not_delay_puts_of_others(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+    held, free = threading.Event(), threading.Event()
+
+    def hold():
+        with store.diary.engine.backend.lock("alice", 5):
+            held.set()
+            free.wait(10)
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+
+    async def run():
+        held.wait(10)
+        waiting = asyncio.gather(*(store.aput(NS, f"k{n}", {"n": n}) for n in range(40)))
+        others = [store.aput((f"user{n}", "x"), "k", {"n": n}) for n in range(3)]
+        await asyncio.wait_for(asyncio.gather(*others), 10)
+        assert not waiting.done()
+        free.set()
+        await waiting
+
+    try:
+        asyncio.run(run())
+    finally:
+        free.set()
+        thread.join()
+    assert len(store.search(NS, limit=100)) == 40
+
+
+def test_cancelled_put_leaves_the_other_puts_stored(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+
+    async def run():
+        with store.diary.engine.backend.lock("alice", 5):
+            tasks = [asyncio.create_task(store.aput(NS, f"k{n}", {"n": n})) for n in range(3)]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            late = [asyncio.create_task(store.aput(NS, f"late{n}", {"n": n})) for n in range(3)]
+            await asyncio.sleep(0)
+            tasks[1].cancel()
+            late[1].cancel()
+            await asyncio.sleep(0)
+        return await asyncio.gather(*tasks, *late, return_exceptions=True)
+
+    met = asyncio.run(run())
+    cancelled = [isinstance(each, asyncio.CancelledError) for each in met]
+    assert cancelled == [False, True, False, False, True, False]
+    kept = {item.key for item in store.search(NS)} - {
+        "k1"
+    }  # may have been stored before it was cancelled
+    assert kept == {"k0", "k2", "late0", "late2"}
+
+
+def test_end_of_the_loop_cancels_waiting_puts():
+    begun, free = threading.Event(), threading.Event()
+
+    def run(_user, calls):
+        begun.set()
+        free.wait(10)
+        return [None for _ in calls]
+
+    gathering = Gathering(run)
+
+    async def main():
+        task = asyncio.create_task(gathering.done("u", 1))
+        await asyncio.to_thread(begun.wait, 10)
+        later = asyncio.create_task(gathering.done("u", 2))
+        await asyncio.sleep(0)
+        (worker,) = {each for each in asyncio.all_tasks() if "_work" in repr(each)}
+        worker.cancel()
+        free.set()
+        async with asyncio.timeout(10):
+            return await asyncio.gather(task, later, return_exceptions=True)
+
+    met = asyncio.run(main())
+    assert [type(each) for each in met] == [asyncio.CancelledError] * 2
+    free.set()
+
+    async def again():
+        return await gathering.done("u", 3)
+
+    assert asyncio.run(again()) is None  # another loop
+
+
+def test_error_of_a_run_is_raised_to_each_of_its_calls():
+    def run(_user, calls):
+        if "bad" in calls:
+            raise LockTimeout("held")
+        return [None for _ in calls]
+
+    gathering = Gathering(run)
+
+    async def main():
+        first = await asyncio.gather(
+            gathering.done("u", "bad"), gathering.done("u", "x"), return_exceptions=True
+        )
+        return [*first, await gathering.done("u", "y")]
+
+    one, other, none = asyncio.run(main())
+    assert type(one) is type(other) is LockTimeout
+    assert one is not other
+    assert none is None
+
+
+def test_put_that_fails_when_applied_fails_alone(disk):
+    store = DiaryStore(Diary(disk / "m", agent="rules"))
+    store.put((*NS, "edited"), "k", {"n": 1})
+    (path,) = (disk / "m/alice/items/memories").glob("edited*.toml")
+    path.write_text(path.read_text().split("[items.k]")[0] + "[items]\nk = 5\n")
+    os.utime(path, (1, 1))
+    met = gathered(
+        store, (NS, "a", {"n": 1}), ((*NS, "edited"), "k", {"n": 2}), (NS, "b", {"n": 3})
+    )
+    assert [type(each).__name__ for each in met] == ["NoneType", "InvalidValue", "NoneType"]
+    assert sorted(item.key for item in store.search(NS) if item.key != "k") == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    "error", [BackendError("full"), CommittedUnpublished("late"), Conflict("saved again")]
+)
+def test_storage_error_is_raised_to_each_put_as_its_own_object(disk, error):
+    class Failing(LocalBackend):
+        tries = 0
+
+        def commit(self, user, commit):
+            self.tries += 1
+            raise error
+
+    backend = Failing(disk / "m")
+    store = DiaryStore(Diary(backend, agent="rules"))
+    first, second = gathered(store, (NS, "a", {"n": 1}), (NS, "b", {"n": 2}))
+    assert type(first) is type(second) is type(error)
+    assert str(first) == str(second) == str(error)
+    assert first is not second
+    assert backend.tries == (20 if isinstance(error, Conflict) else 1)
+
+
+def test_lock_timeout_is_raised_to_each_put_and_writes_nothing(disk):
+    diary = Diary(disk / "m", agent="rules", lock_timeout=0.05)
+    with Diary(disk / "m").engine.backend.lock("alice", 1):
+        met = gathered(DiaryStore(diary), (NS, "a", {"n": 1}), (NS, "b", {"n": 2}))
+    assert [type(each) for each in met] == [LockTimeout, LockTimeout]
+    assert met[0] is not met[1]
+    assert records(diary) == []
