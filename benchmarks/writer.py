@@ -2,9 +2,10 @@
 
     python benchmarks/writer.py [--rounds 5] [--peer PYTHON] [--sqlite PYTHON] [--path DIR]
 
-`submit`: seconds until a turn is durable, with one caller and with eight on one event loop, beside an append of as
-many bytes with `fdatasync`, and beside `SqliteStore.put` (langgraph-checkpoint-sqlite, on the same disk). The model
-never answers meanwhile, so nothing but taking turns in is measured.
+`submit`: the time until a turn is durable, with one caller and with eight on one event loop. Blocks of 20 submits
+alternate in one process with blocks of 20 appends of as many bytes with `fdatasync`; the medians are compared, and the
+ratio for one caller is to be at least 0.7. `SqliteStore.put` (langgraph-checkpoint-sqlite) uses the same disk. The
+model never answers, so only submitting is measured.
 
 Throughput: turns per second from the first `submit` to the end of `close`, with an extractor that waits as
 long as a model would (0 or 20 ms) and stores one preference with `tomldiary.tools.upsert_preference`: one turn of each
@@ -33,22 +34,11 @@ from pathlib import Path
 
 from update_memory import peer_python
 
-RAW = r"""
-import json, os, sys, time
-folder, count = sys.argv[1], int(sys.argv[2])
-file = os.open(f"{folder}/raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-data = b"x" * 400
-start = time.perf_counter()
-for _ in range(count):
-    os.write(file, data)
-    os.fdatasync(file)
-print(json.dumps({"seconds": (time.perf_counter() - start) / count}))
-"""
-
 SUBMIT = r"""
-import asyncio, json, sys, time
+import asyncio, json, os, statistics, sys, time
 from tomldiary import Diary, MemoryWriter
 folder, count, callers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+BLOCK = 20  # operations of one side before the other side's turn
 SAID = "I am going to visit Paris next month with Anna, and I do not eat meat."
 ANSWER = "Noted! Paris in spring is lovely; I will look for vegetarian places near the station."
 
@@ -56,20 +46,32 @@ async def never(message, *, deps):
     await asyncio.Event().wait()
 
 async def main():
+    raw = os.open(f"{folder}/raw", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    data = b"x" * 400
     writer = MemoryWriter(Diary(folder, agent=never), workers=8, qsize=100_000)
     for number in range(20):
         await writer.submit(f"warm-up {number}", "s", "hello", "hi")
+    appends, submits = [], []
+
     async def caller(number):
-        for _ in range(count // callers):
+        for _ in range(BLOCK):
+            start = time.perf_counter()
             await writer.submit(f"user{number}", "s", SAID, ANSWER)
-    start = time.perf_counter()
-    if callers == 1:
-        await caller(0)
-    else:
+            if callers == 1:
+                submits.append(time.perf_counter() - start)
+
+    for _ in range(count // BLOCK):
+        for _ in range(BLOCK):
+            start = time.perf_counter()
+            os.write(raw, data)
+            os.fdatasync(raw)
+            appends.append(time.perf_counter() - start)
+        start = time.perf_counter()
         await asyncio.gather(*map(caller, range(callers)))
-    seconds = (time.perf_counter() - start) / (count // callers * callers)
+        if callers > 1:
+            submits.append((time.perf_counter() - start) / (BLOCK * callers))
     await writer.close(drain=False)
-    print(json.dumps({"seconds": seconds}))
+    print(json.dumps({"raw": statistics.median(appends), "seconds": statistics.median(submits)}))
 asyncio.run(main())
 """
 
@@ -152,9 +154,9 @@ def measure(python: str, code: str, *arguments: object) -> dict[str, float]:
 
 
 def sqlite_python(given: str | None) -> str:
-    """Return a Python with LangGraph's SqliteStore, installing it into a venv if none is given."""
+    """Return a Python with LangGraph's SqliteStore, installed into a venv if none is given; "" for "none"."""
     if given:
-        return given
+        return "" if given == "none" else given
     folder = Path(tempfile.gettempdir()) / "sqlite-store-venv"
     python = folder / "bin" / "python"
     if not python.exists():
@@ -175,28 +177,30 @@ def sqlite_python(given: str | None) -> str:
 
 def submits(rounds: int, count: int, sqlite: str) -> None:
     """Print how long it takes until a turn is durable."""
-    found: dict[str, list[float]] = {}
+    found: dict[str, list[dict[str, float]]] = {}
     for _ in range(rounds):
-        for name, python, code, more in (
-            ("raw", sys.executable, RAW, [count]),
-            ("one", sys.executable, SUBMIT, [count, 1]),
-            ("raw", sys.executable, RAW, [count]),
-            ("eight", sys.executable, SUBMIT, [count, 8]),
-            ("sqlite", sqlite, SQLITE, [max(20, count // 10)]),
-        ):
-            found.setdefault(name, []).append(measure(python, code, *more)["seconds"])
-    took = {name: statistics.median(seconds) for name, seconds in found.items()}
-    print("until a turn is durable, microseconds            ratio")
-    print(f"  append + fdatasync          {took['raw'] * 1e6:>9.0f}")
+        found.setdefault("one", []).append(measure(sys.executable, SUBMIT, count, 1))
+        found.setdefault("eight", []).append(measure(sys.executable, SUBMIT, count, 8))
+        if sqlite:
+            puts = max(20, count // 10)
+            found.setdefault("sqlite", []).append(measure(sqlite, SQLITE, puts))
+
+    def median(name: str, field: str = "seconds") -> float:
+        return statistics.median(each[field] for each in found[name])
+
+    print("until a turn is durable, microseconds        append + fdatasync      submit     ratio")
+    for name in ("one", "eight"):
+        raw, took = median(name, "raw"), median(name)
+        print(
+            f"  {name + ' caller' + 's' * (name != 'one'):<40} {raw * 1e6:>18.0f} {took * 1e6:>11.0f}"
+            f" {raw / took:>7.2f} x",
+            flush=True,
+        )
+    if not sqlite:
+        return
     print(
-        f"  submit, one caller          {took['one'] * 1e6:>9.0f}   {took['raw'] / took['one']:>6.2f} x raw"
-    )
-    print(
-        f"  submit, eight callers       {took['eight'] * 1e6:>9.0f}   {took['raw'] / took['eight']:>6.2f} x raw"
-    )
-    print(
-        f"  SqliteStore.put             {took['sqlite'] * 1e6:>9.0f}   submit takes"
-        f" {took['one'] / took['sqlite']:.2f} of that",
+        f"  SqliteStore.put {median('sqlite') * 1e6:>42.0f}   submit takes"
+        f" {median('one') / median('sqlite'):.2f} of that",
         flush=True,
     )
 
@@ -209,7 +213,10 @@ def main() -> None:
     )
     parser.add_argument("--users", type=int, default=500)
     parser.add_argument("--peer", help="a Python that has TOMLDiary 0.9 installed")
-    parser.add_argument("--sqlite", help="a Python that has langgraph-checkpoint-sqlite installed")
+    parser.add_argument(
+        "--sqlite",
+        help="a Python that has langgraph-checkpoint-sqlite installed; none: leave SqliteStore out",
+    )
     parser.add_argument("--only", choices=["submit", "turns"])
     parser.add_argument("--path", help="a folder on the disk to measure")
     options = parser.parse_args()

@@ -10,7 +10,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.compaction.runner import CompactionRuns
-from tomldiary.compat.coroutines import KINDS
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine, Source
 from tomldiary.engine.transaction import fingerprint
@@ -391,7 +390,6 @@ class Diary(CompactionRuns):
         *,
         now: datetime | None = None,
         operation: TurnOperation,
-        patience: float | None = None,
     ) -> Applied:
         """Apply what was extracted from a turn to the memory as it is now, and count the turn.
 
@@ -401,7 +399,6 @@ class Diary(CompactionRuns):
             operations: What the extractor wants.
             now: When it was said; None is now.
             operation: Makes a second attempt at the same turn harmless.
-            patience: Seconds to wait for others at most; None is as long as a writer does.
 
         Raises:
             Conflict: The operation id was used for something else.
@@ -426,15 +423,11 @@ class Diary(CompactionRuns):
         )  # fmt: skip
         done = self.engine.write(
             user_id, change, source,
-            epoch=operation.epoch, on_repeat=repeated, patience=patience,
+            epoch=operation.epoch, on_repeat=repeated,
         )  # fmt: skip
         if not done.is_repeated:
             done.transaction = last[0].seq
         return done
-
-    def turn_is_at_hand(self, user_id: str) -> bool:
-        """Tell whether a turn can be committed without waiting for anything, in about a millisecond."""
-        return self.engine.is_at_hand(user_id, *KINDS)
 
     def find_turn(self, user_id: str, operation: TurnOperation) -> Applied | None:
         """Return the answer for a turn that was applied already, or None.

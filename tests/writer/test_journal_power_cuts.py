@@ -12,7 +12,6 @@ from tomldiary.forgetting.selection import Selection
 from tomldiary.writer import forget as erasure
 from tomldiary.writer import journal as journal_module
 from tomldiary.writer import journal_owner as ownership
-from tomldiary.writer import record_file
 from tomldiary.writer.forget import forget_turns
 from tomldiary.writer.job import Job
 from tomldiary.writer.journal import Journal
@@ -24,7 +23,6 @@ CANARY = "zanzibar"
 @pytest.fixture(autouse=True)
 def _small_files(monkeypatch):
     monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2500)
-    monkeypatch.setattr(record_file, "_ROOM", b"\n" * 1000)
 
 
 class Workload:

@@ -1,4 +1,4 @@
-"""The file that a journal appends to: not looked at for each record, and no gap in it whatever is cut off."""
+"""The file that a journal appends to has no gap, wherever another program cuts it off."""
 
 from __future__ import annotations
 
@@ -29,44 +29,6 @@ def left_in(journal):
     adopted, jobs = Journal.adopt(journal.folder, sync=False)
     adopted.drop()
     return [job.turn.user_msg for job in jobs]
-
-
-@pytest.fixture
-def looks(monkeypatch):
-    """The inodes of files whose status was asked for, with how it was."""
-    found = []
-
-    def watched(name):
-        real = getattr(os, name)
-
-        def called(*args, **kwargs):
-            status = real(*args, **kwargs)
-            found.append((name, status.st_ino))
-            return status
-
-        monkeypatch.setattr(os, name, called)
-
-    for name in ("stat", "lstat", "fstat"):
-        watched(name)
-    return found
-
-
-@SYNCED
-def test_who_appends_again_and_again_never_asks_for_the_times_of_the_file(tmp_path, looks, sync):
-    """A file system that knows somebody saw them may give the next write new ones, which its sync has to write."""
-    journal = Journal.create(tmp_path / "journal", sync=sync)
-    jobs = take_in(journal, "first")  # that the file came into its folder is looked into once
-    [path] = journal.folder.glob("*.toml")
-    inode = path.stat().st_ino
-    assert ("stat", inode) in looks  # one who does look is seen
-    looks.clear()
-    for number in range(20):
-        jobs += take_in(journal, f"single {number}")
-    journal.append_operations(jobs[:1], [], lambda _: 0, sync=True)
-    journal.finish(jobs[:3], now=True)
-    assert looks  # the folder is looked at
-    assert inode not in {found for _, found in looks}
-    assert left_in(journal) == [job.turn.user_msg for job in jobs[3:]]
 
 
 @SYNCED

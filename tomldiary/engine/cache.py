@@ -29,7 +29,6 @@ __all__ = ["KnownDocuments"]
 
 _CACHED_DOCUMENTS = 4096
 _PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
-_LITTLE = 128 * 1024  # characters; a change of more may be worth another thread
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 
 
@@ -70,17 +69,6 @@ class KnownDocuments:
             else:
                 found.append(cached.document)
         return found
-
-    def is_at_hand(self, user: str, *kinds: str) -> bool:
-        """Tell whether a change of these documents takes no longer than handing it to another thread.
-
-        That is so if no disk is waited for, what is changed is in memory, and there is little of it. Somebody
-        else may still have the user's lock: give `write` a `patience` of zero.
-        """
-        if self.backend.durability == "full":
-            return False
-        documents = self.cached(user, *kinds)
-        return documents is not None and sum(each.size for each in documents) <= _LITTLE
 
     def load(self, user: str, kind: str, *, is_written: bool = False) -> Known | None:
         """Return a document with the version it was read at, or None if there is none.

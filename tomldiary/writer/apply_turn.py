@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import Conflict, Forgotten, InvalidValue, LockTimeout
+from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.extraction.apply import TurnOperation, current_operation
 from tomldiary.extraction.protocol import is_retried_as_a_whole
 from tomldiary.runtime.async_bridge import in_thread
@@ -80,13 +79,6 @@ async def _apply(
                 turn.user_id, turn.session_id, user_msg, assistant_msg, now=turn.context_now,
                 operation=operation,
             )  # fmt: skip
-    if not job.group and diary.turn_is_at_hand(turn.user_id):
-        # Nothing is on a disk. Handing so little to another thread and being woken by it takes longer
-        # than doing it, and the two would be in each other's way meanwhile.
-        with suppress(
-            LockTimeout, Conflict
-        ):  # somebody is at it: whoever waits must not do it here
-            return _commit(diary, job, operations, operation, patience=0.0)
     return await in_thread(_commit, diary, job, operations, operation)
 
 
@@ -95,8 +87,6 @@ def _commit(
     job: Job,
     operations: Sequence[Operation],
     operation: TurnOperation,
-    *,
-    patience: float | None = None,
 ) -> Applied:
     jobs = [job, *job.group]
     if job.operations is None:
@@ -113,7 +103,7 @@ def _commit(
         job.operations = list(operations)
     done = diary.commit_turn(
         job.turn.user_id, job.turn.session_id, operations,
-        now=job.turn.context_now, operation=operation, patience=patience,
+        now=job.turn.context_now, operation=operation,
     )  # fmt: skip
     _finish(job)
     return done

@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.storage.file_lock import lock_file
-from tomldiary.storage.files import read_all, sync_folder, write_all, write_new
-from tomldiary.writer.journal_record import end_of, split_entries, turn_of, without_earlier
+from tomldiary.storage.files import read_all, sync_folder, write_new
+from tomldiary.writer.journal_record import split_entries, turn_of, without_earlier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,11 +61,10 @@ def _forget_in(path: Path, user: str, selection: Selection, epoch: int, others: 
             fresh = "".join(entry.text for entry in kept).encode()
             temp = path.with_name(f".{path.name}.tmp")
             temp.unlink(missing_ok=True)  # of somebody who was killed; the lock keeps others away
-            if fresh == data[: end_of(data)]:
+            if fresh == data:
                 return 0
             write_new(str(temp), fresh, sync=True)
-            # Whoever has the file open sees that it is longer than he left it, and looks what is there now.
-            write_all(descriptor, b"\n")
+            # A writer that has the old file open sees another inode at its path before its next append.
             os.replace(temp, path)  # noqa: PTH105 - next to the descriptor's calls
             sync_folder(path.parent)
             return count

@@ -44,7 +44,6 @@ __all__ = ["SEGMENT_BYTES", "Journal"]
 
 SEGMENT_BYTES = 1024 * 1024
 _IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
-_KNOWN = 10_000  # users
 _DONE_AT_ONCE = 64  # finished turns that may wait for the next append
 _FORGOTTEN = (
     "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
@@ -68,15 +67,13 @@ class Journal:
         self.is_synced = sync
         self._owner = owner
         self._mutex = threading.Lock()
-        self._file = RecordFile(folder, is_synced=sync)
+        self._file = RecordFile(folder)
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
         """Turns that are not done, by segment; a segment goes when it has none."""
         self._done: dict[int, list[int]] = {}
         self._unwritten: list[int] = []
-        self._epochs: dict[str, int] = {}
-        """What users' epochs are taken to be, 0 if it is not here, until they are asked for."""
 
     def __repr__(self) -> str:
         return f"Journal({str(self.folder)!r})"
@@ -151,16 +148,13 @@ class Journal:
         """How many of its turns are not done."""
         return sum(map(len, self._open.values()))
 
-    def append_turns(
-        self, jobs: Sequence[Job], epoch_of: Callable[[str], int], *, wait: bool = True
-    ) -> bool:
+    def append_turns(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> None:
         """Append turns in this order; they are durable once `sync` has returned.
 
         Args:
             jobs: Turns, rendered.
-            epoch_of: Tells a user's epoch; it is asked while the file is locked, so that a turn is either
-                found by a forgetting or knows that it came later.
-            wait: Whether to wait while somebody else has the file; False returns False then.
+            epoch_of: Returns a user's epoch. It is called while the file is locked, so a concurrent forgetting
+                either finds the turn or the turn has the newer epoch.
 
         Raises:
             BackendError: Nothing was appended.
@@ -170,41 +164,23 @@ class Journal:
                 raise BackendError(f"{self.problem} The turn was not taken in. Submit it again.")
             try:
                 if self._file.end > SEGMENT_BYTES:
-                    if not wait:
-                        return False
                     self._new_segment()
-                if not self._append(
-                    lambda: self._render(jobs),
-                    holds=lambda: self._knows_epochs(jobs, epoch_of),
-                    is_synced_next=True,
-                    wait=wait,
-                ):
-                    return False
+                self._append(lambda: self._render(jobs, epoch_of))
             except OSError as error:
                 if isinstance(error, FileNotFoundError):  # somebody has removed the folder
                     self._take_no_more(error)
                 raise _cannot(self._path(self._segment), error) from error
             self._open[self._segment].update([job.number for job in jobs])
-        return True
 
-    def _render(self, jobs: Sequence[Job]) -> str:
+    def _render(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> str:
+        epochs = {user: epoch_of(user) for user in {job.turn.user_id for job in jobs}}
         texts: list[str] = []
         for job in jobs:
             job.journal, job.segment = self, self._segment
             job.number, self._next = self._next, self._next + 1
-            job.epoch = self._epochs.get(job.turn.user_id, 0)
+            job.epoch = epochs[job.turn.user_id]
             texts.append(render_turn_record(job.number, job.epoch, job.rendered))
         return "".join(texts)
-
-    def _knows_epochs(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> bool:
-        """Tell whether turns were rendered with their users' epochs; they will be from now on."""
-        found = {job.turn.user_id: epoch_of(job.turn.user_id) for job in jobs}
-        if all(found[job.turn.user_id] == job.epoch for job in jobs):
-            return True
-        if len(self._epochs) > _KNOWN:
-            self._epochs.clear()
-        self._epochs.update(found)
-        return False
 
     def append_operations(
         self,
@@ -230,7 +206,7 @@ class Journal:
 
         with self._mutex:
             try:
-                self._append(rendered, is_synced_next=sync)
+                self._append(rendered)
             except OSError as error:
                 raise _cannot(self._path(self._segment), error) from error
         if sync:
@@ -277,23 +253,12 @@ class Journal:
             del self._open[segment]
             self._done.pop(segment, None)
 
-    def _append(
-        self,
-        render: Callable[[], str],
-        *,
-        holds: Callable[[], bool] = lambda: True,
-        is_synced_next: bool = False,
-        wait: bool = True,
-    ) -> bool:
-        """Append to the file, together with what became done; see `RecordFile.append`."""
+    def _append(self, render: Callable[[], str]) -> None:
+        """Append records, and which turns became done since the last append."""
         unwritten = len(self._unwritten)
         done = render_done(self._unwritten) if unwritten else ""
-        is_written = self._file.append(
-            lambda: render() + done, holds=holds, is_synced_next=is_synced_next, wait=wait
-        )
-        if is_written:
-            del self._unwritten[:unwritten]
-        return is_written
+        self._file.append(lambda: render() + done)
+        del self._unwritten[:unwritten]
 
     def _new_segment(self) -> None:
         """Begin the next file; it says again which turns of older files are done."""
@@ -359,7 +324,6 @@ class Journal:
             with contextlib.suppress(OSError):
                 if left:
                     self._clean()
-                    self._file.trim()
                 else:
                     self._remove()
             self.drop()

@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Entry",
-    "end_of",
     "operations_of",
     "render_dead",
     "render_done",
@@ -170,11 +169,6 @@ def _record(kind: str, body: str) -> str:
     return f'[[{kind}]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
 
 
-def end_of(data: bytes) -> int:
-    """Return where the records of a file end; behind it are empty lines that wait for the next ones."""
-    return min(len(data), len(data.rstrip(b"\n")) + 1)
-
-
 def split_entries(data: bytes) -> list[Entry]:
     """Return the records of a file, oldest first."""
     import tomllib  # noqa: PLC0415 - only after a crash, and for forgetting
@@ -187,7 +181,7 @@ def split_entries(data: bytes) -> list[Entry]:
     for found, end in zip(starts, ends, strict=True):
         kind = found.group(1).decode()
         whole = data[found.start() : end]
-        # Behind it are empty lines that wait for the next record; a power cut may leave any part of that.
+        # A power cut may leave zeros or a part of the next record behind it.
         text = cast("re.Match[bytes]", _WHOLE.match(whole)).group().decode("utf-8", "replace")
         body = text[len(kind) + 5 :]
         check = _CHECK.match(body)

@@ -1,11 +1,7 @@
-"""The file that a journal appends to: locked for each append, and laid out ahead of its records.
+"""The file that a journal appends to, locked for each append.
 
-Whoever appends locks the file for that moment, and opens it anew if somebody replaced it meanwhile: forgetting
-takes turns out of journals that are in use.
-
-A file that is synced ends in empty lines, which records are written over: a sync has only the record to write
-then, and no new length of the file. The disk begins while the writer still looks whether what it relied on holds:
-if it does not, the records are written again.
+Forgetting replaces journal files that are in use. An append therefore locks the file first, then compares its
+inode with the one at its path, and opens the file again if they differ.
 """
 
 from __future__ import annotations
@@ -14,11 +10,9 @@ import contextlib
 import os
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.capabilities import PRIVATE, make_private, read_at, write_at
+from tomldiary.runtime.capabilities import PRIVATE, make_private, read_at
 from tomldiary.storage.file_lock import try_lock, unlock
-from tomldiary.storage.files import folder_time, read_all, write_all
-from tomldiary.storage.write_out import start_writing
-from tomldiary.writer.journal_record import end_of
+from tomldiary.storage.files import write_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,168 +20,101 @@ if TYPE_CHECKING:
 
 __all__ = ["RecordFile"]
 
-_ROOM = b"\n" * (64 * 1024)  # laid out at once
-_FLAGS = os.O_RDWR | os.O_CREAT | PRIVATE
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | PRIVATE
 
 
 class RecordFile:
     """One open file at a time in a journal's folder. Not thread-safe: the journal has a mutex.
 
     Args:
-        folder: The journal's folder.
-        is_synced: Whether what is appended is synced, so that room for it is worth its while.
+        folder: The journal's folder, for messages.
     """
 
-    def __init__(self, folder: Path, *, is_synced: bool) -> None:
+    def __init__(self, folder: Path) -> None:
         self.end = 0
-        """Where the records end."""
+        """Where the records end, in bytes."""
         self.problem: str | None = None
         """Why nothing can be appended any more."""
         self._folder = str(folder)
-        self._is_synced = is_synced
         self._place = ""
         self._descriptor = -1
         self._inode = 0
-        self._length = 0
-        self._changed = 0  # the folder's time
         self._retired: list[int] = []
         self._syncing = 0
 
     def open(self, place: str) -> None:
-        """Open or create another file, or the one that is at the same place now.
+        """Open or create another file, or the file that is at the same path now.
 
         Raises:
-            OSError: It cannot be opened. The file of before stays open.
+            OSError: It cannot be opened. The previous file stays open.
         """
-        self._changed = folder_time(self._folder)  # first: what changes from now on is looked at
-        # Should this fail, the old one is still ours, and must not be closed a second time later.
+        # If this fails, the previous descriptor stays valid and is not closed twice.
         descriptor = os.open(place, _FLAGS, 0o600)
         if self._descriptor >= 0:
             self._retired.append(self._descriptor)
         self._close_retired()
         self._place, self._descriptor = place, descriptor
         found = os.fstat(descriptor)
-        self._inode, self._length = found.st_ino, found.st_size
-        self.end = end_of(read_all(descriptor)) if self._length else 0
+        self._inode, self.end = found.st_ino, found.st_size
 
     def create(self, place: str) -> None:
-        """Open a new file that nobody else may read, whatever the umask."""
+        """Open a new file with private permissions, whatever the umask."""
         self.open(place)
         make_private(self._descriptor)
 
-    def append(
-        self,
-        render: Callable[[], str],
-        *,
-        holds: Callable[[], bool] = lambda: True,
-        is_synced_next: bool = False,
-        wait: bool = True,
-    ) -> bool:
-        """Write behind the records; without `wait`, return False if somebody else has the file.
+    def append(self, render: Callable[[], str]) -> None:
+        """Append records.
 
         Args:
-            render: Returns the records. Called with the file locked, and again if they have to be written again.
-            holds: Tells whether what they were rendered from holds as long as the file is locked. Asked once they
-                are written and the disk is at work; what is rendered after that is not asked about.
-            is_synced_next: Whether the caller is going to sync them.
-            wait: Whether to wait.
+            render: Returns the records; called while the file is locked.
 
         Raises:
-            OSError: The file is as it was; or it is not, and `problem` says so.
+            OSError: Nothing was appended, or `problem` says that the file may be damaged.
         """
-        while self._lock(wait=wait):
-            begin = self.end
+        self._lock()
+        try:
+            begin = os.lseek(self._descriptor, 0, os.SEEK_END)
+            data = render().encode()
+            if begin and begin != self.end and read_at(self._descriptor, 1, begin - 1) != b"\n":
+                data = b"\n" + data  # cut off within a record: start on a line of its own
             try:
-                self._write(render().encode(), starts=is_synced_next)
-                is_there = self._is_in_place()
-                if is_there and holds():
-                    return True
-                self._take_back(begin)
-                if is_there:
-                    self._write(render().encode(), starts=is_synced_next)
-                    return True
+                write_all(self._descriptor, data)
             except BaseException:
-                self._mend(begin)
+                self._cut_back(begin)
                 raise
-            finally:
-                unlock(self._descriptor)
-            self.open(self._place)
-        return False
+            self.end = begin + len(data)
+        finally:
+            unlock(self._descriptor)
 
-    def _lock(self, *, wait: bool) -> bool:
-        """Lock the file; whoever replaces it, by their own lock, makes the old one longer first.
-
-        The file's own times are not looked at: once somebody saw them, a file system may give the next write new
-        ones, which the sync has to write as well.
-        """
+    def _lock(self) -> None:
+        """Lock the file that is at the path now."""
         while True:
-            if not try_lock(self._descriptor, wait=wait):
-                return False
-            length = os.lseek(self._descriptor, 0, os.SEEK_END)
-            if length == self._length:
-                return True
-            if self._inode_there() == self._inode:
-                if length < self.end:
-                    self._end_at(length)
-                self._length = max(length, self.end)
-                return True
+            try_lock(self._descriptor, wait=True)
+            try:
+                is_in_place = os.stat(self._place).st_ino == self._inode  # noqa: PTH116 - a string, for `os.open`
+            except FileNotFoundError:
+                is_in_place = False
+            if is_in_place:
+                return
             unlock(self._descriptor)
             self.open(self._place)
 
-    def _end_at(self, length: int) -> None:
-        """Go on where somebody has cut the file off: without a gap, and on a line of its own."""
-        self.end = length
-        if length and read_at(self._descriptor, 1, length - 1) != b"\n":
-            write_at(self._descriptor, b"\n", length)
-            self.end += 1
-
-    def _is_in_place(self) -> bool:
-        """Tell whether nobody has removed the file, which the folder tells."""
-        changed = folder_time(self._folder)
-        if 0 < changed == self._changed:
-            return True
-        if self._inode_there() != self._inode:
-            return False
-        self._changed = changed
-        return True
-
-    def _inode_there(self) -> int:
+    def _cut_back(self, begin: int) -> None:
+        """Remove what a failed append wrote."""
         try:
-            return os.stat(self._place).st_ino  # noqa: PTH116 - a string, for `os.open`
-        except FileNotFoundError:
-            return 0
-
-    def _write(self, data: bytes, *, starts: bool) -> None:
-        end = self.end + len(data)
-        if end > self._length and self._is_synced:
-            data += _ROOM
-        os.lseek(self._descriptor, self.end, os.SEEK_SET)
-        write_all(self._descriptor, data)
-        if starts and self._is_synced:
-            start_writing(self._descriptor, self.end, end)
-        self._length = max(self._length, self.end + len(data))
-        self.end = end
-
-    def _take_back(self, begin: int) -> None:
-        os.ftruncate(self._descriptor, begin)
-        self.end = self._length = begin
-
-    def _mend(self, begin: int) -> None:
-        try:
-            self._take_back(begin)
+            os.ftruncate(self._descriptor, begin)
+            self.end = begin
         except OSError as error:
-            self.problem = f"{self._folder}: cannot be written or mended ({error.strerror})."
-
-    def trim(self) -> None:
-        """Cut off the empty lines behind the records."""
-        os.ftruncate(self._descriptor, self.end)
+            self.problem = (
+                f"{self._folder}: a failed append could not be removed ({error.strerror})."
+            )
 
     def clear(self) -> None:
         """Remove all records."""
-        self._lock(wait=True)
+        self._lock()
         try:
             os.ftruncate(self._descriptor, 0)
-            self.end = self._length = 0
+            self.end = 0
         finally:
             unlock(self._descriptor)
 
@@ -199,7 +126,7 @@ class RecordFile:
         return self._descriptor
 
     def release(self) -> None:
-        """Let go of a descriptor that was held."""
+        """Release a descriptor that `hold` returned."""
         self._syncing -= 1
         self._close_retired()
 
@@ -209,7 +136,7 @@ class RecordFile:
             os.close(self._retired.pop())
 
     def close(self) -> None:
-        """Close the descriptors without a word."""
+        """Close the descriptors; errors are ignored."""
         for descriptor in (*self._retired, self._descriptor):
             if descriptor >= 0:
                 with contextlib.suppress(OSError):

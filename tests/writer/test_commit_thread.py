@@ -1,0 +1,80 @@
+"""Turns are committed in worker threads, so one locked user does not hold the others up."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, MemoryWriter, PreferenceItem
+from tomldiary.writer.writer import Turn
+
+LONG = 120  # seconds; only a broken writer takes that long
+
+
+class Table(BaseModel):
+    """likes : what the person enjoys"""
+
+    likes: dict[str, PreferenceItem] = {}
+
+
+class Remembering:
+    """An extractor that stores what the user said and records the thread it runs in."""
+
+    def __init__(self):
+        self.threads = set()
+
+    async def run(self, message, *, deps):
+        self.threads.add(threading.get_ident())
+        deps.upsert("likes", None, deps.user_msg, ())
+
+
+def diary_at(folder, durability="process"):
+    return Diary(folder, Table, agent=Remembering(), durability=durability)
+
+
+def texts(diary, user):
+    found = diary.user(user).preferences().values()
+    return [item.text for items in found for item in items.values()]
+
+
+@pytest.mark.parametrize("durability", ["full", "process", "none", "memory"])
+def test_a_turn_is_committed_outside_the_event_loop(tmp_path, monkeypatch, durability):
+    is_in_memory = durability == "memory"
+    diary = diary_at("memory:") if is_in_memory else diary_at(tmp_path, durability)
+    threads = set()
+    commit = diary.engine.backend.commit
+
+    def recorded(user, work):
+        threads.add(threading.get_ident())
+        return commit(user, work)
+
+    monkeypatch.setattr(diary.engine.backend, "commit", recorded)
+    with MemoryWriter(diary, workers=4) as writer:
+        for number in range(10):
+            writer.submit_nowait(Turn(f"user{number % 5}", "s", f"thing {number}", "ok"))
+        assert writer.flush(LONG)
+        assert writer.stats()["completed"] == 10
+    assert threads
+    assert not threads & diary.agent.threads
+    assert texts(diary, "user3") == ["thing 3", "thing 8"]
+
+
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_user_locked_by_another_process_holds_no_other_user_up(tmp_path, is_known):
+    diary = diary_at(tmp_path)
+    if is_known:
+        diary.user("locked").upsert_preference("likes", "tea")
+    other = diary_at(tmp_path)  # has locks of its own, as another process does
+    with MemoryWriter(diary, workers=2) as writer:
+        with other.engine.backend.lock("locked", LONG):
+            waiting = writer.submit_nowait(Turn("locked", "s", "coffee", "ok"))
+            for user in ("anna", "bert", "carl"):
+                writer.submit_nowait(Turn(user, "s", "walks", "ok")).wait(LONG / 3)
+            assert not waiting.is_done
+        assert waiting.wait(LONG).applied == 1
+    assert texts(diary, "locked")[-1] == "coffee"
+    assert diary.user("locked").preferences()["likes"].keys() == (
+        {"pref001", "pref002"} if is_known else {"pref001"}
+    )
