@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from tomldiary import Diary
 from tomldiary.errors import InvalidValue, NewerVersion
 from tomldiary.history.verify import verify
-from tomldiary.store import writes
+from tomldiary.store import catalog, writes
 from tomldiary.store.namespaces import SHARED, kind_of, namespace_of, part_name, part_of
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
@@ -354,6 +354,18 @@ def test_a_namespace_whose_first_file_has_nothing_left_is_listed(store, tmp_path
     while () not in store.catalog("alice")._names:  # what is remembered of a listing
         assert namespaces(store) == [NS]
     store.run([Put(NS, f"k{number}", None) for number in range(30)])
+    assert namespaces(store) == []
+
+
+def test_a_listing_made_a_moment_ago_never_hides_a_delete(store, monkeypatch):
+    monkeypatch.setattr(catalog, "_GLANCE", 60)
+    put(store, NS, "k", {"n": 1})
+    while () not in store.catalog("alice")._names:
+        assert namespaces(store) == [NS]
+    put(store, NS, "k", None)
+    backend, moment = store.diary.engine.backend, threading.Event()
+    while backend.folder_times("alice", ["items"]) is None:  # too recent to tell
+        moment.wait(0.001)
     assert namespaces(store) == []
 
 

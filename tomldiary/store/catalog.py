@@ -47,8 +47,10 @@ class _Page:
     bases: list[str]
     tokens: dict[str, Any]
     """The versions of the documents, by kind."""
+    listing: Any
+    """The times of the folders when all documents were compared last."""
     looked_at: float
-    """When all documents were compared last, on the monotonic clock."""
+    """When that was, on the monotonic clock."""
 
 
 class Catalog:
@@ -109,14 +111,14 @@ class Catalog:
         self._list()
         pages = self._names if names_only else self._pages
         page = pages.get(prefix)
-        started = time.monotonic()
+        started, listing = time.monotonic(), self._listing
         joined = self._joined()
         if page is not None and page.version == self._version:
             is_recent = names_only and started - page.looked_at < _GLANCE
-            if is_recent and self._listing and self._replaces:
+            if is_recent and listing and listing == page.listing and self._replaces:
                 return page
             if joined is None and self._tokens(page.tokens) == page.tokens:
-                page.looked_at = started
+                page.listing, page.looked_at = listing, started
                 return page
         size = len(prefix)
         below = [(base, labels) for labels, base in self._sorted if labels[:size] == prefix]
@@ -142,6 +144,7 @@ class Catalog:
             [each.namespace for each in found],
             [each.base for each in found],
             {part.kind: part.known.token for part in parts if part.known is not None},
+            listing,
             started,
         )
         # A file this fresh may change again without showing it.
