@@ -43,8 +43,13 @@ class Module(NamedTuple):
 
     name: str
     path: Path
+    source: str
     tree: ast.Module
-    code_lines: int
+
+    @property
+    def code_lines(self) -> int:
+        """The number of lines with code on them."""
+        return code_lines(self.source, self.tree)
 
     @property
     def package(self) -> str:
@@ -97,7 +102,7 @@ def modules(*packages: str, root: Path = ROOT) -> dict[str, Module]:
             name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
             source = path.read_text("utf-8")
             tree = ast.parse(source)
-            found[name] = Module(name, path, tree, code_lines(source, tree))
+            found[name] = Module(name, path, source, tree)
     return found
 
 
