@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import errno
-import json
 import os
 import random
 import re
@@ -454,28 +453,6 @@ def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path,
     mine = [text for (name, text) in said if name == "alice"]
     assert hits(root, "alice", *names["alice"], *mine) == []
     assert every_byte(root / "bob") == bob
-
-
-def test_the_mark_of_a_forgotten_turn_goes_from_the_ledger_and_of_no_other(tmp_path):
-    log = tmp_path / "log.json"
-    log.write_text(json.dumps([
-        {"id": f"chat-{number}", "messages": [
-            {"role": "user", "content": f"I love {thing}."}, {"role": "assistant", "content": "Fine."},
-        ]}
-        for number, thing in enumerate(["jazz", "chess"])
-    ]))  # fmt: skip
-    diary = Diary(tmp_path / "m", agent="rules")
-    assert ingest(diary, log, "alice").applied == 2
-    ledger = tmp_path / "m/alice/.ingested.toml"
-    assert ledger.read_text().count("begun") == 2
-    diary.user("alice").forget(session_id="chat-0")
-    assert ledger.read_text().count("begun") == ledger.read_text().count("done") == 1
-    assert "jazz" not in every_text(diary)
-    again = ingest(diary, log, "alice")  # as the docstring says
-    assert (again.applied, again.skipped) == (1, 1)
-    ledger.write_text(ledger.read_text().replace("salt", "# salt"))
-    diary.user("alice").forget(session_id="chat-0")
-    assert ledger.read_text() == ""
 
 
 def test_a_conflict_in_history_does_not_name_what_was_forgotten(tmp_path):
@@ -1228,9 +1205,7 @@ def test_another_process_that_had_read_it_sees_it_gone_and_writes_behind_it(tmp_
 # Links
 
 
-@pytest.mark.parametrize(
-    "name", ["history", "history/link.toml", "preferences.toml", ".ingested.toml"]
-)
+@pytest.mark.parametrize("name", ["history", "history/link.toml", "preferences.toml"])
 def test_a_link_in_the_folder_is_never_followed(tmp_path, name):
     root, outside = tmp_path / "m", tmp_path / "outside"
     prepared(root)

@@ -1,4 +1,4 @@
-"""A chat log goes into memory once, whatever interrupts it."""
+"""Ingest of chat logs: each turn is applied exactly once, also after an interruption."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import random
 import signal
-import stat
 import subprocess
 import sys
 import threading
@@ -16,16 +15,9 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
-from tomldiary.errors import (
-    BackendError,
-    Conflict,
-    DiaryError,
-    ExtractionError,
-    InvalidTOML,
-    LockTimeout,
-)
+from tomldiary.errors import BackendError, ExtractionError, Forgotten
 from tomldiary.ingest import ingest, read_turns
-from tomldiary.ingest.ledger import LEDGER_NAME, Ledger
+from tomldiary.ingest.runner import operation_id
 
 ROOT = Path(__file__).parents[2]
 DATA = Path(os.environ.get("TOMLDIARY_BENCH_DATA") or ROOT / "../shared/data")
@@ -85,7 +77,7 @@ def diary(tmp_path):
     return Diary(tmp_path / "memories", agent="rules", durability="process")
 
 
-def test_a_log_is_read_and_reported(tmp_path, diary):
+def test_the_report_counts_turns_entries_and_bytes(tmp_path, diary):
     log = write(tmp_path, chat(30))
     seen = []
     report = ingest(diary, log, "ann", progress=lambda done, total: seen.append((done, total)))
@@ -98,7 +90,7 @@ def test_a_log_is_read_and_reported(tmp_path, diary):
     assert turns_counted(diary) == {"chat-0": 10, "chat-1": 10, "chat-2": 10}
 
 
-def test_dates_in_memory_are_those_of_the_log(tmp_path, diary):
+def test_entries_have_the_dates_of_the_log(tmp_path, diary):
     ingest(diary, write(tmp_path, chat(6)), "ann")
     dates = {
         item.created
@@ -111,7 +103,7 @@ def test_dates_in_memory_are_those_of_the_log(tmp_path, diary):
     }
 
 
-def test_the_same_file_twice_changes_no_byte(tmp_path, diary):
+def test_reading_a_log_again_changes_no_byte(tmp_path, diary):
     log = write(tmp_path, chat(30))
     ingest(diary, log, "ann")
     before = every_byte(tmp_path / "memories/ann")
@@ -122,7 +114,7 @@ def test_the_same_file_twice_changes_no_byte(tmp_path, diary):
     assert every_byte(tmp_path / "memories/ann") == before
 
 
-def test_a_renamed_or_reformatted_file_is_the_same_log(tmp_path, diary):
+def test_a_renamed_or_reformatted_log_is_recognised(tmp_path, diary):
     conversations = chat(12)
     ingest(diary, write(tmp_path, conversations), "ann")
     other = tmp_path / "other.json"
@@ -130,7 +122,7 @@ def test_a_renamed_or_reformatted_file_is_the_same_log(tmp_path, diary):
     assert ingest(diary, other, "ann").applied == 0
 
 
-def test_only_what_was_appended_is_applied(tmp_path, diary):
+def test_only_appended_turns_are_applied(tmp_path, diary):
     conversations = chat(12)
     ingest(diary, write(tmp_path, conversations), "ann")
     conversations[1]["messages"] += [{"role": "user", "content": "I love geese."}]
@@ -139,23 +131,50 @@ def test_only_what_was_appended_is_applied(tmp_path, diary):
     assert turns_counted(diary)["chat-1"] == 5
 
 
-def test_each_user_has_a_ledger_of_their_own(tmp_path, diary):
+def test_each_user_gets_every_turn_of_the_same_log(tmp_path, diary):
     log = write(tmp_path, chat(6))
     assert ingest(diary, log, "ann").applied == 6
     assert ingest(diary, log, "Ben / \x1b" + "é" * 200).applied == 6
     assert diary.users() == sorted(["ann", "Ben / \x1b" + "é" * 200])
 
 
-def test_the_ledger_is_private_and_holds_no_text_and_no_name(tmp_path, diary):
-    ingest(diary, write(tmp_path, chat(12)), "ann")
-    ledger = tmp_path / "memories/ann" / LEDGER_NAME
-    assert stat.S_IMODE(ledger.stat().st_mode) == 0o600
-    text = ledger.read_text()
-    assert "chat" not in text.replace("chat logs", "")
-    assert not any(thing in text for thing in THINGS)
+def test_forgetting_a_session_removes_its_operation_ids(tmp_path, diary):
+    log = write(tmp_path, chat(12))
+    ingest(diary, log, "ann")
+    ids = {turn.position: operation_id(turn) for turn in read_turns(log).turns}
+    forgotten = {id_ for position, id_ in ids.items() if "/chat-1/" in position}
+    assert len(forgotten) == 4
+    diary.user("ann").forget(session_id="chat-1")
+    stored = b"".join(data for data, _ in every_byte(tmp_path / "memories").values()).decode(
+        "ascii", "replace"
+    )
+    assert {id_ for id_ in ids.values() if id_ in stored} == {*ids.values()} - forgotten
+    again = ingest(diary, log, "ann")
+    assert (again.applied, again.skipped) == (4, 8)
 
 
-def test_who_is_forgotten_can_be_read_in_again(tmp_path, diary):
+def test_forgetting_a_turn_removes_its_operation_id(tmp_path):
+    """Also if the turn left nothing but its count: the id is a digest of the text."""
+    diary = Diary(tmp_path / "memories", agent=FailsAt(0), durability="process")
+    log = write(tmp_path, chat(9))
+    ingest(diary, log, "ann")
+    diary.user("ann").forget(source="chat-1#2")
+    stored = b"".join(data for data, _ in every_byte(tmp_path / "memories").values()).decode(
+        "ascii", "replace"
+    )
+    left = [operation_id(turn) in stored for turn in read_turns(log).turns]
+    assert left[:3] == left[6:] == [True] * 3
+    assert not left[4]
+
+
+def test_retention_drops_operation_ids_with_their_transactions(tmp_path, diary):
+    log = write(tmp_path, chat(6))
+    ingest(diary, log, "ann")
+    diary.user("ann").prune_history(keep=2)
+    assert ingest(diary, log, "ann").skipped == 2
+
+
+def test_a_log_can_be_applied_again_after_its_user_was_removed(tmp_path, diary):
     log = write(tmp_path, chat(6))
     ingest(diary, log, "ann")
     diary.engine.backend.erase("ann")
@@ -163,17 +182,38 @@ def test_who_is_forgotten_can_be_read_in_again(tmp_path, diary):
     assert ingest(diary, log, "ann").applied == 6
 
 
-def test_forgetting_meanwhile_stops_the_rest(tmp_path, diary):
-    def forget(done, total):
-        if done == 3:
-            diary.engine.backend.erase("ann")
+def forget_by_erasing(diary):
+    diary.engine.backend.erase("ann")
 
-    with pytest.raises(Conflict, match="forgotten while a chat log was read"):
-        ingest(diary, write(tmp_path, chat(12)), "ann", progress=forget)
+
+def forget_everything(diary):
+    diary.user("ann").forget(everything=True)
+
+
+@pytest.mark.parametrize("forget", [forget_by_erasing, forget_everything])
+def test_forgetting_the_user_during_an_ingest_stops_it(tmp_path, diary, forget):
+    def forgetting(done, total):
+        if done == 3:
+            forget(diary)
+
+    with pytest.raises(Forgotten, match="forgotten while a chat log was read"):
+        ingest(diary, write(tmp_path, chat(12)), "ann", progress=forgetting)
     assert not (tmp_path / "memories/ann").exists()
 
 
-def test_memory_without_a_folder_has_a_ledger_as_long_as_it_lives(tmp_path):
+def test_a_turn_is_not_committed_if_the_user_is_forgotten_during_its_extraction(tmp_path):
+    class Forgets:
+        def run(self, message, /, *, deps):
+            if "chess" in deps.user_msg:
+                forget_everything(diary)
+
+    diary = Diary(tmp_path / "memories", agent=Forgets(), durability="process")
+    with pytest.raises(Forgotten):
+        ingest(diary, write(tmp_path, chat(9)), "ann")
+    assert not (tmp_path / "memories/ann").exists()
+
+
+def test_a_memory_backend_recognises_turns_as_long_as_it_lives(tmp_path):
     diary = Diary("memory:", agent="rules")
     log = write(tmp_path, chat(12))
     assert ingest(diary, log, "ann").applied == 12
@@ -183,7 +223,7 @@ def test_memory_without_a_folder_has_a_ledger_as_long_as_it_lives(tmp_path):
     assert ingest(Diary("memory:", agent="rules"), log, "ann").applied == 12
 
 
-def test_storage_that_cannot_remember_what_was_read_is_refused(tmp_path):
+def test_ingest_refuses_a_backend_without_history(tmp_path):
     class Verbs:
         async def load(self, user_id, kind): ...
         async def save(self, user_id, kind, content): ...
@@ -192,7 +232,7 @@ def test_storage_that_cannot_remember_what_was_read_is_refused(tmp_path):
         async def delete_user(self, user_id): ...
         async def list_users(self): ...
 
-    with pytest.raises(BackendError, match="has no folder"):
+    with pytest.raises(BackendError, match="keeps no history"):
         ingest(Diary(Verbs(), agent="rules"), write(tmp_path, chat(6)), "ann")
 
 
@@ -211,7 +251,7 @@ class FailsAt:
             raise ValueError("no answer")
 
 
-def test_a_turn_that_fails_is_the_first_one_next_time(tmp_path):
+def test_a_rerun_starts_with_the_turn_that_failed(tmp_path):
     extractor = FailsAt(5)
     diary = Diary(tmp_path / "memories", agent=extractor, durability="process")
     log = write(tmp_path, chat(12))
@@ -223,21 +263,27 @@ def test_a_turn_that_fails_is_the_first_one_next_time(tmp_path):
     assert sum(turns_counted(diary).values()) == 12
 
 
-def test_what_history_holds_counts_as_applied_although_the_end_was_not_noted(tmp_path, diary):
-    """Without the look into history, the turns of the open group would be applied again."""
-    log = write(tmp_path, chat(30))
-    ingest(diary, log, "ann")
-    expected = documents(diary)
-    ledger = tmp_path / "memories/ann" / LEDGER_NAME
-    lines = ledger.read_text().splitlines(keepends=True)
-    assert lines[-1].startswith("done-3 = 10")
-    for torn in ("", "done-3", "done-3 = 10", "\0\0\0\n"):
-        ledger.write_text("".join(lines[:-1]) + torn)
-        assert ingest(diary, log, "ann").applied == 0
-        assert documents(diary) == expected
+def test_a_turn_that_another_ingest_committed_is_not_applied_again(tmp_path):
+    """The other ingest runs while the extractor reads the turn, so only the commit can notice it."""
+    log = write(tmp_path, chat(9))
+
+    class Slow:
+        is_first = True
+
+        def run(self, message, /, *, deps):
+            if self.is_first:
+                self.is_first = False
+                ingest(other, log, "ann")
+            deps.upsert("likes", None, deps.user_msg, [])
+
+    diary = Diary(tmp_path / "memories", agent=Slow(), durability="process")
+    other = diary.with_agent("rules")
+    report = ingest(diary, log, "ann")
+    assert (report.applied, report.skipped) == (0, 9)
+    assert turns_counted(diary) == {"chat-0": 3, "chat-1": 3, "chat-2": 3}
 
 
-def test_other_turns_of_the_user_are_not_taken_for_those_of_the_log(tmp_path):
+def test_other_writes_of_the_user_are_not_counted_as_turns_of_the_log(tmp_path):
     diary = Diary(tmp_path / "memories", agent=FailsAt(4), durability="process")
     log = write(tmp_path, chat(9, sessions=1))
 
@@ -279,7 +325,7 @@ def run_and_kill(folder, log, turns, delay, durability):
 
 
 @pytest.mark.parametrize("durability", ["process", "full"])
-def test_killed_at_any_point_every_turn_is_there_exactly_once(tmp_path, durability):
+def test_every_turn_is_applied_exactly_once_after_kills(tmp_path, durability):
     log = write(tmp_path, chat(150))
     whole = Diary(tmp_path / "whole", agent="rules", durability="process")
     ingest(whole, log, "ann")
@@ -299,7 +345,7 @@ def test_killed_at_any_point_every_turn_is_there_exactly_once(tmp_path, durabili
     assert documents(Diary(tmp_path / "cut", agent="rules")) == expected
 
 
-def test_two_processes_share_the_work_and_no_turn_is_applied_twice(tmp_path):
+def test_concurrent_processes_apply_no_turn_twice(tmp_path):
     log = write(tmp_path, chat(60))
     arguments = [sys.executable, "-c", CHILD, str(tmp_path / "both"), str(log), "process"]
     children = [subprocess.Popen(arguments, stdout=subprocess.DEVNULL, cwd=ROOT) for _ in range(3)]
@@ -307,53 +353,10 @@ def test_two_processes_share_the_work_and_no_turn_is_applied_twice(tmp_path):
     assert turns_counted(Diary(tmp_path / "both")) == {"chat-0": 20, "chat-1": 20, "chat-2": 20}
 
 
-# The ledger itself
-
-
-def test_a_ledger_in_use_is_waited_for_and_then_given_up(tmp_path):
-    place = tmp_path / "ledger.toml"
-    with Ledger(place), pytest.raises(LockTimeout, match="another ingest of this user"):
-        Ledger(place, timeout=0.05)
-    Ledger(place, timeout=0.05).close()
-
-
-def test_marks_differ_from_ledger_to_ledger(tmp_path):
-    with Ledger(tmp_path / "a") as one, Ledger(tmp_path / "b") as two:
-        assert one.mark("x", "yz") != two.mark("x", "yz")
-        assert one.mark("x", "yz") != one.mark("xy", "z")
-        mark = one.mark("x")
-    with Ledger(tmp_path / "a") as again:
-        assert again.mark("x") == mark
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        pytest.param(lambda text: text.replace("salt", "pepper"), "salt is missing", id="no salt"),
-        pytest.param(lambda text: text + "hello = 1\n", ":3: this line is none", id="other line"),
-    ],
-)
-def test_a_ledger_that_somebody_changed_is_refused(tmp_path, change, message):
-    place = tmp_path / "ledger.toml"
-    Ledger(place).close()
-    changed = change(place.read_text())
-    place.write_text(changed)
-    with pytest.raises(InvalidTOML, match=message):
-        Ledger(place)
-    assert place.read_text() == changed
-
-
-def test_a_link_in_place_of_the_ledger_is_not_followed(tmp_path):
-    (tmp_path / "link").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DiaryError, match="cannot be opened"):
-        Ledger(tmp_path / "link")
-    assert not (tmp_path / "elsewhere").exists()
-
-
 # Real conversations
 
 
-def test_a_locomo_conversation_is_read_whole(tmp_path, diary):
+def test_a_locomo_conversation_is_applied_completely(tmp_path, diary):
     file = DATA / "locomo" / "locomo-dev.json"
     if not file.is_file():
         pytest.skip("LoCoMo is not there")

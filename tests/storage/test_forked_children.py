@@ -10,7 +10,6 @@ import sys
 import pytest
 
 from tomldiary import Diary, MemoryWriter
-from tomldiary.ingest.ledger import Ledger
 from tomldiary.storage import file_lock as locked
 from tomldiary.storage.locks import UserLocks
 
@@ -35,10 +34,6 @@ def fork():
         os._exit(0)
 
 def hold():
-    if locked == "ledger":
-        from pathlib import Path
-        from tomldiary.ingest.ledger import Ledger
-        return Ledger(Path(folder) / "alice/.ledger.toml")
     if locked == "journal":
         from pathlib import Path
         from tomldiary.storage.file_lock import lock_file
@@ -94,12 +89,6 @@ def test_a_killed_parents_lock_is_free_while_its_child_lives(tmp_path, orphaned,
     alice = Diary(tmp_path, agent="rules", durability="process", lock_timeout=2).user("alice")
     alice.upsert_preference("likes", "coffee")
     assert len(alice.preferences("likes")) == 2
-
-
-@pytest.mark.parametrize("when", ["before", "inside"])
-def test_a_killed_parents_ledger_is_free_while_its_child_lives(tmp_path, orphaned, when):
-    orphaned(when, "ledger")
-    Ledger(tmp_path / "alice/.ledger.toml", timeout=2).close()
 
 
 @pytest.mark.parametrize("when", ["before", "inside"])

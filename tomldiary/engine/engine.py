@@ -374,6 +374,11 @@ class Engine(KnownDocuments):
             before = self.operations.of(user).get(operation)
         return before[1] if before is not None else None
 
+    def done_operations(self, user: str) -> frozenset[str]:
+        """Return the operation ids that are in the user's history."""
+        with self.backend.lock(user, self.lock_timeout):
+            return frozenset(self.operations.of(user))
+
     def _commit(self, user: str, changed: Changed, source: Source, patience: float) -> int:
         try:
             return self._store(user, changed, source, patience)

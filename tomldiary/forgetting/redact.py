@@ -101,6 +101,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         done.gone += [(kind, path) for path in document.gone()]
         done.sessions |= document.sessions()
         conflicts |= {render_path(path) for path in document.affected}
+    redacted_sessions = {*done.sessions, selection.source.rpartition("#")[0]} - {""}
     for number, record in enumerate(records):
         touches = (
             number in touched
@@ -110,6 +111,9 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         fresh = _without(record, number, parts, conflicts, done.removed)
         if touches:
             fresh = replace(fresh, session="", actor="", reason="", operation="", content="")
+        elif record.type == "turn" and record.session in redacted_sessions:
+            # The id and the fingerprint of a turn can be guessed from its text, which may be what is forgotten.
+            fresh = replace(fresh, operation="", content="")
         if fresh != record:
             done.records[number] = fresh
             done.emptied += touches

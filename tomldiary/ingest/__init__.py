@@ -1,20 +1,12 @@
-"""Chat logs as turns: OpenAI, LangChain, pydantic-ai and LoCoMo files, read as plain data.
+"""Chat logs of OpenAI, LangChain, pydantic-ai and LoCoMo, read as plain data and applied turn by turn.
 
-```
-read_turns(path) ─ source         bytes → JSON or JSON Lines records
-                 ├ detect         which format the records are in
-                 ├ openai, langchain, pydantic_ai    one message → one utterance
-                 ├ conversations  records → named conversations → turns
-                 └ locomo         two people talking → turns of one of them
-ingest(diary, …) ─ runner         turns → memory, each exactly once
-                 └ ledger         which turns were applied already
-```
-
-No framework is imported and no object is revived from a dump.
+May import every layer below; imports no framework and revives no object from a dump.
+One module a format (`openai`, `langchain`, `pydantic_ai`, `locomo`) turns messages into utterances.
+`source` parses the file, `conversations` groups messages by session, `turns` pairs them.
+Begin reading in `formats.read_turns`, then `runner.ingest`.
 """
 
-from tomldiary.ingest.detect import KNOWN_FORMATS
-from tomldiary.ingest.reading import read_turns
+from tomldiary.ingest.formats import KNOWN_FORMATS, read_turns
 from tomldiary.ingest.runner import IngestReport, ingest
 from tomldiary.ingest.turns import ChatLog, ChatTurn
 

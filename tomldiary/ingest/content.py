@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from tomldiary.ingest.json_values import as_list, as_object, as_text, is_list
 
 if TYPE_CHECKING:
-    from tomldiary.ingest.omissions import Omissions
+    from tomldiary.ingest.turns import Omissions
 
 __all__ = ["content_text", "refers_to_tools"]
 

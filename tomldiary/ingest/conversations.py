@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
-    from tomldiary.ingest.detect import MessageFormat
+    from tomldiary.ingest.formats import MessageFormat
     from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.omissions import Omissions
-    from tomldiary.ingest.turns import ChatTurn, Utterance
+    from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance
 
 __all__ = ["MOMENT_KEYS", "SESSION_KEYS", "Names", "all_messages", "name_of", "read_conversations"]
 

@@ -16,7 +16,7 @@ from tomldiary.ingest.turns import Utterance
 
 if TYPE_CHECKING:
     from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.omissions import Omissions
+    from tomldiary.ingest.turns import Omissions
 
 __all__ = ["read_message", "recognises"]
 

@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.omissions import Omissions
-    from tomldiary.ingest.turns import ChatTurn
+    from tomldiary.ingest.turns import ChatTurn, Omissions
 
 __all__ = ["read_dialogues", "recognises"]
 

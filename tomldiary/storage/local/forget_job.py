@@ -22,7 +22,6 @@ from tomldiary.errors import BackendError, DiaryError, InvalidTOML
 from tomldiary.forgetting.redact import Plan, is_bare, plan
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.history.record import parse_record, render_record, stamped
-from tomldiary.ingest.ledger import LEDGER_NAME, without_sessions
 from tomldiary.storage.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.storage.local.boots import boot_of
 from tomldiary.storage.local.forget_job_file import (
@@ -235,11 +234,6 @@ class _Work:
         self.plan: Plan = plan(
             user, known, self._records, read, selection, backend.place, backend.is_being_saved
         )
-        ledger = read_file(folder / LEDGER_NAME)
-        self._ledger = ledger[0] if ledger is not None else b""
-        chosen = selection.session_id or selection.source
-        sessions = {*self.plan.sessions, chosen, chosen.rpartition("#")[0]} - {""}
-        self._new_ledger = without_sessions(self._ledger, sessions) if sessions else self._ledger
 
     def _read_segment(self, path: Path) -> None:
         found = read_file(path)
@@ -255,11 +249,7 @@ class _Work:
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to forget; what a damaged record holds cannot be known."""
-        return (
-            self.plan.is_empty
-            and self._new_ledger == self._ledger
-            and not damaged(self._folder / "history")
-        )
+        return self.plan.is_empty and not damaged(self._folder / "history")
 
     def stage(self, job: Job) -> None:
         """Write all files as they are going to be, and then that they are there."""
@@ -275,8 +265,6 @@ class _Work:
                 "entries": [list(path) for path in self.plan.changed.get(kind, [])],
                 "is_removed": kind in self.plan.removed,
             }
-        if self._new_ledger != self._ledger:
-            self._put(job, LEDGER_NAME, self._new_ledger)
         sync_folder(self._folder)
         job.is_staged = True
         write_job(self._folder, job)

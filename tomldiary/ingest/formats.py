@@ -1,22 +1,66 @@
-"""From a path to the turns in it."""
+"""The known formats: recognised by content alone, and read into turns."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue, UnsupportedFormat
-from tomldiary.ingest.conversations import read_conversations
-from tomldiary.ingest.detect import KNOWN_FORMATS, MESSAGE_FORMATS, detect, holds
-from tomldiary.ingest.locomo import read_dialogues
-from tomldiary.ingest.omissions import Omissions
+from tomldiary.ingest import langchain, locomo, openai, pydantic_ai
+from tomldiary.ingest.conversations import all_messages, read_conversations
+from tomldiary.ingest.json_values import as_object
 from tomldiary.ingest.source import load
-from tomldiary.ingest.turns import ChatLog
+from tomldiary.ingest.turns import ChatLog, Omissions
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-__all__ = ["read_turns"]
+    from tomldiary.ingest.json_values import JsonObject
+    from tomldiary.ingest.turns import Utterance
+
+__all__ = ["KNOWN_FORMATS", "MessageFormat", "read_turns"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageFormat:
+    """A format whose files are made of messages: how one is recognised and read."""
+
+    name: str
+    recognises: Callable[[JsonObject], bool]
+    read_message: Callable[[JsonObject, Omissions], Utterance | None]
+
+
+MESSAGE_FORMATS: Final = {
+    known.name: known
+    for known in (
+        # A LangChain ChatMessage has a "role" as well, so OpenAI is asked last.
+        MessageFormat("pydantic-ai", pydantic_ai.recognises, pydantic_ai.read_message),
+        MessageFormat("langchain", langchain.recognises, langchain.read_message),
+        MessageFormat("openai", openai.recognises, openai.read_message),
+    )
+}
+KNOWN_FORMATS: Final = ("openai", "langchain", "pydantic-ai", "locomo")
+"""Names of the formats, besides "auto"."""
+
+
+def _holds(records: Sequence[object], name: str) -> bool:
+    """Whether anything in the records belongs to the named format."""
+    if name == "locomo":
+        return any(locomo.recognises(as_object(record)) for record in records)
+    return any(map(MESSAGE_FORMATS[name].recognises, all_messages(records)))
+
+
+def _detect(records: Sequence[object]) -> str | None:
+    """The format of the first thing that any format recognises."""
+    if _holds(records, "locomo"):
+        return "locomo"
+    for message in all_messages(records):
+        for name, known in MESSAGE_FORMATS.items():
+            if known.recognises(message):
+                return name
+    return None
+
 
 _KNOWN: Final = ", ".join(KNOWN_FORMATS)
 _MAX_BYTES: Final = 512 * 1024 * 1024
@@ -47,10 +91,10 @@ def read_turns(
     if wanted not in ("auto", *KNOWN_FORMATS):
         raise UnsupportedFormat(f"the format {format!r} is unknown. Use auto or one of: {_KNOWN}.")
     source = load(path, known=_KNOWN, max_bytes=max_bytes)
-    name = _settle(source.records, wanted, path)
+    name = _format_of(source.records, wanted, path)
     omissions = Omissions()
     if name == "locomo":
-        turns = read_dialogues(source.records, speaker, path, omissions)
+        turns = locomo.read_dialogues(source.records, speaker, path, omissions)
     elif speaker is not None:
         raise InvalidValue(
             f"the format {name} says who the user is. Leave speaker out.", where=str(path)
@@ -61,11 +105,11 @@ def read_turns(
     return ChatLog(name, turns, source.digest, omissions.sentences())
 
 
-def _settle(records: Sequence[object], wanted: str, path: Path) -> str:
+def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:
     """The format to read, which the records are known to hold."""
-    if wanted != "auto" and holds(records, wanted):
+    if wanted != "auto" and _holds(records, wanted):
         return wanted
-    found = detect(records)
+    found = _detect(records)
     if found is None:
         what = "a format that is known" if wanted == "auto" else f"the format {wanted}"
         raise UnsupportedFormat(
