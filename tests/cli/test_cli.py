@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import re
@@ -9,10 +11,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import pytest
 
 from tomldiary import Diary
+from tomldiary.__main__ import main
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 
@@ -45,20 +50,45 @@ HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u200b\x9b31m"
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\u200b]")
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 def call(*arguments, cwd=None, check=None, **environment):
-    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
-    done = subprocess.run(
-        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
-        capture_output=True,
-        encoding="utf-8",
-        cwd=cwd or ROOT,
-        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1", **environment},
-        timeout=120,
-        check=False,
-    )
+    """Run a command in this process; return its exit code and what it printed."""
+    streams = [io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2)]
+    code = 0
+    with (
+        mock.patch.dict(os.environ, {"COLUMNS": "80", **environment}),
+        mock.patch.object(sys, "argv", ["tomldiary", *map(str, arguments)]),
+        contextlib.chdir(cwd or ROOT),
+        contextlib.redirect_stdout(streams[0]),
+        contextlib.redirect_stderr(streams[1]),
+    ):
+        try:
+            main()
+        except SystemExit as error:
+            code = error.code or 0
+    done = Done(code, *(stream.buffer.getvalue().decode() for stream in streams))
     if check is not None:
         assert done.returncode == check, done.stderr
     return done
+
+
+def program(*arguments, **environment):
+    """Run a command in a process of its own."""
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    return subprocess.run(
+        [sys.executable, "-m", "tomldiary", *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": paths, "PYTHONUTF8": "1", **environment},
+        timeout=120,
+        check=True,
+    )
 
 
 @pytest.fixture
@@ -114,7 +144,7 @@ def toml_in(output):
     return tomllib.loads(output[output.index("[_meta]") : output.index("\n3. ")])
 
 
-def test_the_demo_shows_the_whole_point_without_key_or_network():
+def test_the_demo_reads_one_memory_through_every_adapter_without_a_network():
     done = demo()
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -123,10 +153,6 @@ def test_the_demo_shows_the_whole_point_without_key_or_network():
     asked = done.stdout[done.stdout.index("\n3. ") :]
     assert "walnuts" in asked.splitlines()[2]
     assert len(done.stdout.splitlines()) < 60
-
-
-def test_the_demo_reads_through_every_adapter_that_is_there():
-    done = demo()
     doors = done.stdout[done.stdout.index("\n4. ") :]
     for framework in ("LangGraph", "LangChain", "pydantic-ai"):
         line = next(line for line in doors.splitlines() if line.strip().startswith(framework))
@@ -388,7 +414,7 @@ def test_without_a_file_the_built_in_table_is_shown():
 
 
 def test_the_version_and_the_short_help_are_shown():
-    assert re.fullmatch(r"tomldiary \d+\.\d+\S*\n", call("--version", check=0).stdout)
+    assert re.fullmatch(r"tomldiary \d+\.\d+\S*\n", program("--version").stdout)
     for arguments in ([], ["show"], ["schema"], ["schema", "preferences"]):
         assert call(*arguments, "-h", check=0).stdout == call(*arguments, "--help", check=0).stdout
 
@@ -474,10 +500,16 @@ def test_items_of_a_store_are_searched_and_shown(memories):
 LONG = "I love " + " ".join(f"word{number}" for number in range(40))
 
 
-@pytest.mark.parametrize("columns", [40, 80, 140])
 @pytest.mark.parametrize(
-    "arguments", [["search", "word7"], ["history"], ["why", "likes/long"], ["show"]], ids=lambda a: a[0]
-)  # fmt: skip
+    ("columns", "arguments"),
+    [
+        (40, ["search", "word7"]),
+        (140, ["search", "word7"]),
+        (80, ["history"]),
+        (140, ["why", "likes/long"]),
+        (40, ["show"]),
+    ],
+)
 def test_lines_end_between_words_at_the_width_of_the_terminal(memories, arguments, columns):
     Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
     line = [sys.executable, "-m", "tomldiary", *arguments, "--user", "alice", "--path", memories]
@@ -593,7 +625,7 @@ def test_a_reader_who_leaves_early_is_no_error(memories):
 
 def test_a_terminal_without_unicode_gets_escapes(tmp_path):
     Diary(tmp_path / "m", durability="process").user("zoë").upsert_preference("likes", "crêpes")
-    done = call("show", "--path", tmp_path / "m", check=0, PYTHONIOENCODING="ascii", PYTHONUTF8="0")
+    done = program("show", "--path", tmp_path / "m", PYTHONIOENCODING="ascii", PYTHONUTF8="0")
     assert done.stdout == "zo\\xeb\n"
 
 
