@@ -39,6 +39,7 @@ from tomldiary.toml import diff as compare
 from tomldiary.toml import fingerprint as pieces
 from tomldiary.toml import regions as index
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 
 TEXT = st.text(
     st.sampled_from("ab\"\\\n\t\r\0\x1f\x7fé\u2028\ufeff😀[]{}=, '#")
@@ -92,7 +93,7 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monk
     choose = random.Random(7)
     document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
     for step in range(60):
-        edit = document.edit()
+        edit = Edit(document)
         edit.put(("_meta",), {"seq": step + 2}, at_head=True)
         for _ in range(choose.randint(1, 4)):
             path = ("p", choose.choice(["likes", "goals"]), f"k{choose.randint(0, 9)}")
@@ -118,7 +119,7 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monk
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n# a remark\n"])
 def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
     before = Document.parse(f'[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"{end}')
-    edit = before.edit()
+    edit = Edit(before)
     edit.put(("p", "likes", "b"), {"text": "coffee"})
     after = edit.done()
     (change,) = [Change("p", *span) for span in edit.spans]
@@ -131,7 +132,7 @@ def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
 
 def test_history_tells_of_an_entry_that_got_longer_in_front_of_a_new_one():
     before = Document.parse('[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"\n')
-    edit = before.edit()
+    edit = Edit(before)
     edit.put(("p", "likes", "a"), {"text": "tea", "cups": 2})
     edit.put(("p", "likes", "b"), {"text": "coffee"})
     edit.done()
@@ -166,7 +167,7 @@ def test_what_is_worked_out_follows_drafts_writers_and_people():
         '[_meta]\n[preferences.likes.own]\ntext = "tea"\n[preferences]\nodd = 1\n'
     )
     for step in range(150):
-        edits = [document.edit(), document.overlay()]  # a writer and a draft, which is given up
+        edits = [Edit(document), document.overlay()]  # a writer and a draft, which is given up
         for edit in edits:
             book = Preferences(edit, RULES)
             for _ in range(choose.randint(1, 3)):
@@ -219,7 +220,7 @@ def test_the_lines_a_model_is_shown_are_those_of_a_full_ranking():
         '[_meta]\n[preferences.likes.own]\ntext="tea"\n_count=1\n_updated="2"\n'
     )
     for step in range(80):
-        edit = document.edit()
+        edit = Edit(document)
         book = Preferences(edit, RULES)
         text = " ".join(choose.choices(words, k=3)) + f" {step}"
         keys = [key for key, _ in book.items("likes")]

@@ -17,6 +17,7 @@ from tomldiary.errors import DiaryError, DocumentError
 from tomldiary.history.verify import verify
 from tomldiary.storage.local import session as opened_users
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8
 from tomldiary.toml.values import same_value
 
@@ -239,7 +240,7 @@ def put_and_delete(document, choose):
     path = ("preferences", "likes", "added")
 
     def put():
-        edit = document.edit()
+        edit = Edit(document)
         edit.put(path, {"text": "x", "_count": 1})
         return edit
 
@@ -251,7 +252,7 @@ def put_and_delete(document, choose):
     assert contained(document.data, made) == []
     assert same_value(made["preferences"]["likes"]["added"], {"text": "x", "_count": 1})
     gone = choose.choice(list(document.index) or [("no", "such")])
-    edit = document.edit()
+    edit = Edit(document)
     with contextlib.suppress(DiaryError):
         if edit.delete(gone):
             now = leaves(tomllib.loads(edit.done().text.removeprefix("\ufeff")))

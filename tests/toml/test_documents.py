@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tomldiary.errors import InvalidTOML, InvalidValue, UnsafeDocument
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value, same_value
 
@@ -50,7 +51,7 @@ extra = { by = "hand" }
 @settings(max_examples=200, deadline=None)
 @given(entries)
 def test_any_json_entry_comes_back_equal(entry):
-    edit = Document.parse("").edit()
+    edit = Edit(Document.parse(""))
     edit.put(("items", "k"), encode_nulls(entry))
     read = Document.parse(edit.done().text).table(("items", "k"))
     assert read is not None
@@ -63,7 +64,7 @@ def test_edited_values_and_parsed_text_agree_after_any_series_of_edits(data):
     document = Document.parse(data.draw(st.sampled_from(["", HAND, HAND.replace("\n", "\r\n")])))
     keys = st.sampled_from(["pref001", "pref002", "a b", "é", "pref.3"])
     for _ in range(data.draw(st.integers(1, 6))):
-        edit = document.edit()
+        edit = Edit(document)
         for _ in range(data.draw(st.integers(1, 4))):
             path = (
                 "preferences",
@@ -111,7 +112,7 @@ single = st.one_of(
 @example({"a": 1, "b": "\na = 1\n"}, "a", 2, "own")
 @example({"a": 1, "b": "\na = 1\n"}, "a", 2, "by hand")
 def test_one_key_is_set_as_if_the_whole_table_was_put(table, key, value, source):
-    edit = Document.parse("# a = 1\n").edit()
+    edit = Edit(Document.parse("# a = 1\n"))
     edit.put(("items", "first"), {"a": 1})
     edit.put(("items", "k"), table)
     edit.put(("items", "last"), {"a": 1})
@@ -123,7 +124,7 @@ def test_one_key_is_set_as_if_the_whole_table_was_put(table, key, value, source)
             else document.text.replace("[items.k]\na = ", "[items.k]\na=")
         )
         document = Document.parse(text)
-    by_set, by_put = document.edit(), document.edit()
+    by_set, by_put = Edit(document), Edit(document)
     table = dict(document.table(("items", "k")))
     by_set.set(("items", "k"), key, value)
     by_put.put(("items", "k"), {**table, key: value})
@@ -134,21 +135,21 @@ def test_one_key_is_set_as_if_the_whole_table_was_put(table, key, value, source)
 
 
 def test_an_edit_changes_only_the_touched_value():
-    edit = Document.parse(HAND).edit()
+    edit = Edit(Document.parse(HAND))
     path = ("preferences", "likes", "pref001")
     edit.put(path, {**(edit.table(path) or {}), "_count": 3})
     assert edit.done().text == HAND.replace("_count = 2", "_count = 3")
 
 
 def test_a_new_entry_goes_behind_its_last_sibling_and_before_a_free_comment():
-    edit = Document.parse(HAND).edit()
+    edit = Edit(Document.parse(HAND))
     edit.put(("preferences", "likes", "pref002"), {"text": "tea"})
     added = '# about coffee\n\n[preferences.likes.pref002]\ntext = "tea"\n\n# ---- dislikes'
     assert edit.done().text == HAND.replace("# about coffee\n\n# ---- dislikes", added)
 
 
 def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
-    edit = Document.parse(HAND).edit()
+    edit = Edit(Document.parse(HAND))
     assert edit.delete(("preferences", "likes", "pref001"))
     assert edit.done().text == HAND[: HAND.index("# likes come")] + HAND[HAND.index("# ---- d") :]
 
@@ -157,13 +158,13 @@ def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
 def test_an_entry_is_deleted_below_a_header_that_a_person_wrote_for_its_category(head):
     category = f"[preferences.likes]\n{head}\n"
     other = '[preferences.likes.b]\ntext = "2"\n'
-    edit = Document.parse(f'{category}[preferences.likes.a]\ntext = "1"\n\n{other}').edit()
+    edit = Edit(Document.parse(f'{category}[preferences.likes.a]\ntext = "1"\n\n{other}'))
     assert edit.delete(("preferences", "likes", "a"))
     assert edit.done().text == category + other
 
 
 def test_a_table_whose_tables_were_all_deleted_can_be_written_to():
-    edit = Document.parse("[a.b]\nk = 1\n").edit()
+    edit = Edit(Document.parse("[a.b]\nk = 1\n"))
     edit.delete(("a", "b"))
     edit.put(("a",), {"k": 2})
     assert parse_toml(edit.done().text) == {"a": {"k": 2}}
@@ -171,10 +172,10 @@ def test_a_table_whose_tables_were_all_deleted_can_be_written_to():
 
 def test_adding_and_deleting_gives_the_same_bytes_back():
     document = Document.parse(HAND)
-    edit = document.edit()
+    edit = Edit(document)
     edit.put(("preferences", "dislikes", "pref002"), {"text": "x"})
     edit.put(("preferences", "likes", "pref002"), {"text": "x"})
-    edit = Document.parse(edit.done().text).edit()
+    edit = Edit(Document.parse(edit.done().text))
     edit.delete(("preferences", "dislikes", "pref002"))
     edit.delete(("preferences", "likes", "pref002"))
     assert edit.done().text == HAND
@@ -182,7 +183,7 @@ def test_adding_and_deleting_gives_the_same_bytes_back():
 
 def test_an_unusual_form_is_changed_in_place():
     source = 'likes.a = { text = "x", n = 1 } # one\n[t]\nb.text = "y" # two\nc = 1\n'
-    edit = Document.parse(source).edit()
+    edit = Edit(Document.parse(source))
     edit.put(("likes", "a"), {"text": "z", "n": 1})
     edit.put(("t", "b"), {"text": "w"})
     edit.put(("t", "d"), {"text": "v"})
@@ -197,13 +198,13 @@ def test_a_header_inside_a_text_or_a_list_is_no_header():
     source = '[a]\nx = """\n[b]\n# c"""\ny = [\n["b"]\n]\n[c]\nz = 1\n'
     document = Document.parse(source)
     assert [block.path for block in document.blocks] == [(), ("a",), ("c",)]
-    edit = document.edit()
+    edit = Edit(document)
     edit.delete(("a",))
     assert edit.done().text == "[c]\nz = 1\n"
 
 
 def test_a_member_of_a_list_of_tables_is_refused_not_damaged():
-    edit = Document.parse("[[a]]\nx = 1\n[a.b]\ny = 1\n").edit()
+    edit = Edit(Document.parse("[[a]]\nx = 1\n[a.b]\ny = 1\n"))
     with pytest.raises(InvalidValue, match=r"expected a table"):
         edit.put(("a", "b"), {"y": 2})
 
@@ -305,7 +306,7 @@ def test_many_dots_and_brackets_in_a_text_are_no_reason_to_refuse():
 
 def test_a_byte_order_mark_is_kept_and_ignored():
     document = Document.parse("\ufeff[a]\nx = 1\n")
-    edit = document.edit()
+    edit = Edit(document)
     edit.put(("a",), {"x": 2})
     assert edit.done().text == "\ufeff[a]\nx = 2\n"
 
@@ -315,7 +316,7 @@ def test_a_table_is_deleted_with_the_lists_of_tables_below_it_wherever_they_stan
         "[[p.a.list]]\nx = 1\n\n# mine\n[p.a]\ny = 1\n\n\n[p.b]\nz = 1\n\n[[p.a.list]]\nx = 2\n"
         "[p.a.list.below]\nx = 3\n[[p.a.list]]\n[p.a.list.below]\nx = 4\n\n# end\n"
     )
-    edit = Document.parse(text).edit()
+    edit = Edit(Document.parse(text))
     assert edit.delete(("p", "a"))
     done = edit.done()
     assert tomllib.loads(done.text) == done.data == {"p": {"b": {"z": 1}}}

@@ -9,6 +9,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import timestamp
 from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -41,7 +42,7 @@ class AncestorCoroutines:
         document = await in_thread(self.engine.document, user_id, "preferences")
         if not skip_metadata:
             return document.text
-        edit = document.edit()
+        edit = Edit(document)
         edit.delete(("_meta",))
         return edit.done().text
 

@@ -7,7 +7,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.transaction import OPEN
+from tomldiary.engine.transaction import open_here
 from tomldiary.errors import BackendError, Conflict, DocumentError, InvalidTOML
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, look
@@ -51,7 +51,7 @@ class KnownDocuments:
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
         """Return these documents if they are in memory and no disk is asked whether they are current, else None."""
         backend = self.backend
-        if not backend.is_quick or OPEN.get() is not None:
+        if not backend.is_quick or open_here() is not None:
             return None
         known = [self._cache.get((user, kind)) for kind in kinds]
         if not any(known):

@@ -17,15 +17,15 @@ from tomldiary.history.record import Change, Record, block_changes, next_sequenc
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.protocol import Commit
 from tomldiary.toml.diff import changed_spans
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tomldiary.engine.transaction import Source
     from tomldiary.history.logged_kinds import LoggedKinds
+    from tomldiary.history.record import Source
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Document
-    from tomldiary.toml.edit import Edit
 
 __all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_displaced", "prepare_saves"]
 
@@ -138,7 +138,7 @@ def prepare_displaced(backend: Backend, kind: str, known: Known, *, is_published
         is_published: Whether the merged text takes the place of that, and not only history has it.
     """
     seq = next_sequence(backend.last_record(""))
-    edit = known.document.edit()
+    edit = Edit(known.document)
     if kind == "preferences" and known.logged is not None:
         reserve_ids(edit, known.logged)
     known = _numbered(replace(known, document=edit.done(), is_merged=True), seq)
@@ -152,7 +152,7 @@ def _numbered(known: Known, seq: int) -> Known:
     """Give a merged text a number of its own: an editor may open it before the next one is there."""
     if not known.is_merged:
         return known
-    edit = known.document.edit()
+    edit = Edit(known.document)
     meta = known.document.table(("_meta",)) or {}
     edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
     document = edit.done()

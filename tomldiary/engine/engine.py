@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tomldiary.engine.cache import KnownDocuments
 from tomldiary.engine.commit import Changed, prepare, prepare_saves
 from tomldiary.engine.idempotency import DoneOperations
-from tomldiary.engine.transaction import OPEN, Source, Transaction, current_task, fingerprint
+from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import (
     BackendError,
@@ -26,7 +26,8 @@ from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.hand_edits.rebase import log_only, on_what_was_saved
 from tomldiary.history.record import next_sequence, parse_record, render_record
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import OwnThread
+from tomldiary.runtime.async_bridge import OwnThread, current_task
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator, Iterable
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend
     from tomldiary.toml.document import Document
-    from tomldiary.toml.edit import Edit
 
 __all__ = ["ATTEMPTS", "Engine", "Source", "Transaction"]
 
@@ -60,7 +60,7 @@ class Engine(KnownDocuments):
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
-        edit = NOTHING.edit()
+        edit = Edit(NOTHING)
         # Not parsed: a table that is known to be ours is changed quicker.
         edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
@@ -86,12 +86,12 @@ class Engine(KnownDocuments):
         Raises:
             NestedTransaction: A transaction of another user is open here.
         """
-        joined = OPEN.get()
+        joined = open_here()
         return joined if joined is not None and joined.is_joined_by(self, user) else None
 
     def _seen(self, user: str) -> Transaction | None:
         """Return the open transaction whose changes a read of this user sees; another's is none."""
-        joined = OPEN.get()
+        joined = open_here()
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None
 

@@ -11,7 +11,7 @@ from tomldiary.history.record import operation_of
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tomldiary.engine.transaction import Source
+    from tomldiary.history.record import Source
     from tomldiary.storage.protocol import Backend
 
 __all__ = ["DoneOperations"]

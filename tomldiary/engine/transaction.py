@@ -7,17 +7,14 @@ because two writers who each hold one user and want the other would wait for eve
 
 from __future__ import annotations
 
-import hashlib
-import json
-import sys
 import threading
 from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING
+from tomldiary.history.record import Source, fingerprint
+from tomldiary.runtime.async_bridge import SCOPE, current_task
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -28,33 +25,7 @@ if TYPE_CHECKING:
     from tomldiary.runtime.async_bridge import OwnThread
     from tomldiary.toml.document import Document
 
-__all__ = ["OPEN", "Source", "Transaction", "current_task", "fingerprint"]
-
-OPEN: ContextVar[Transaction | None] = ContextVar("tomldiary_transaction", default=None)
-"""The transaction that is open in this task or thread."""
-_as_json = json.JSONEncoder(sort_keys=True, default=str).encode
-
-
-@dataclass(slots=True)  # not frozen: those take longer to make
-class Source:
-    """Why a transaction happens: what history says about it. Never changed."""
-
-    type: str
-    session: str = ""
-    actor: str = ""
-    reason: str = ""
-    operation: str = ""
-    """An id of the caller's: the same one twice has one effect."""
-    content: str = ""
-    """Fingerprint of what is asked for, to tell a repetition from another use of the same id."""
-    is_new: bool = False
-    """Whether `operation` was made up just now, so that history need not be searched for it."""
-    asked: tuple[Any, ...] = ()
-    """What is asked for, in place of `content`, which most writes never need."""
-
-    def fingerprint(self) -> str:
-        """Return what tells a repetition from another use of the same operation id."""
-        return self.content or (fingerprint(*self.asked) if self.asked else "")
+__all__ = ["Source", "Transaction", "fingerprint", "open_here"]
 
 
 class Transaction:
@@ -96,12 +67,12 @@ class Transaction:
     def opened(self) -> Generator[None]:
         """Let the calls made in a `with` block be part of this."""
         self.is_open = True
-        outer = OPEN.set(self)
+        outer = SCOPE.set(self)
         try:
             yield
         finally:
             self.is_open = False
-            OPEN.reset(outer)
+            SCOPE.reset(outer)
 
     def edit(self, kind: str) -> Edit:
         """Return the edit of a document, which starts from what is stored now.
@@ -123,7 +94,7 @@ class Transaction:
         if kind not in self._bases:
             self.engine.check_kept(kind)
             self._bases[kind] = self._settled(kind)
-        self._edits[kind] = document.edit(is_changed=True)
+        self._edits[kind] = Edit(document, is_changed=True)
 
     def _settled(self, kind: str) -> Known | None:
         known = self._before.get(kind)
@@ -191,17 +162,7 @@ def base_of(known: Known | None) -> Document:
     return known.document if known is not None else NOTHING
 
 
-def current_task() -> Any:
-    """Return the running asyncio task, or None in sync code and worker threads."""
-    asyncio = sys.modules.get("asyncio")
-    if asyncio is None:
-        return None
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
-
-
-def fingerprint(*asked: Any) -> str:
-    """Return a digest of what a call asks for."""
-    return hashlib.sha256(_as_json(asked).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+def open_here() -> Transaction | None:
+    """Return the transaction that is open in this task or thread."""
+    scope = SCOPE.get()
+    return scope if isinstance(scope, Transaction) else None

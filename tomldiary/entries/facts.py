@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.validity import Held, chained, group_of, interval
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
@@ -217,8 +218,6 @@ class Facts:
 
 def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema]) -> None:
     """Put facts of immutable types back to what history has, where a person changed or removed them."""
-    from tomldiary.toml.edit import Edit  # noqa: PLC0415 - an edit makes documents
-
     before = Facts(logged, schemas)
     for name, schema in schemas.items():
         if not schema.constraint.immutable:
@@ -244,7 +243,7 @@ def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema])
     before = engine.before_saves(user, _ROOT, known) if known is not None else None
     if before is None:
         return document
-    edit = document.edit()
+    edit = Edit(document)
     undo_edits(edit, before, schemas)
     return edit.done()
 

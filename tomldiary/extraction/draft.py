@@ -32,6 +32,7 @@ from tomldiary.extraction.tool_writes import NO_WRITES
 from tomldiary.retrieval.render import escape_for_model
 from tomldiary.text.similarity import Similarity
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import encode_nulls, same_value
 
 if TYPE_CHECKING:
@@ -418,7 +419,7 @@ def _walk(kind: str, tables: Any, depth: int) -> list[tuple[tuple[str, ...], Map
 
 
 def _document_of(store: Store) -> Document:
-    edit = Document.parse("").edit()
+    edit = Edit(Document.parse(""))
     for key, value in store.items():
         if isinstance(value, Mapping):
             edit.put((key,), encode_nulls(cast("Mapping[str, Any]", value)))

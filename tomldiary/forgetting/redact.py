@@ -25,6 +25,7 @@ from tomldiary.history.record import Change, Record, block_changes, redo, redone
 from tomldiary.history.timeline import EMPTY
 from tomldiary.store.namespaces import ROOT
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.fingerprint import Pieces
 from tomldiary.toml.values import render_path
 
@@ -325,7 +326,7 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
             following[category] = number + 1
     if following == (found or {}):
         return
-    edit = document.edit()
+    edit = Edit(document)
     edit.put(("_meta",), {**meta, "next_ids": following, "seq": forget.seq}, at_head=True)
     fresh = edit.done()
     forget.changes.extend(block_changes("preferences", document.blocks, fresh.blocks))

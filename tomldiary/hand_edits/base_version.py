@@ -14,6 +14,7 @@ from tomldiary.hand_edits.three_way_merge import changed_tables, closest
 from tomldiary.history.record import redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _with_earlier_saves(
     An editor that goes on from what it has saved says it again, and others may have changed it since.
     """
     saves = [_Save(record, kind) for record in reversed(later) if record.type == "hand"]
-    edit = base.edit()
+    edit = Edit(base)
     for path in changed_tables(base, saved) if saves else ():
         values = saved.own_values(path)
         save = next((save for save in saves if save.made(path, values)), None)

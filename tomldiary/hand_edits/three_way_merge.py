@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import render_path, same_value
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from tomldiary.toml.document import Path
-    from tomldiary.toml.edit import Edit
 
 __all__ = ["Merged", "changed_tables", "closest", "merge", "rebased"]
 
@@ -38,7 +38,7 @@ class Merged:
 
 def merge(base: Document, ours: Document, theirs: Document) -> Merged:
     """Merge `ours` into `theirs`, both grown from `base`."""
-    edit = theirs.edit()
+    edit = Edit(theirs)
     conflicts: list[str] = []
     for path in changed_tables(base, ours):
         old, new, now = base.own_values(path), ours.own_values(path), theirs.own_values(path)
@@ -66,7 +66,7 @@ def rebased(base: Document, ours: Document, theirs: Document) -> tuple[Edit, lis
     """Return an edit of `theirs` that has our changes merged into it, and the conflicts, see `merge`."""
     result = merge(base, ours, theirs)
     merged = result.document
-    fresh = theirs.edit()
+    fresh = Edit(theirs)
     for path in {**merged.index, **theirs.index}:
         block = merged.index.get(path)
         if block is None:

@@ -21,6 +21,7 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.store.namespaces import ROOT as ITEMS
 from tomldiary.store.namespaces import part_of
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ class Past(GoingBack, Retention):
 
 
 def _without_bookkeeping(text: str) -> str:
-    edit = Document.parse(text).edit()
+    edit = Edit(Document.parse(text))
     edit.delete(("_meta",))
     lines = edit.done().text.split("\n")
     return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)

@@ -17,6 +17,7 @@ document the exact text that was taken out and put in, so that a commit can be r
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -38,7 +39,9 @@ __all__ = [
     "SNAPSHOT",
     "Change",
     "Record",
+    "Source",
     "block_changes",
+    "fingerprint",
     "is_snapshot",
     "next_sequence",
     "operation_of",
@@ -55,6 +58,7 @@ HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 END = "\n]\n"
 """How a record ends, and no line within one looks like it."""
+_as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 _SAID = ("session", "actor", "reason", "operation", "content")
 SNAPSHOT = "snapshot"
 """Type of the record that stands for all transactions up to its own number: the documents as they were then."""
@@ -66,7 +70,34 @@ _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 
-@dataclass(slots=True)  # not frozen: those take longer to make
+@dataclass(slots=True)  # not frozen: frozen ones are slower to create
+class Source:
+    """Why a transaction happens, as history records it. Never changed."""
+
+    type: str
+    session: str = ""
+    actor: str = ""
+    reason: str = ""
+    operation: str = ""
+    """Idempotency key of the caller: the same one twice has one effect."""
+    content: str = ""
+    """Fingerprint of the request, to detect another use of the same `operation`."""
+    is_new: bool = False
+    """Whether `operation` is freshly generated, so that history need not be searched for it."""
+    asked: tuple[Any, ...] = ()
+    """The request itself in place of `content`; its fingerprint is only computed if needed."""
+
+    def fingerprint(self) -> str:
+        """Return the fingerprint of the request; "" if there is none."""
+        return self.content or (fingerprint(*self.asked) if self.asked else "")
+
+
+def fingerprint(*asked: Any) -> str:
+    """Return a digest of a request."""
+    return hashlib.sha256(_as_json(asked).encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@dataclass(slots=True)  # not frozen: see above
 class Change:
     """In document `doc`, at character `at`, the text `old` gave way to `new`; see `Span`. Never changed."""
 

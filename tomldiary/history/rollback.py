@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.engine.transaction import Source
 from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.paths import entry_key
 from tomldiary.entries.preferences import Preferences
 from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.history.past_texts import PastTexts
-from tomldiary.history.record import SNAPSHOT
+from tomldiary.history.record import SNAPSHOT, Source
 from tomldiary.history.timeline import pruned
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.block_edit import split_tail

@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import functools
+import sys
 import threading
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
-from tomldiary.engine.transaction import OPEN, current_task
 from tomldiary.runtime.fork_safety import renew_after_fork
 
 if TYPE_CHECKING:
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine
     from concurrent.futures import Future
 
-    from tomldiary.engine.transaction import Transaction
-
 __all__ = [
+    "SCOPE",
     "OwnThread",
+    "Scope",
     "async_twin",
     "close_at_loop_end",
     "close_private_loop",
+    "current_task",
     "in_daemon_thread",
     "in_thread",
     "is_of_another_loop",
@@ -41,23 +43,51 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+class Scope(Protocol):
+    """A block of calls that one task or thread owns, such as an open transaction."""
+
+    task: Any
+    """The asyncio task that owns it; None in sync code."""
+    worker: OwnThread | None
+    """The thread that runs the blocking calls of that task."""
+
+    def is_owned_here(self) -> bool:
+        """Return whether the running code opened the scope, or was called by the code that did."""
+        ...
+
+
+SCOPE: ContextVar[Scope | None] = ContextVar("tomldiary_scope", default=None)
+"""The scope that is open in this task or thread."""
+
+
+def current_task() -> Any:
+    """Return the running asyncio task, or None in sync code and worker threads."""
+    asyncio = sys.modules.get("asyncio")
+    if asyncio is None:
+        return None
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
     """Run a blocking call in a worker thread and wait for it without holding the event loop."""
     import asyncio  # noqa: PLC0415 - slow to import, and sync code needs none of it
 
-    transaction = OPEN.get()
-    if transaction is None:
+    scope = SCOPE.get()
+    if scope is None:
         return await asyncio.to_thread(function, *args, **kwargs)
-    if transaction.is_owned_here():
-        if transaction.worker is None:
+    if scope.is_owned_here():
+        if scope.worker is None:
             return await asyncio.to_thread(function, *args, **kwargs)
-        return await transaction.worker.run(functools.partial(function, *args, **kwargs))
-    # Started inside somebody's transaction, but not part of it: the thread must not join it.
-    outer = OPEN.set(None)
+        return await scope.worker.run(functools.partial(function, *args, **kwargs))
+    # The task was started inside the scope but is not part of it: its thread must not join.
+    outer = SCOPE.set(None)
     try:
         return await asyncio.to_thread(function, *args, **kwargs)
     finally:
-        OPEN.reset(outer)
+        SCOPE.reset(outer)
 
 
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -70,7 +100,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
 
     result: Future[R] = Future()
     context = contextvars.copy_context()
-    context.run(OPEN.set, None)  # a transaction belongs to the caller's thread
+    context.run(SCOPE.set, None)  # a scope belongs to the caller's thread
 
     def run() -> None:
         if not result.set_running_or_notify_cancel():
@@ -131,8 +161,8 @@ def is_private_loop() -> bool:
 class OwnThread:
     """A worker thread for one task that holds a lock.
 
-    The threads that all tasks share may all be waiting for that very lock: whoever holds it has to get on
-    without them. Calls are run one after the other; cancelling the task does not stop the one that runs.
+    The shared worker threads may all be waiting for that lock, so its holder needs a thread of its own.
+    Calls run one after the other; cancelling the task does not stop the running call.
     """
 
     def __init__(self) -> None:
@@ -226,16 +256,16 @@ def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync")
         raise RuntimeError(
             "a blocking call was made from an extractor. Use the coroutine form (with an a in front)."
         )
-    transaction = OPEN.get()
-    if transaction is not None and transaction.is_owned_here():
-        work = _within(transaction, work)
+    scope = SCOPE.get()
+    if scope is not None and scope.is_owned_here():
+        work = _within(scope, work)
     return asyncio.run_coroutine_threadsafe(work, private.loop).result()
 
 
-async def _within(transaction: Transaction, work: Coroutine[Any, Any, R]) -> R:
-    """Let the task that works for a blocked caller take part in the caller's transaction."""
-    owner, transaction.task = transaction.task, current_task()
+async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:
+    """Let the task that works for a blocked caller take part in the caller's scope."""
+    owner, scope.task = scope.task, current_task()
     try:
         return await work
     finally:
-        transaction.task = owner
+        scope.task = owner

@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.engine import Source
-from tomldiary.engine.transaction import OPEN, Transaction
+from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.entries.collections import TypedEntries
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import BackendError, Conflict, LockTimeout
@@ -87,7 +87,7 @@ class ItemPuts:
             mine.setdefault(self._owner(put.namespace, put.key), []).append(put)
         if len(mine) > 1:
             # Each user is a transaction of their own: find what fails before the first one.
-            joined = OPEN.get()
+            joined = open_here()
             for user, changes in mine.items():
                 engine = self.diary.engine
                 # Raises if it is another user's; of this one it holds the lock.
@@ -110,7 +110,7 @@ class ItemPuts:
         Args:
             namespaces: Those of the puts; nobody has checked them yet.
         """
-        if OPEN.get() is not None:
+        if open_here() is not None:
             return None
         owners: set[str | None] = set()
         for labels in namespaces:

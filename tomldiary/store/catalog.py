@@ -12,7 +12,7 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import OPEN
+from tomldiary.engine.transaction import open_here
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
@@ -186,7 +186,7 @@ class Catalog:
     def find(self, namespace: Namespace, key: str) -> tuple[Snapshot, Entry] | None:
         """Return an item if it is where it was when last looked for and that document is unchanged."""
         before = self._snapshots.get(kind_of(self.user, namespace))
-        if before is None or OPEN.get() is not None:
+        if before is None or open_here() is not None:
             return None
         for part in before.parts:
             entry = part.entry(key)
@@ -282,7 +282,7 @@ class Catalog:
 
     def _list(self) -> None:
         now = _changes(self._backend, self.user, self._folders)
-        if now is not None and now == self._listing and OPEN.get() is None:
+        if now is not None and now == self._listing and open_here() is None:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
         if kinds == self._listed and all(self._namespaces.values()):
@@ -318,7 +318,7 @@ class Catalog:
 
     def _joined(self) -> Transaction | None:
         """Return the transaction that a read made here and now takes part in."""
-        joined = OPEN.get()
+        joined = open_here()
         if joined is None or joined.user != self.user:
             return None
         return joined if joined.is_joined_by(self._engine, self.user) else None

@@ -13,7 +13,7 @@ from operator import itemgetter
 from sys import maxsize
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.transaction import OPEN
+from tomldiary.engine.transaction import open_here
 from tomldiary.errors import Forgotten
 from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.retrieval.vector_index import VectorIndex
@@ -150,7 +150,7 @@ class Finder:
             Forgotten: Something of the user was forgotten since.
         """
         engine = self._diary.engine
-        joined = OPEN.get()
+        joined = open_here()
         if joined is not None and joined.is_joined_by(engine, user):
             self._vectors_of(user).add(texts, vectors)
             return

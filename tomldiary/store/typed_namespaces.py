@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import OPEN
+from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import TypedEntries, collections
 from tomldiary.errors import InvalidValue
 from tomldiary.store.item import Entry
@@ -96,7 +96,7 @@ class TypedNamespaces:
     def _has_documents(self, user: str) -> bool:
         """Tell whether there can be any entry; a look at a handful of names is all most users need."""
         backend: Any = self._diary.engine.backend
-        if not hasattr(backend, "tokens") or OPEN.get() is not None:
+        if not hasattr(backend, "tokens") or open_here() is not None:
             return True
         now = backend.folder_times(user, [""])
         if now is not None and now == self._without.get(user):

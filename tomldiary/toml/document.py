@@ -16,7 +16,6 @@ from tomldiary.toml.values import render_path, render_value, same_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tomldiary.toml.edit import Edit
     from tomldiary.toml.regions import Index
 
 __all__ = ["Document", "Overlay", "Path", "Table", "find_any", "find_table"]
@@ -176,16 +175,6 @@ class Document:
     def overlay(self) -> Overlay:
         """Start changes that only live in memory."""
         return Overlay(self)
-
-    def edit(self, *, is_changed: bool = False) -> Edit:
-        """Start a set of changes; nothing happens to this document.
-
-        Args:
-            is_changed: Whether this document as a whole is a change already.
-        """
-        from tomldiary.toml.edit import Edit  # noqa: PLC0415 - an edit makes documents
-
-        return Edit(self, is_changed=is_changed)
 
 
 class Overlay:

@@ -25,6 +25,7 @@ from tomldiary.storage.local.layout import checked_kind
 from tomldiary.store.namespaces import ROOT as ITEMS
 from tomldiary.store.namespaces import is_hashed, kind_of, namespace_of, part_name, part_of
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
@@ -344,7 +345,7 @@ def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str,
         base = kind_of(new, fresh)
         while part_name(base, number) in found:
             number += 1
-        edit = document.edit()
+        edit = Edit(document)
         meta = edit.table(("_meta",)) or {}
         edit.put(("_meta",), {**meta, "namespace": list(fresh)}, at_head=True)
         found[part_name(base, number)] = edit.done()

@@ -16,6 +16,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, UnknownCategory
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -80,7 +81,7 @@ def _show_documents(shown: Mapping[str, Document]) -> None:
         print_text("\nconversations:")
         print_text(pretty_print_conversations(talks, max_width=width()))
     for kind, document in others.items():
-        edit = document.edit()
+        edit = Edit(document)
         edit.delete(("_meta",))
         heading(f"\n{one_line(kind)}:")
         print_toml(edit.done().text)
@@ -120,7 +121,7 @@ def _narrowed(document: Document, category: str | None) -> Document:
     tables = [*categories(DefaultPrefTable)] if schema == DefaultPrefTable.__name__ else []
     if category not in known and category not in tables:
         raise UnknownCategory(category, list(dict.fromkeys([*known, *tables])))
-    edit = document.edit()
+    edit = Edit(document)
     for other in known:
         if other != category:
             for place in (("preferences", other), (other,)):

@@ -38,6 +38,7 @@ from tomldiary.storage.local.log_reader import split_records
 from tomldiary.storage.local.log_segments import damaged, new_segment, segments
 from tomldiary.storage.protocol import Stored
 from tomldiary.toml.document import Document
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
@@ -325,7 +326,7 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
     if list(token) != document["token"]:
         # Somebody has saved it meanwhile: what goes is taken out of that; the rest is merged like any save.
         made, saved = _document(staged), _document(target)
-        edit = saved.edit()
+        edit = Edit(saved)
         for path in map(tuple[str, ...], document["entries"]):
             block = made.index.get(path)
             edit.delete(path)
