@@ -13,9 +13,9 @@ from tomldiary.compaction.runner import CompactionRuns
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine, Source
 from tomldiary.engine.transaction import fingerprint
+from tomldiary.entries import kinds
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.facts import undo_edits
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
@@ -134,6 +134,7 @@ class Diary(CompactionRuns):
         is_place = isinstance(backend, str | os.PathLike)
         self.backend: Any = self.engine.backend if is_place else backend
         rules = PreferenceRules(tuple(self.allowed), max_prefs_per_category)
+        self.preference_rules = rules
         self.turn_rules = TurnRules(rules, max_conversations)
         self.fact_schemas: dict[str, FactSchema] = {}
         self._descriptions = descriptions
@@ -177,7 +178,9 @@ class Diary(CompactionRuns):
             if other.model is model and other.name != name:
                 raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
         self.fact_schemas = {**self.fact_schemas, name: schema}
-        self.engine.guards["facts"] = partial(undo_edits, schemas=self.fact_schemas)
+        for kind in kinds.KINDS.values():
+            if kind.is_guarded:
+                self.engine.guards[kind.name] = partial(kind.undo_edits, rules=self)
 
     def with_agent(self, agent: Any) -> Self:
         """Return this diary with another one who reads the turns; all else is shared."""

@@ -174,7 +174,7 @@ def test_facts_blocks_and_episodes_that_are_put_are_those_of_the_user_and_the_ot
         ((BIRTH, "user", {"who": "user", "year": 1999}), ImmutableEntry, "facts/birth/user is never changed"),
         ((BIRTH, "user", None), ImmutableEntry, "facts/birth/user is never changed"),
         ((EPISODES, "first", {"input": "a", "output": "b"}), InvalidValue, "episodes.first: there is an episode"),
-        ((HOME, "user@2020-01-01", {"who": "user", "city": "Oslo"}), InvalidValue, "home.user@2020-01-01: what held"),
+        ((HOME, "user@2020-01-01", {"who": "user", "city": "Oslo"}), InvalidValue, "home.user@2020-01-01: a temporal fact"),
     ],
 )  # fmt: skip
 def test_what_is_put_obeys_schema_and_constraints(diary, change, error, message):
@@ -218,6 +218,6 @@ def test_temporal_facts_without_a_singleton_key_take_new_keys_only(diary):
     place = ("facts", "like")
     apply(diary, (place, "a", {"what": "tea"}), (place, "b", {"what": "jam"}))
     apply(diary, (place, "a", {"what": "tea"}))
-    with pytest.raises(InvalidValue, match=r"like\.a: what held is not overwritten"):
+    with pytest.raises(InvalidValue, match=r"like\.a: a temporal fact is not overwritten"):
         apply(diary, (place, "a", {"what": "coffee"}))
     assert values(diary, place) == {"a": {"what": "tea"}, "b": {"what": "jam"}}

@@ -11,15 +11,15 @@ from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.entries.facts import fact_text
+from tomldiary.entries.kind import EntryLine, data_text
+from tomldiary.entries.kinds import BLOCKS, EPISODES, FACTS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import (
-    block_fact,
-    conversation_fact,
     escape_for_model,
     escape_lines,
     render_memory,
+    rendered,
 )
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.text.visible import as_stored, visible
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from tomldiary.entries.blocks import TextBlock
+    from tomldiary.entries.kind import EntryKind
     from tomldiary.entries.models import PreferenceItem
     from tomldiary.retrieval.recall import Hit
     from tomldiary.user.user import UserDiary
@@ -55,11 +56,7 @@ READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
 """Most entries that one look-up returns."""
 
-_UNCHANGED = {
-    "facts": "a fact has fields of its own, which the application changes; it can be removed with forget.",
-    "episodes": "an episode is what was said and is never changed; it can be removed with forget.",
-}
-_KINDS = ("preferences", "blocks", *_UNCHANGED)
+_NAMED = (PREFERENCES, BLOCKS, FACTS, EPISODES)
 """The kinds of entries that keys name; a category of the same name goes first."""
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
@@ -215,10 +212,11 @@ class MemoryVerbs:
             contexts: Labels to add to those of the entry.
         """
         kind, name = self._place(key)
-        if kind == "blocks":
+        if kind is BLOCKS:
             return self._update_block(name, text)
-        if kind != "preferences":
-            raise InvalidValue(f"{_UNCHANGED[kind]} Nothing was changed.", where=key)
+        if kind is not PREFERENCES:
+            why = kind.unchanged_because or "only the application changes such an entry."
+            raise InvalidValue(f"{why} Nothing was changed.", where=key)
         category, name = _split(name)
         with self._once():
             _, item = self._user.upsert_preference(
@@ -262,28 +260,29 @@ class MemoryVerbs:
 
     aforget = async_twin(forget)
 
-    def _forget(self, kind: str, name: str) -> tuple[str, dict[str, Any]]:
+    def _forget(self, kind: EntryKind, name: str) -> tuple[str, dict[str, Any]]:
         """Remove an entry; return its text, and what it was."""
         why: Any = {"session_id": self._session, "actor": self._actor}
-        if kind == "preferences":
+        if kind is PREFERENCES:
             category, name = _split(name)
             item = self._user.forget_preference(category, name, **why)
             return item.text, _data(category, name, item)
-        if kind == "facts":
+        if kind is FACTS:
             data = self._user.delete(name, **why)
-            return fact_text(data), {"id": name, **data}
-        if kind == "blocks":
+            return data_text(data), {"id": name, **data}
+        if kind is BLOCKS:
             block = self._user.forget_block(name, **why)
             return block.text, _block_data(name, block)
         episode = self._user.forget_episode(name, **why)
         return f"{episode.input} {episode.output}", asdict(episode)
 
-    def _place(self, key: str) -> tuple[str, str]:
+    def _place(self, key: str) -> tuple[EntryKind, str]:
         """Return the kind and the name of an entry by its key as look-ups show it."""
-        kind, slash, name = key.partition("/")
-        if slash and kind not in self._user.diary.allowed and kind in _KINDS:
+        first, slash, name = key.partition("/")
+        kind = KINDS.get(first)
+        if slash and first not in self._user.diary.allowed and kind in _NAMED:
             return kind, name
-        return "preferences", key
+        return PREFERENCES, key
 
     @_answering
     def read_block(self, name: str) -> Answer:
@@ -375,10 +374,5 @@ def _block_data(name: str, block: TextBlock) -> dict[str, Any]:
 
 
 def _fact(hit: Hit) -> str:
-    if hit.kind == "preferences":
-        return f"{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"
-    if hit.kind == "conversations":
-        return conversation_fact(hit.updated, hit.text)
-    if hit.kind in {"blocks", "episodes"}:
-        return block_fact(f"{hit.kind}/{hit.key}", hit.text)
-    return f"{hit.kind}/{escape_for_model(hit.key)}: {escape_for_model(hit.text)}"
+    kind = entry_kind(hit.kind)
+    return rendered(EntryLine(kind.title(hit.key, hit.updated), hit.text, is_long=kind.is_long))

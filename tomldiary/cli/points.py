@@ -5,14 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from tomldiary.user.user import UserDiary
 
 __all__ = ["full_key", "point"]
-
-_DOCUMENTS = ("conversations/", "facts/", "blocks/", "episodes/", "items/")
 
 
 def point(written: str, user: UserDiary) -> int | datetime:
@@ -39,8 +38,8 @@ def point(written: str, user: UserDiary) -> int | datetime:
 
 def full_key(written: str) -> str:
     """Return the key in its long form, which also finds entries of a category that is empty by now."""
-    if written.startswith(_DOCUMENTS) or written.count("/") == 0:
-        return written
-    if written.startswith("preferences/") and written.count("/") > 1:
-        return written
-    return f"preferences/{written}"
+    first = written.partition("/")[0]
+    is_short = "/" in written and first not in KINDS
+    if first == PREFERENCES.name and written.count("/") == 1:
+        is_short = True  # a category may have this name
+    return f"{PREFERENCES.name}/{written}" if is_short else written

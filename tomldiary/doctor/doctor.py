@@ -10,9 +10,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.doctor.entries import check_entries
 from tomldiary.doctor.files import check_files, check_place
 from tomldiary.doctor.findings import Finding
+from tomldiary.entries.kinds import entry_kind
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
 from tomldiary.history.timeline import EMPTY
@@ -120,7 +120,9 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         documents[kind] = document
         yield from problems
         if document is not None:
-            yield from check_entries(diary, backend.place(user, kind), kind, document)
+            place = backend.place(user, kind)
+            for where, message, remedy in entry_kind(kind).problems(document, diary):
+                yield Finding("warning", place, f"{where}: {message}", remedy)
     yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
         yield from _strays(backend.folder(user))

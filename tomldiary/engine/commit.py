@@ -9,8 +9,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.models import FORMAT_VERSION
-from tomldiary.entries.preferences import reserve_ids
 from tomldiary.errors import Conflict
 from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
@@ -139,13 +139,19 @@ def prepare_displaced(backend: Backend, kind: str, known: Known, *, is_published
     """
     seq = next_sequence(backend.last_record(""))
     edit = Edit(known.document)
-    if kind == "preferences" and known.logged is not None:
-        reserve_ids(edit, known.logged)
+    if known.logged is not None:
+        _keep_removed_ids(kind, edit, known.logged)
     known = _numbered(replace(known, document=edit.done(), is_merged=True), seq)
     record = Record(seq, "hand", [], {}, {}, actor="hand")
     _add_save(record, kind, known)
     contents = {kind: known.document.encoded} if is_published else {}
     return Commit(contents, {kind: known.token}, [render_record(record)], replaces_save=True)
+
+
+def _keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
+    """Keep the ids of entries that a hand edit removed from being given out again."""
+    kind = entry_kind(name)
+    kind.keep_ids(edit, [path for path in kind.tables(before) if edit.table(path) is None])
 
 
 def _numbered(known: Known, seq: int) -> Known:
@@ -199,8 +205,8 @@ def prepare(
     expected: dict[str, Token | None] = {}
     broken: dict[str, Known] = {}
     for kind, (base, edit) in changed.items():
-        if kind == "preferences" and base is not None and base.logged is not None:
-            reserve_ids(edit, base.logged)
+        if base is not None and base.logged is not None:
+            _keep_removed_ids(kind, edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
         record.results[kind] = document.pieces.fingerprint

@@ -14,14 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fact_rules import said_by
+from tomldiary.entries.fact_rules import also_said_by
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.entries.kind import Tables
+    from tomldiary.toml.document import Overlay
 
 __all__ = ["MAX_BLOCK", "Blocks", "TextBlock", "is_pinned", "to_block"]
 
@@ -47,7 +48,7 @@ class TextBlock:
 class Blocks:
     """Reads the blocks document, and changes it when it is given an edit."""
 
-    def __init__(self, tables: Document | Overlay) -> None:
+    def __init__(self, tables: Tables) -> None:
         self._tables = tables
 
     def entries(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -111,7 +112,7 @@ class Blocks:
         if session or "_updated_by" in entry:
             entry["_updated_by"] = session
         entry.pop("_said_by", None)
-        said = said_by(old, session) if is_part and old is not None else []
+        said = also_said_by(old, session) if is_part and old is not None else []
         if said:
             entry["_said_by"] = said
         self._edit.put((_ROOT, name), entry)

@@ -9,22 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, cast
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from pydantic import ValidationError
-
-from tomldiary.entries.blocks import Blocks
-from tomldiary.entries.constraints import toml_word
-from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.episodes import episode_entries, episode_kinds, homes_of, new_episode
-from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import facts_document, same_data
-from tomldiary.entries.preferences import Preferences, entry_to_item
-from tomldiary.entries.schema import item_type
+from tomldiary.entries.kind import Collected as Collection
+from tomldiary.entries.kind import Listed, Writing, toml_word
+from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
 from tomldiary.errors import InvalidValue
+from tomldiary.toml.edit import Edit
 from tomldiary.toml.guards import MAX_DEPTH
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -32,159 +26,92 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.entries.kind import Rules, Tables
+    from tomldiary.toml.document import Document
 
 __all__ = [
     "Change",
     "Collection",
+    "DocumentSource",
     "TypedEntries",
     "checked_value",
     "collections",
     "entry_times",
     "entry_value",
+    "read_document",
 ]
 
-Collection = tuple[str, ...]
 Change = tuple[Collection, str, "dict[str, Any] | None"]
 """Which collection and key, and the new value; None removes the entry."""
 
 _UNKNOWN = datetime.fromtimestamp(0, UTC)
-_TEXTS = {
-    "preferences": ("text",),
-    "conversations": ("summary",),
-    "blocks": ("text",),
-    "episodes": ("input", "output"),
-}
-_LABELS = {"preferences": "contexts", "conversations": "keywords"}
 
 
-def collections(diary: Diary) -> list[Collection]:
-    """Return all collections that a diary has: one for each category and each registered type of facts."""
-    return [
-        *(("preferences", category) for category in diary.allowed),
-        ("conversations",),
-        *(("facts", name) for name in diary.fact_schemas),
-        ("blocks",),
-        ("episodes",),
-    ]
+def collections(rules: Rules) -> list[Collection]:
+    """Return all collections of a diary: one for each category, type of facts and other kind."""
+    return [each for kind in typed_kinds() for each in kind.collections(rules)]
 
 
 class TypedEntries:
     """The typed entries of one user: as they are stored, or within a transaction that changes them.
 
     Args:
-        diary: Its rules hold: categories, limits, no text twice.
-        tables: Returns the document of a kind, or an edit of it; asked once for each kind.
-        kinds: Returns the names of the user's documents.
-        tx: The transaction, if there is one.
+        rules: The categories, limits and types of facts that hold; a diary.
+        tables: Returns a document by name, or an edit of it; called once for each.
+        documents: Returns the names of the user's documents.
         session: The session that writes.
     """
 
     def __init__(
         self,
-        diary: Diary,
-        tables: Callable[[str], Document | Overlay],
-        kinds: Callable[[], Iterable[str]],
-        tx: Transaction | None = None,
+        rules: Rules,
+        tables: Callable[[str], Tables],
+        documents: Callable[[], Iterable[str]],
         session: str = "",
     ) -> None:
-        self._diary = diary
-        self._tables = tables
-        self._kinds = kinds
-        self._tx = tx
+        self._rules = rules
+        self._tables = cache(tables)
+        self._listed = Listed(documents)
         self._session = session
 
     @classmethod
     def stored(cls, diary: Diary, user: str) -> Self:
         """Return a user's entries for reading; a document stays as it was when it was first read."""
-
-        def read(kind: str) -> Document:
-            if kind == "facts":
-                return facts_document(diary.engine, user, diary.fact_schemas)
-            return diary.engine.document(user, kind)
-
-        return cls(diary, read, lambda: diary.engine.kinds(user))
+        engine = diary.engine
+        return cls(
+            diary,
+            lambda name: read_document(engine, user, name, diary),
+            lambda: engine.kinds(user),
+        )
 
     @classmethod
     def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, tx, session)
-
-    # Reading
+        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, session)
 
     def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
         """Return an entry as it is in the file, or None; a temporal fact also by its singleton key."""
-        match collection:
-            case ("conversations",):
-                return self._conversations.find(key)
-            case ("facts", name):
-                fact = self._facts.find(f"{name}/{key}")
-                return None if fact is None else fact[1].entry
-            case ("blocks",):
-                return self._blocks.find(key)
-            case ("episodes",):
-                found = (document.table(("episodes", key)) for document in self._episodes(key))
-                return next((entry for entry in found if entry is not None), None)
-            case _:
-                located = self._preferences.find(collection[1], key)
-                return None if located is None else located[1]
+        kind = KINDS[collection[0]]
+        for name in kind.documents_of(key, self._listed):
+            found = kind.get(self._tables(name), self._rules, collection, key)
+            if found is not None:
+                return found
+        return None
 
     def entries(self, collection: Collection) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the entries of a collection by key, in the order of the file.
 
         Of temporal facts those that hold now.
         """
-        match collection:
-            case ("conversations",):
-                yield from self._conversations.entries()
-            case ("facts", name):
-                now = datetime.now(UTC)
-                yield from (
-                    (held.key, held.entry) for held in self._facts.held(name) if held.holds(now)
-                )
-            case ("blocks",):
-                yield from self._blocks.entries()
-            case ("episodes",):
-                for document in self._episodes():
-                    yield from episode_entries(document)
-            case _:
-                yield from self._preferences.entries(collection[1])
-
-    def _episodes(self, key: str | None = None) -> Iterator[Document | Overlay]:
-        """Yield the documents with episodes, oldest first; with a key those that can hold it."""
-        kinds = episode_kinds(self._kinds())
-        for kind in kinds if key is None else homes_of(kinds, key):
-            if kind not in self._seen:
-                self._seen[kind] = self._tables(kind)
-            yield self._seen[kind]
-
-    @cached_property
-    def _seen(self) -> dict[str, Document | Overlay]:
-        return {}
-
-    @cached_property
-    def _facts(self) -> FactRules:
-        return FactRules(self._tables("facts"), self._diary.fact_schemas)
-
-    @cached_property
-    def _blocks(self) -> Blocks:
-        return Blocks(self._tables("blocks"))
-
-    @cached_property
-    def _preferences(self) -> Preferences:
-        return Preferences(self._tables("preferences"), self._diary.turn_rules.preferences)
-
-    @cached_property
-    def _conversations(self) -> Conversations:
-        return Conversations(self._tables("conversations"), self._diary.max_conversations)
-
-    # Writing
+        kind = KINDS[collection[0]]
+        for name in kind.documents(self._listed):
+            yield from kind.listed(self._tables(name), self._rules, collection)
 
     def apply(self, changes: Iterable[Change], now: str) -> None:
-        """Apply checked changes: what leaves first, what is new last, so that a full category has room.
+        """Apply checked changes: removals first and new entries last, so that a full category has space.
 
         Raises:
-            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: The diary's rules say no; nothing may be committed.
+            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: A rule forbids it; nothing may be committed.
         """
         late: list[tuple[Collection, str, dict[str, Any]]] = []
         for collection, key, value in changes:
@@ -198,109 +125,51 @@ class TypedEntries:
 
     def delete(self, collection: Collection, key: str) -> None:
         """Remove an entry if there is one."""
-        if self.get(collection, key) is None:
-            return
-        match collection:
-            case ("conversations",):
-                self._conversations.delete(key)
-            case ("facts", name):
-                self._facts.delete(f"{name}/{key}")
-            case ("blocks",):
-                self._blocks.delete(key)
-            case ("episodes",):
-                for document in self._episodes(key):
-                    cast("Overlay", document).delete(("episodes", key))
-            case _:
-                self._preferences.forget(collection[1], key)
+        if self.get(collection, key) is not None:
+            KINDS[collection[0]].delete(self._writing(), collection, key)
 
     def put(self, collection: Collection, key: str, value: Mapping[str, Any], now: str) -> None:
         """Make an entry hold exactly a checked value; its counter and the date it was created stay.
 
         Raises:
-            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: The diary's rules say no; nothing may be committed.
+            UnknownCategory, LimitReached, ImmutableEntry, InvalidValue: A rule forbids it; nothing may be committed.
         """
-        match collection:
-            case ("conversations",):
-                self._put_conversation(key, value, now)
-            case ("facts", name):
-                self._put_fact(name, key, value, now)
-            case ("blocks",):
-                self._put_block(key, value, now)
-            case ("episodes",):
-                when = datetime.fromisoformat(now)
-                assert self._tx is not None  # noqa: S101 - only entries within one are written
-                new_episode(self._tx, encode_nulls(value), when, self._session, key)
-            case _:
-                self._put_preference(collection[1], key, value, now)
+        KINDS[collection[0]].put(self._writing(now), collection, key, value)
 
-    def _put_fact(self, name: str, key: str, value: Mapping[str, Any], now: str) -> None:
-        schema = self._facts.schema(name)
-        schema.check_fields(list(value))
-        data = schema.checked(value)
-        single = schema.singleton(value)
-        if schema.constraint.temporal and key != single:
-            known = self._facts.entry(name, key)
-            if known is not None and same_data(known, data):
-                return
-            if known is not None or single is not None:
-                raise InvalidValue(
-                    "what held is not overwritten. Put what holds from now on to the singleton key, or"
-                    " if there is none, to a new key.",
-                    where=f"{name}.{key}",
-                )
-        self._facts.commit(schema, data, Provenance(now, self._session), key=key)
+    def _writing(self, now: str = "") -> Writing:
+        edit = cast("Callable[[str], Edit]", self._tables)
+        return Writing(self._rules, edit, self._listed, now, self._session)
 
-    def _put_block(self, key: str, value: Mapping[str, Any], now: str) -> None:
-        book = self._blocks
-        book.put(key, value["text"], now=now, session=self._session)
-        entry = book.find(key)
-        assert entry is not None  # noqa: S101 - it was just stored
-        fresh = _entry(dict(value), entry, now)
-        if entry_value(fresh) != entry_value(entry):
-            self._edit("blocks").put(("blocks", key), fresh)
 
-    def _put_preference(self, category: str, key: str, value: Mapping[str, Any], now: str) -> None:
-        book = self._preferences
-        where = f"{category}.{key}"
-        outcome = book.upsert(
-            category, key, value["text"], (), now=now, session=self._session, count_up=False
-        )
-        if outcome.action == "merged":
-            raise InvalidValue(
-                f"{category}/{outcome.id} holds the same text. Put to that key, or change the text.",
-                where=where,
-            )
-        if outcome.id != key:
-            raise InvalidValue(
-                "ids of the form pref001 are given out by the diary, and this one may have belonged"
-                " to something forgotten. Choose another key.",
-                where=where,
-            )
-        found = book.find(category, key)
-        assert found is not None  # noqa: S101 - it was just stored
-        path, entry = found
-        data = {**value, "text": entry["text"]}
-        try:
-            entry_to_item(data, item_type(self._diary.pref_table_cls, category))
-        except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(map(str, (where, *first["loc"])))
-            raise InvalidValue(f"{first['msg']}.", where=place) from None
-        self._edit("preferences").put(
-            path, _entry(data, entry, now) | {"_updated_by": self._session}
-        )
+def read_document(source: DocumentSource, user: str, name: str, rules: Rules) -> Document:
+    """Return a document as readers see it: hand edits that its rules forbid do not count."""
+    document = source.document(user, name)
+    kind = entry_kind(name)
+    if not kind.is_guarded:
+        return document
+    known = source.load(user, name)
+    before = source.before_saves(user, name, known) if known is not None else None
+    if before is None:
+        return document
+    edit = Edit(document)
+    kind.undo_edits(edit, before, rules)
+    return edit.done()
 
-    def _put_conversation(self, key: str, value: Mapping[str, Any], now: str) -> None:
-        book = self._conversations
-        book.ensure(key, now=now)
-        book.set_summary(key, value["summary"], None, now=now)
-        entry = book.find(key)
-        assert entry is not None  # noqa: S101 - it was just stored
-        data = {**value, "summary": entry["summary"]}
-        self._edit("conversations").put(("conversations", key), _entry(data, entry, now))
 
-    def _edit(self, kind: str) -> Overlay:
-        return cast("Overlay", self._tables(kind))
+class DocumentSource(Protocol):
+    """What documents are read from: the engine, or a point in time."""
+
+    def document(self, user: str, kind: str, /) -> Document:
+        """Return a document as it is now."""
+        ...
+
+    def load(self, user: str, kind: str, /) -> Any:
+        """Return what is known of a document, or None."""
+        ...
+
+    def before_saves(self, user: str, kind: str, known: Any, /) -> Document | None:
+        """Return the document before hand edits that are not in history yet; None without such."""
+        ...
 
 
 def entry_value(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -343,10 +212,11 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
                 "fields that begin with an underscore belong to the diary. Leave it out.",
                 where=f"{where}.{name}",
             )
-    for text in _TEXTS.get(collection[0], ()):
+    kind = KINDS[collection[0]]
+    for text in kind.texts:
         _check_text(copied.get(text), f"{where}.{text}")
-    labels = _LABELS.get(collection[0])
-    if labels is None:
+    labels = kind.labels
+    if not labels:
         return copied
     found = copied.setdefault(labels, [])
     if not isinstance(found, list):
@@ -361,13 +231,6 @@ def checked_value(collection: Collection, key: str, value: Any) -> dict[str, Any
 def _check_text(value: Any, where: str) -> None:
     if not isinstance(value, str):
         raise InvalidValue(f"expected text, found {toml_word(value)}.", where=where)
-
-
-def _entry(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """Return an entry with new data and the managed fields of the old one."""
-    kept = {key: item for key, item in old.items() if key.startswith("_") and key != NULL_FIELD}
-    kept["_updated"] = max(now, str(old.get("_updated", "")))
-    return encode_nulls({**data, **kept})
 
 
 def _copied(value: Any, where: str = "", depth: int = 0) -> Any:

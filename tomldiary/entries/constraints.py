@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ValidationError
 
+from tomldiary.entries.kind import toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
@@ -21,7 +22,7 @@ from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Constraint", "FactSchema", "explained", "toml_word"]
+__all__ = ["Constraint", "FactSchema", "explained"]
 
 _MAX_KEY = 200
 _TEXT_OF = {"%": "%25", "/": "%2f"}
@@ -248,19 +249,6 @@ def _told(error: ErrorDetails) -> str:
             if kind.startswith(f"{word}_"):
                 return f"expected {expected}, found {found}"
     return error["msg"].removeprefix("Value error, ").rstrip(".")
-
-
-def toml_word(value: Any) -> str:
-    """Return what TOML calls a value of this type."""
-    if value is None:
-        return "nothing"
-    words = {bool: "true or false", str: "text", int: "number", float: "number"}
-    for kind, word in words.items():
-        if isinstance(value, kind):
-            return word
-    if isinstance(value, Mapping):
-        return "a table"
-    return "a list" if isinstance(value, list | tuple) else type(value).__name__
 
 
 def _as_text(value: Any) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.kind import last_used
 from tomldiary.entries.models import FORMAT_VERSION, ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
@@ -12,6 +13,7 @@ from tomldiary.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from tomldiary.entries.kind import Tables
     from tomldiary.toml.document import Overlay
 
 __all__ = ["MAX_SUMMARY", "Conversations", "checked_summary", "entry_to_conversation"]
@@ -25,16 +27,10 @@ _OLD = ("0", "0.1", "0.2")
 _logger = get_logger(__name__)
 
 
-class _Tables(Protocol):
-    """What reading needs: a document, or an edit of one."""
-
-    def table(self, path: tuple[str, ...]) -> Mapping[str, Any] | None: ...
-
-
 class Conversations:
     """Reads the conversations document, and changes it when it is given an edit."""
 
-    def __init__(self, tables: _Tables, limit: int = 100) -> None:
+    def __init__(self, tables: Tables, limit: int = 100) -> None:
         self._tables = tables
         self.limit = limit
 
@@ -105,7 +101,7 @@ class Conversations:
         surplus = len(known) + 1 - max(1, self.limit)
         if surplus > 0:
             # Least recently used, not first created: an active old session stays.
-            by_use = sorted(known, key=lambda item: (_used(item[1]), item[0]))
+            by_use = sorted(known, key=lambda item: (last_used(item[1]), item[0]))
             for key, _ in by_use[:surplus]:
                 _logger.info("the limit of %d conversations is reached, one leaves", self.limit)
                 self._edit.delete((_ROOT, key))
@@ -118,7 +114,7 @@ class Conversations:
         entry = dict(found) if found is not None else self._begin(session_id, now)
         turns = entry.get("_turns", 0)
         entry["_turns"] = (turns if isinstance(turns, int) else 0) + 1
-        entry["_updated"] = max(now, _used(entry))
+        entry["_updated"] = max(now, last_used(entry))
         self._edit.put((_ROOT, session_id), entry)
         progress = dict(self._edit.table(_PROGRESS) or {})
         for counter in ("turns_since_compaction", "total_turns"):
@@ -148,7 +144,7 @@ class Conversations:
                 dict.fromkeys(word.strip() for word in keywords if word.strip())
             )
         if entry != found:
-            entry["_updated"] = max(now, _used(entry))
+            entry["_updated"] = max(now, last_used(entry))
             self._edit.put((_ROOT, session_id), entry)
 
     def delete(self, session_id: str) -> None:
@@ -195,7 +191,7 @@ def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
     turns, keywords = entry.get("_turns", 0), entry.get("keywords")
     known: dict[str, Any] = {
         "_created": str(entry.get("_created", "")),
-        "_updated": _used(entry),
+        "_updated": last_used(entry),
         "_turns": turns if isinstance(turns, int) and not isinstance(turns, bool) else 0,
         "summary": str(entry.get("summary", "")),
         "keywords": [str(k) for k in cast("list[Any]", keywords)]
@@ -203,7 +199,3 @@ def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
         else [],
     }
     return ConversationItem.model_validate(known)
-
-
-def _used(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("_updated") or entry.get("_created") or "")

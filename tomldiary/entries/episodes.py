@@ -17,15 +17,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.validity import moment
+from tomldiary.entries.facts import moment
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from datetime import datetime
 
-    from tomldiary.engine.transaction import Transaction
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.entries.kind import Tables, Writing
 
 __all__ = [
     "Episode",
@@ -72,7 +71,7 @@ def homes_of(kinds: Iterable[str], episode_id: str) -> list[str]:
     return [kind for kind in found if kind[: len(month)] == month]
 
 
-def episode_entries(document: Document | Overlay) -> Iterator[tuple[str, Mapping[str, Any]]]:
+def episode_entries(document: Tables) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the episodes of one document by id, in the order of the file."""
     for key, entry in (document.table((_ROOT,)) or {}).items():
         if isinstance(entry, Mapping):
@@ -100,26 +99,23 @@ def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
 
 
 def new_episode(
-    tx: Transaction,
+    writing: Writing,
     value: Mapping[str, Any],
     when: datetime,
-    session: str,
     key: str | None = None,
 ) -> str:
     """Append an episode, and return its id.
 
     Args:
-        tx: The transaction it becomes part of.
+        writing: The transaction it becomes part of, and the session it belongs to.
         value: `input`, `output`, and fields of the caller's own.
         when: The time it gets as its id, or a little later if that is taken.
-        session: The session it belongs to.
         key: An id of the caller's, instead of the time.
 
     Raises:
         InvalidValue: A text is too long, or the id is taken. Nothing was changed.
         NotSupported: The backend would not find it again.
     """
-    kinds = {*tx.engine.kinds(tx.user), *tx.changed()}
     for name in ("input", "output"):
         if not isinstance(value.get(name), str):
             raise InvalidValue("expected text.", where=f"{_ROOT}.{name}")
@@ -131,7 +127,7 @@ def new_episode(
     if key is not None and (not key or len(key) > _MAX_KEY):
         raise InvalidValue(f"an id has 1 to {_MAX_KEY} characters.", where=_ROOT)
     chosen = key or _id_of(when)
-    known = [tx.edit(kind) for kind in homes_of(kinds, chosen)]
+    known = [writing.edit(name) for name in homes_of(writing.documents, chosen)]
     while any(document.table((_ROOT, chosen)) is not None for document in known):
         if key is not None:
             raise InvalidValue(
@@ -141,19 +137,19 @@ def new_episode(
         when += timedelta(microseconds=1)
         chosen = _id_of(when)
     month = chosen if _DAY.match(chosen) else _id_of(when)
-    kind = _document_for(homes_of(kinds, month), month[:7], tx)
+    document = _document_for(homes_of(writing.documents, month), month[:7], writing)
     entry = {**value, "_created": when.isoformat(timespec="microseconds")}
-    if session:
-        entry["_created_by"] = session
-    tx.edit(kind).put((_ROOT, chosen), entry)
+    if writing.session:
+        entry["_created_by"] = writing.session
+    writing.edit(document).put((_ROOT, chosen), entry)
     return chosen
 
 
-def _document_for(parts: list[str], month: str, tx: Transaction) -> str:
+def _document_for(parts: list[str], month: str, writing: Writing) -> str:
     """Return the month's newest document, or the name of the next one if that is full."""
     if not parts:
         return f"{_ROOT}/{month}"
-    if len(tx.edit(parts[0]).peek().text) < _FULL:
+    if len(writing.edit(parts[0]).peek().text) < _FULL:
         return parts[0]
     return f"{_ROOT}/{month}-{_place_of(parts[0])[1] + 1:03d}"
 

@@ -6,11 +6,19 @@ import os
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.facts import Facts, fact_data, same_data
+from tomldiary.entries.facts import (
+    ALWAYS,
+    Facts,
+    Held,
+    group_of,
+    in_utc,
+    interval,
+    same_data,
+    short,
+)
+from tomldiary.entries.kind import author, entry_data, said_by
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.validity import ALWAYS, Held, group_of, in_utc, interval, short
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
-from tomldiary.forgetting.selection import author
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
 if TYPE_CHECKING:
@@ -19,7 +27,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.toml.document import Document, Overlay, Path
 
-__all__ = ["FactRules", "Provenance", "said_by"]
+__all__ = ["FactRules", "Provenance", "also_said_by"]
 
 _ROOT = "facts"
 _MAX_KEY = 200
@@ -100,7 +108,7 @@ class FactRules(Facts):
         schema, held = self._existing(fact_id)
         schema.check_fields(list(changes))
         where = f"{schema.name}.{held.key}"
-        data = schema.checked({**decode_nulls(fact_data(held.entry)), **changes})
+        data = schema.checked({**decode_nulls(entry_data(held.entry)), **changes})
         if schema.singleton(decode_nulls(data)) != schema.singleton(decode_nulls(held.entry)):
             raise InvalidValue(
                 "the singleton key tells facts apart and cannot be changed. Delete this fact and commit"
@@ -122,13 +130,13 @@ class FactRules(Facts):
             raise InvalidValue(
                 "this fact does not hold now. Commit what held then with valid_from.", where=where
             )
-        if same_value(data, fact_data(held.entry)):
+        if same_value(data, entry_data(held.entry)):
             if end is not None:
                 self._end(schema.name, held, end, by)
             return held.key
         if end is not None:
             raise InvalidValue("change the fields or the end, not both at once.", where=where)
-        said = said_by(held.entry, by.session)
+        said = also_said_by(held.entry, by.session)
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
             self._end(schema.name, held, datetime.fromisoformat(by.now), by)
@@ -175,7 +183,7 @@ class FactRules(Facts):
         wrong = self.wrong(schema, key, old)
         if wrong is not None:
             raise wrong  # what a person is writing there is not overwritten
-        is_same = same_value(fact_data(old), data)
+        is_same = same_value(entry_data(old), data)
         if is_same and (is_part or not by.session or author(old) == by.session):
             return
         if not is_same and schema.constraint.immutable:
@@ -191,7 +199,7 @@ class FactRules(Facts):
             kept["_updated_by"] = by.session  # empty, it says that it was none of those before
         if source or by.source:
             kept["_source"] = source or by.source
-        said = said_by(old, by.session) if is_part else []
+        said = also_said_by(old, by.session) if is_part else []
         if said:
             kept["_said_by"] = said
         self._put(schema.name, key, {**data, **kept})
@@ -219,11 +227,11 @@ class FactRules(Facts):
             else [
                 Held(other, entry, *interval(entry))
                 for other, entry in self.raw(schema.name)
-                if same_value(fact_data(entry), data)
+                if same_value(entry_data(entry), data)
             ]
         )
         current = next((held for held in group if held.holds(begin)), None)
-        if start is None and current is not None and same_value(fact_data(current.entry), data):
+        if start is None and current is not None and same_value(entry_data(current.entry), data):
             self._replace(schema, current.key, current.entry, data, by)
             return current.key
         is_another = begin <= now and not any(held.holds(now) for held in group)
@@ -261,7 +269,7 @@ class FactRules(Facts):
 
     def _same(self, name: str, data: Mapping[str, Any]) -> str | None:
         return next(
-            (key for key, entry in self.raw(name) if same_value(fact_data(entry), data)), None
+            (key for key, entry in self.raw(name) if same_value(entry_data(entry), data)), None
         )
 
     def _new_key(self, name: str) -> str:
@@ -324,11 +332,10 @@ def _new_meta(by: Provenance) -> dict[str, Any]:
     }
 
 
-def said_by(entry: Mapping[str, Any], session: str) -> list[str]:
+def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:
     """Return the sessions whose words are in an entry once `session` changed a part of it."""
-    known: Any = entry.get("_said_by")
-    names = [str(name) for name in cast("list[Any]", known)] if isinstance(known, list) else []
-    said = list(dict.fromkeys(name for name in (*(names or [author(entry)]), session) if name))
+    before = said_by(entry) or [author(entry)]
+    said = list(dict.fromkeys(name for name in (*before, session) if name))
     return said if said != [session] else []
 
 

@@ -14,29 +14,34 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from datetime import UTC, date, datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.validity import Held, chained, group_of, interval
+from tomldiary.entries.kind import entry_data
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, render_path, same_value
+from tomldiary.toml.values import decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tomldiary.engine.engine import Engine
     from tomldiary.entries.constraints import FactSchema
+    from tomldiary.entries.kind import Tables
     from tomldiary.toml.document import Document, Overlay
 
 __all__ = [
+    "ALWAYS",
     "Fact",
     "Facts",
-    "fact_data",
-    "fact_text",
-    "facts_document",
+    "Held",
+    "chained",
+    "group_of",
+    "in_utc",
+    "interval",
+    "moment",
     "same_data",
+    "short",
     "stored_facts",
     "undo_edits",
 ]
@@ -75,7 +80,7 @@ class Facts:
         schemas: The registered types by name.
     """
 
-    def __init__(self, tables: Document | Overlay, schemas: Mapping[str, FactSchema]) -> None:
+    def __init__(self, tables: Tables, schemas: Mapping[str, FactSchema]) -> None:
         self._tables = tables
         self._schemas = schemas
 
@@ -236,19 +241,7 @@ def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema
                 continue  # something that is no table stands in its way: it is told as a problem
 
 
-def facts_document(engine: Engine, user: str, schemas: Mapping[str, FactSchema]) -> Document:
-    """Return a user's facts as they are now; what a person did to immutable ones does not count."""
-    document = engine.document(user, _ROOT)
-    known = engine.load(user, _ROOT)
-    before = engine.before_saves(user, _ROOT, known) if known is not None else None
-    if before is None:
-        return document
-    edit = Edit(document)
-    undo_edits(edit, before, schemas)
-    return edit.done()
-
-
-def stored_facts(tables: Document | Overlay) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
     """Yield type, key and fields of everything that looks like a fact, whether registered or not."""
     for name, entries in (tables.table((_ROOT,)) or {}).items():
         if isinstance(entries, Mapping):
@@ -257,32 +250,80 @@ def stored_facts(tables: Document | Overlay) -> Iterator[tuple[str, str, Mapping
                     yield name, key, cast("Mapping[str, Any]", entry)
 
 
-def fact_data(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what an entry says, without the fields that the diary keeps for itself."""
-    return {
-        key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
-    }
-
-
-def fact_text(entry: Mapping[str, Any]) -> str:
-    """Return what an entry says as one text, field by field."""
-    fields = decode_nulls(fact_data(entry)).items()
-    return ", ".join(
-        f"{name} = {_plain_text(value)}" for name, value in fields if value is not None
-    )
-
-
-def _plain_text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_plain_text, cast("list[Any]", value)))
-    if isinstance(value, dict):
-        inner = cast("dict[str, Any]", value)
-        return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
-    return str(value)
-
-
 def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
     """Tell whether two entries say the same; None is an entry that is not there."""
     if left is None or right is None:
         return left is right
-    return same_value(fact_data(left), fact_data(right))
+    return same_value(entry_data(left), entry_data(right))
+
+
+# The time in which a fact holds
+
+
+ALWAYS = datetime.min.replace(tzinfo=UTC)
+"""When a fact begins to hold that does not say when."""
+
+
+class Held(NamedTuple):
+    """An entry that can be read, and the time in which it holds."""
+
+    key: str
+    entry: Mapping[str, Any]
+    start: datetime | None
+    end: datetime | None
+
+    def holds(self, at: datetime) -> bool:
+        """Tell whether it holds at a moment."""
+        return (self.start or ALWAYS) <= at and (self.end is None or at < self.end)
+
+
+def group_of(schema: FactSchema, key: str) -> str:
+    """Return the part of a key that its singleton key makes."""
+    if not schema.constraint.temporal or "@" not in key:
+        return key
+    head, _, tail = key.rpartition("@")
+    return head if moment(tail) is not None else key
+
+
+def interval(entry: Mapping[str, Any]) -> tuple[datetime | None, datetime | None]:
+    """Return from when on and until when an entry says that it holds."""
+    return moment(entry.get("_valid_from")), moment(entry.get("_valid_to"))
+
+
+def chained(schema: FactSchema, found: list[Held]) -> list[Held]:
+    """Let each interval end where the next one with the same singleton key begins."""
+    if not schema.constraint.keys:
+        return found
+    groups: dict[str, list[Held]] = {}
+    for held in found:
+        groups.setdefault(group_of(schema, held.key), []).append(held)
+    ends: dict[str, datetime | None] = {}
+    for group in groups.values():
+        group.sort(key=lambda held: held.start or ALWAYS)
+        for held, following in zip(group, [*group[1:], None], strict=True):
+            cuts = [held.end, following.start or ALWAYS if following is not None else None]
+            ends[held.key] = min((cut for cut in cuts if cut is not None), default=None)
+    return [Held(held.key, held.entry, held.start, ends[held.key]) for held in found]
+
+
+def moment(written: Any) -> datetime | None:
+    """Return a time as it is written in a file, in UTC; None if it is none."""
+    if isinstance(written, date) and not isinstance(written, datetime):
+        written = datetime.combine(written, time.min)
+    if not isinstance(written, datetime):
+        try:
+            written = datetime.fromisoformat(str(written))
+        except ValueError:
+            return None
+    return in_utc(written)
+
+
+def in_utc(given: datetime) -> datetime:
+    """Return a time in UTC; without a zone it is taken to be that."""
+    return given.replace(tzinfo=UTC) if given.tzinfo is None else given.astimezone(UTC)
+
+
+def short(given: datetime) -> str:
+    """Return a time for a key: a day where that is exact."""
+    written = given.astimezone(UTC).replace(tzinfo=None).isoformat()
+    return written.removesuffix("T00:00:00") if written.endswith("T00:00:00") else f"{written}Z"

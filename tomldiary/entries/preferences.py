@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from tomldiary.entries.models import PreferenceItem
+from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
-from tomldiary.text.incremental_index import Following, ask, is_followed
+from tomldiary.text.incremental_index import Following, ask
 from tomldiary.text.text_index import Catalog, entry_text, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tomldiary.text.incremental_index import Memo
+    from tomldiary.entries.kind import Tables
     from tomldiary.text.similarity import Match, Similarity
-    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.document import Overlay
 
 __all__ = [
     "MAX_TEXT",
@@ -27,8 +27,10 @@ __all__ = [
     "Outcome",
     "PreferenceRules",
     "Preferences",
+    "entry_count",
     "entry_text",
     "entry_to_item",
+    "number_of",
     "reserve_ids",
 ]
 
@@ -41,16 +43,6 @@ NEW = "new"
 """The id that asks for a new entry even though a similar one is stored."""
 _ROOT = "preferences"
 _NEXT = "next_ids"
-
-
-class _Tables(Protocol):
-    """What reading needs: a document, or an edit of one."""
-
-    @property
-    def memo(self) -> Memo: ...
-    @property
-    def stamp(self) -> object: ...
-    def table(self, path: tuple[str, ...]) -> Mapping[str, Any] | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +66,7 @@ class Outcome:
 class Preferences:
     """Reads the preferences document, and changes it when it is given an edit."""
 
-    def __init__(self, tables: _Tables, rules: PreferenceRules) -> None:
+    def __init__(self, tables: Tables, rules: PreferenceRules) -> None:
         self._tables = tables
         self.rules = rules
 
@@ -160,15 +152,11 @@ class Preferences:
             self._tables,
             (kind, category),
             lambda: kind(category),
-            lambda: self._columns(category),
+            lambda: self.columns(category),
             question,
         )
 
-    def is_followed(self, category: str, kind: type[Following]) -> bool:
-        """Tell whether `following` would have nothing to work out."""
-        return is_followed(self._tables, (kind, category))
-
-    def _columns(self, category: str) -> tuple[list[str], list[Any]]:
+    def columns(self, category: str) -> tuple[list[str], list[Any]]:
         """Return the ids of a category and what stands there, which may be no entry."""
         main = self._tables.table((_ROOT, category)) or {}
         keys, entries = list(main), list(main.values())
@@ -347,28 +335,26 @@ class Preferences:
 
     def reserve(self, category: str, number: int) -> None:
         """Let the next id of our own pattern have at least this number."""
-        meta = dict(self._edit.table(("_meta",)) or {})
+        meta: dict[str, Any] = dict(self._edit.table(("_meta",)) or {"version": FORMAT_VERSION})
         marks: Any = meta.get(_NEXT)
         known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
         self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}}, at_head=True)
 
 
-def reserve_ids(edit: Overlay, before: Document) -> None:
-    """Keep the ids of preferences that a person removed from being given out again.
+def reserve_ids(edit: Overlay, removed: Iterable[tuple[str, int]]) -> None:
+    """Keep the ids of removed preferences from being given out again.
 
     Args:
         edit: The preferences document without them.
-        before: The document that had them.
+        removed: The category and the number of each, 0 for an id of another form.
     """
-    for category, entries in (before.table((_ROOT,)) or {}).items():
-        if not isinstance(entries, Mapping):
-            continue
-        kept = edit.table((_ROOT, category)) or {}
-        gone = [number_of(key) for key in cast("Mapping[str, Any]", entries) if key not in kept]
-        highest = max((number for number in gone if number is not None), default=0)
+    highest: dict[str, int] = {}
+    for category, number in removed:
+        highest[category] = max(highest.get(category, 0), number)
+    for category, number in highest.items():
         book = Preferences(edit, PreferenceRules((category,)))
-        if highest >= book.next_number(category):
-            book.reserve(category, highest + 1)
+        if number >= book.next_number(category):
+            book.reserve(category, number + 1)
 
 
 def entry_count(entry: Mapping[str, Any]) -> int:

@@ -12,9 +12,9 @@ import secrets
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-from tomldiary.entries.models import FORMAT_VERSION
+from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
 from tomldiary.errors import Conflict, DocumentError
 from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.replay import Replay
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Erased", "Plan", "erase", "is_bare", "plan"]
 
-_ID = re.compile(r"pref([0-9]{1,9})")
 _PATIENCE = 3.0  # seconds to wait for an editor to finish saving
 _GLANCE = 0.05  # seconds between two looks at a file that is being saved
 
@@ -275,7 +274,7 @@ def plan(
     if texts == erased.texts and all_records == erased.records and not removed:
         return Plan(list(records))
     gone = len(erased.gone)
-    conversations = sum(kind == "conversations" for kind, _ in erased.gone)
+    conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in erased.gone)
     receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied)
     last = all_records[-1].seq if all_records else 0
     forget = Record(
@@ -301,44 +300,22 @@ def plan(
 
 
 def _keep_ids(erased: Erased, forget: Record) -> None:
-    """Note in the preferences that the ids of what is forgotten are not given out again."""
-    text = erased.texts.get("preferences")
-    if text is None:
-        return
-    document = Document.parse(text)
-    meta: dict[str, Any] = dict(document.table(("_meta",)) or {"version": FORMAT_VERSION})
-    found: Any = meta.get("next_ids")
-    following: dict[str, Any] = (
-        dict(cast("dict[str, Any]", found)) if isinstance(found, dict) else {}
-    )
-    for kind, path in erased.gone:
-        number = _number(path[-1])
-        if kind != "preferences" or not number:
+    """Note in the documents that the ids of what is forgotten are not given out again."""
+    gone: dict[str, list[Path]] = {}
+    for name, path in erased.gone:
+        gone.setdefault(name, []).append(path)
+    for name in gone.keys() & erased.texts.keys():
+        document = Document.parse(erased.texts[name])
+        edit = Edit(document)
+        entry_kind(name).keep_ids(edit, gone[name])
+        if not edit.is_changed:
             continue
-        category = path[-2]
-        taken = [
-            _number(key)
-            for place in (("preferences", category), (category,))
-            for key in document.table(place) or {}
-        ]
-        known = following.get(category, 0)
-        if number >= max([*taken, known if isinstance(known, int) else 0], default=0):
-            following[category] = number + 1
-    if following == (found or {}):
-        return
-    edit = Edit(document)
-    edit.put(("_meta",), {**meta, "next_ids": following, "seq": forget.seq}, at_head=True)
-    fresh = edit.done()
-    forget.changes.extend(block_changes("preferences", document.blocks, fresh.blocks))
-    forget.bases["preferences"] = document.pieces.fingerprint
-    forget.results["preferences"] = fresh.pieces.fingerprint
-    erased.texts["preferences"] = fresh.text
-
-
-def _number(key: str) -> int:
-    """Return N of an id of the form prefN, else 0."""
-    found = _ID.fullmatch(key)
-    return int(found[1]) if found is not None else 0
+        edit.put(("_meta",), {**(edit.table(("_meta",)) or {}), "seq": forget.seq}, at_head=True)
+        fresh = edit.done()
+        forget.changes.extend(block_changes(name, document.blocks, fresh.blocks))
+        forget.bases[name] = document.pieces.fingerprint
+        forget.results[name] = fresh.pieces.fingerprint
+        erased.texts[name] = fresh.text
 
 
 class _Shelf:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.paths import entry_path
+from tomldiary.entries.kind import author, sessions
+from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import InvalidValue
-from tomldiary.forgetting.selection import author, content, sessions
+from tomldiary.forgetting.selection import content
 from tomldiary.forgetting.versions import Versions, joined, values_at
 from tomldiary.toml.block_edit import edit_block, render_block, split_tail
 from tomldiary.toml.lexer import Block
@@ -78,7 +79,7 @@ class Tables:
         found: set[str] = set()
         for path, state in self._seen.values():
             if self._goes(path, state):
-                found |= sessions(self.kind, path, state.values)
+                found |= sessions(entry_kind(self.kind), path, state.values)
         if not chosen:
             return found
         return {name for name in (chosen, chosen.rpartition("#")[0]) if name}

@@ -15,12 +15,14 @@ from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.kind import author, said_by
+from tomldiary.entries.kinds import entry_kind
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ForgetReceipt", "Selection", "author", "content", "sessions"]
+__all__ = ["ForgetReceipt", "Selection", "content"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +116,8 @@ class Selection:
         if self.everything:
             return True
         if self.session_id:
-            ours = kind == "conversations" and path[-1] == self.session_id
-            return ours or author(values) == self.session_id or self.session_id in _said_by(values)
+            named = {entry_kind(kind).session(path[-1]), author(values), *said_by(values)}
+            return self.session_id in named
         if self.source:
             source = values.get("_source")
             return isinstance(source, str) and self.names(source, self.source)
@@ -175,34 +177,10 @@ class Selection:
         )
 
 
-def author(values: Mapping[str, Any]) -> str:
-    """Return the session that last said what an entry holds, or "" if nobody says."""
-    for name in ("_updated_by", "_created_by"):
-        if name in values:
-            return str(values[name])
-    return str(values.get("_source", "")).rpartition("#")[0]
-
-
 def content(values: Mapping[str, Any]) -> str:
     """Return what an entry says: equal for two states that differ in their counters only."""
     said = {key: value for key, value in values.items() if not key.startswith("_")}
     return json.dumps(said, sort_keys=True, default=repr)
-
-
-def sessions(kind: str, path: tuple[str, ...], values: Mapping[str, Any]) -> set[str]:
-    """Return the sessions that had to do with an entry."""
-    found = {str(values.get("_created_by", "")), str(values.get("_updated_by", ""))}
-    found.add(str(values.get("_source", "")).rpartition("#")[0])
-    found |= _said_by(values)
-    if kind == "conversations":
-        found.add(path[-1])
-    return found - {""}
-
-
-def _said_by(values: Mapping[str, Any]) -> set[str]:
-    """Return the sessions that said a part of an entry each."""
-    found = values.get("_said_by")
-    return {str(name) for name in cast("list[Any]", found)} if isinstance(found, list) else set()
 
 
 def _updated(values: Mapping[str, Any], when: datetime) -> datetime:

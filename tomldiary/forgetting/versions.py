@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.paths import entry_path
+from tomldiary.entries.kinds import entry_path
 from tomldiary.forgetting.selection import content
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import find_any

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.paths import entry_depth, entry_key
+from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import NestedTransaction
 from tomldiary.history.record import SNAPSHOT
 from tomldiary.history.timeline import Timeline
@@ -90,24 +90,4 @@ def refuse_within(engine: Engine, user: str, operation_id: str) -> None:
 
 def entries_in(document: Document, kind: str) -> dict[Path, dict[str, Any]]:
     """Return the entries of a document, or of a part of one, by path; both layouts count."""
-    found: dict[Path, dict[str, Any]] = {}
-    root = kind.partition("/")[0]
-    depth = entry_depth(kind)
-
-    def walk(table: dict[str, Any], path: Path, left: int) -> None:
-        for key, value in table.items():
-            if isinstance(value, dict):
-                inner = cast("dict[str, Any]", value)
-                if left == 1:
-                    found[(*path, key)] = inner
-                else:
-                    walk(inner, (*path, key), left - 1)
-
-    for key, value in document.data.items():
-        if isinstance(value, dict) and key != "_meta":
-            inner = cast("dict[str, Any]", value)
-            if key == root:
-                walk(inner, (key,), depth - 1)
-            elif kind == "preferences":
-                walk(inner, (key,), 1)
-    return found
+    return entry_kind(kind).tables(document)

@@ -6,11 +6,10 @@ import difflib
 import re
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.episodes import homes_of
-from tomldiary.entries.facts import Facts, fact_text
-from tomldiary.entries.paths import entry_key, path_of
+from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.history.as_of import FrozenEngine
 from tomldiary.history.entry_changes import HistoryEntry, entries_in, entry_changes
@@ -18,8 +17,6 @@ from tomldiary.history.past_texts import USUAL_KINDS, Point, point_of
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import GoingBack, Rollback
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.store.namespaces import ROOT as ITEMS
-from tomldiary.store.namespaces import part_of
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
@@ -99,7 +96,7 @@ class Past(GoingBack, Retention):
         if limit < 0 or offset < 0:
             raise InvalidValue("limit and offset are not negative.", where="history")
         start, end = (None if each is None else point_of(each) for each in (since, until))
-        wanted = None if key is None else self._key_of(self._path_of(key))
+        wanted = None if key is None else entry_key(self._path_of(key))
         found: list[HistoryEntry] = []
         for record in self._timeline().records():
             if isinstance(start, int) and record.seq <= start:
@@ -124,16 +121,12 @@ class Past(GoingBack, Retention):
             UnknownEntry: There is no such entry, now or in the kept history.
         """
         path = self._path_of(key)
-        named = self._key_of(path)
+        named, kind = entry_key(path), entry_kind(path[0])
         changes = self.history(named, limit=1_000_000)[::-1]
-        kinds = [path[0]]
-        if path[0] == "episodes":
-            kinds = homes_of(self._kinds(), path[1])
-        elif path[0].startswith(ITEMS):
-            kinds = [kind for kind in self._kinds() if part_of(kind)[0] == path[0]]
-            path = (ITEMS[:-1], path[1])
-        documents = (self._engine.document(self.user_id, kind) for kind in kinds)
-        now = next((entry for found in documents if (entry := found.table(path)) is not None), None)
+        names, place = kind.places(path, self._kinds())
+        documents = (self._engine.document(self.user_id, name) for name in names)
+        tables = (found.table(place) for found in documents)
+        now = next((entry for entry in tables if entry is not None), None)
         entry = (
             dict(now)
             if now is not None
@@ -146,9 +139,8 @@ class Past(GoingBack, Retention):
         count = entry.get("_count", entry.get("_turns", 1))
         return Origin(
             key=named,
-            text=_text(path[0], entry),
-            session=str(entry.get("_created_by", ""))
-            or (path[-1] if path[0] == "conversations" else ""),
+            text=kind.text(entry),
+            session=str(entry.get("_created_by", "")) or kind.session(path[-1]),
             turn=str(entry.get("_source", "")),
             is_verified=entry.get("_verified", True) is not False,
             confirmations=count if isinstance(count, int) else 1,
@@ -160,16 +152,8 @@ class Past(GoingBack, Retention):
     def _path_of(self, key: str) -> Path:
         """Return the path that a key names; a temporal fact may be named by its singleton key."""
         path = path_of(key, self.diary.allowed, self.diary.fact_schemas)
-        if path[0] != "facts" or path[1] not in self.diary.fact_schemas:
-            return path
-        facts = Facts(self._engine.document(self.user_id, "facts"), self.diary.fact_schemas)
-        found = facts.find("/".join(path[1:]), self._engine.now())
-        return path if found is None else (*path[:2], found[1].key)
-
-    @staticmethod
-    def _key_of(path: Path) -> str:
-        is_item = path[0].startswith(ITEMS)
-        return entry_key((ITEMS[:-1], path[1]), path[0]) if is_item else entry_key(path)
+        read = partial(self._engine.document, self.user_id)
+        return entry_kind(path[0]).resolved(path, read, self.diary, self._engine.now())
 
     def diff(self, before: Point | None = None, after: Point | None = None) -> list[Difference]:
         """Return the entries that differ between two points of history.
@@ -284,12 +268,3 @@ def _is_between(record: Record, first: int | datetime | None, last: int | dateti
     if isinstance(last, datetime):
         return when <= last
     return last is None or record.seq <= last
-
-
-def _text(kind: str, entry: dict[str, Any]) -> str:
-    """Return what an entry says."""
-    if kind == "episodes":
-        return f"{entry.get('input', '')}\n{entry.get('output', '')}"
-    if kind in {"facts", ITEMS[:-1]}:
-        return fact_text(entry)
-    return str(entry.get("text", entry.get("summary", "")))

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.fact_rules import FactRules
-from tomldiary.entries.paths import entry_key
-from tomldiary.entries.preferences import Preferences
+from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import Conflict, InvalidValue
 from tomldiary.history.past_texts import PastTexts
 from tomldiary.history.record import SNAPSHOT, Source
@@ -116,13 +114,15 @@ class GoingBack(PastTexts):
     arollback = async_twin(rollback)
 
     def _forbidden(self, transaction: Any, before: _States) -> list[str]:
-        states = {
-            path: state and state[1] for (kind, path), state in before.items() if kind == "facts"
-        }
-        if not states:
-            return []
-        rules = FactRules(transaction.document("facts"), self.diary.fact_schemas)
-        return [entry_key(path) for path in rules.forbidden(states)]
+        """Return the keys of the entries that a rule forbids to go back."""
+        by_document: dict[str, dict[Path, Any]] = {}
+        for (document, path), state in before.items():
+            by_document.setdefault(document, {})[path] = state and state[1]
+        return [
+            entry_key(path, name)
+            for name, states in by_document.items()
+            for path in entry_kind(name).forbidden(transaction.document(name), self.diary, states)
+        ]
 
     def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
         back: dict[str, dict[Path, tuple[Block, dict[str, Any]]]] = {}
@@ -130,12 +130,7 @@ class GoingBack(PastTexts):
             if state is not None:
                 back.setdefault(kind, {})[path] = state
                 continue
-            edit = transaction.edit(kind)
-            book = Preferences(edit, self.diary.turn_rules.preferences)
-            if kind == "preferences" and book.has(path):
-                book.forget(path[1], path[2])  # which also keeps its id from being given out again
-            else:
-                edit.delete(path)
+            entry_kind(kind).remove(transaction.edit(kind), path, self.diary)
         for kind, states in back.items():
             edit = transaction.edit(kind)
             after: Path | None = None

@@ -9,37 +9,20 @@ worked out again.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.facts import Facts, fact_text
-from tomldiary.entries.preferences import entry_count, entry_text
-from tomldiary.entries.validity import Held, chained, interval
-from tomldiary.retrieval.render import conversation_fact, escape_for_model
-from tomldiary.text.incremental_index import Following, ask
+from tomldiary.retrieval.render import rendered
+from tomldiary.text.incremental_index import Following, ask, is_followed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from datetime import datetime
 
-    from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.preferences import Preferences
+    from tomldiary.entries.kind import EntryKind, Group, Rank, Rules
     from tomldiary.toml.document import Document
 
-__all__ = [
-    "MemoryLines",
-    "ShownFact",
-    "are_ranked",
-    "by_share",
-    "ranked_conversations",
-    "ranked_facts",
-    "ranked_preferences",
-]
-
-Rank = tuple[bool, int, str]
-"""Whether it is pinned, how often it was confirmed, and when it was used last."""
+__all__ = ["MemoryLines", "ShownFact", "are_ranked", "by_share", "ranked"]
 
 
 class MemoryLines(NamedTuple):
@@ -56,11 +39,19 @@ class ShownFact:
 
     __slots__ = ("entry", "key", "line", "rank")
 
-    def __init__(self, key: str, entry: Mapping[str, Any], line: str, rank: Rank) -> None:
+    def __init__(
+        self, key: tuple[str, str], entry: Mapping[str, Any], line: str, rank: Rank
+    ) -> None:
         self.key = key
+        """Its kind, and its key without the kind."""
         self.entry = entry
         self.line = line
         self.rank = rank
+
+    @property
+    def name(self) -> str:
+        """Its key without the kind."""
+        return self.key[1]
 
     @property
     def is_pinned(self) -> bool:
@@ -71,8 +62,11 @@ class ShownFact:
 class _Ranking(Following):
     """The entries of one table as lines, in the order in which they are shown."""
 
-    def __init__(self, category: str) -> None:
-        super().__init__(category)
+    def __init__(self, kind: EntryKind, group: Group) -> None:
+        super().__init__(group.name)
+        self._kind = kind
+        self._group = group
+        self._times: tuple[Callable[[str, datetime], bool] | None] | None = None
         self._shown: list[ShownFact | None] = []
         self._order: list[tuple[Rank, int, ShownFact]] | None = None
         self._ranked: list[ShownFact] | None = None
@@ -95,6 +89,14 @@ class _Ranking(Following):
             self._ranked = _alternating([fact for _, _, fact in reversed(self._order)])
         return self._ranked
 
+    def holding(self, at: datetime) -> list[ShownFact]:
+        """Return those that hold at a time, the most important first; not a copy."""
+        if self._times is None:
+            known = [(fact.name, fact.entry) for fact in self._shown if fact is not None]
+            self._times = (self._kind.holding(self._group, known),)
+        holds = self._times[0]
+        return self.ranked if holds is None else [f for f in self.ranked if holds(f.name, at)]
+
     def _put(self, number: int, key: str, entry: Any) -> None:
         if number == len(self._shown):
             self._shown.append(None)
@@ -103,7 +105,7 @@ class _Ranking(Following):
             fields = cast("dict[str, Any]", entry)
             after = self._moved.get(id(fields)) or self._fact(self._name(key), fields)
         self._shown[number] = after
-        self._ranked = None
+        self._ranked = self._times = None
         if self._order is None:
             return
         if before is not None:
@@ -115,127 +117,41 @@ class _Ranking(Following):
         # What only stands elsewhere now is shown as it was.
         self._moved = {id(fact.entry): fact for fact in self._shown[known:] if fact is not None}
         del self._shown[known:]
-        self._order = self._ranked = None
+        self._order = self._ranked = self._times = None
 
     def _name(self, key: str) -> str:
-        """Return what `ShownFact.key` says."""
-        return f"{self.category}/{key}"
+        return f"{self.category}/{key}" if self.category else key
 
     def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
         """Return an entry as it is shown; None if it is not."""
-        raise NotImplementedError
-
-
-class _Preferences(_Ranking):
-    """Pinned ones first, then those confirmed often, then new ones."""
-
-    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact:
-        line = f"{escape_for_model(self.category)}: {escape_for_model(entry_text(entry))}"
-        contexts = entry.get("contexts")
-        if isinstance(contexts, list) and contexts:
-            labels = " ".join(map(str, cast("list[Any]", contexts)))
-            line += f" [{escape_for_model(labels)}]"
-        count = entry_count(entry)
-        if count > 1:
-            line += f" ({count}×)"
-        return ShownFact(name, entry, line, (entry.get("pinned") is True, count, _used(entry)))
-
-
-class _Conversations(_Ranking):
-    """Those that have a summary, the one used last first."""
-
-    def _name(self, key: str) -> str:
-        return key
-
-    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
-        summary = entry.get("summary")
-        if not isinstance(summary, str) or not summary:
+        line = self._kind.line(name, entry, self._group)
+        if line is None:
             return None
-        used = _used(entry)
-        return ShownFact(name, entry, conversation_fact(used, summary), (False, 0, used))
+        return ShownFact((self._kind.name, name), entry, rendered(line), self._kind.rank(entry))
 
 
-class _Facts(_Ranking):
-    """The facts of one type that can be read, those changed last first.
+def ranked(
+    kind: EntryKind, document: Document, rules: Rules, at: datetime
+) -> list[tuple[float, list[ShownFact]]]:
+    """Return weight and entries of each group of a kind, the most important first; not copies.
 
-    A model is taken to find the same fields right, or wrong, each time.
+    Entries that cannot be read, or do not hold at the time, are left out.
     """
-
-    def __init__(self, name: str, schema: FactSchema | None) -> None:
-        super().__init__(name)
-        self._schema = schema
-        self._held: dict[str, Held] | None = None
-
-    def holding(self, at: datetime) -> list[ShownFact]:
-        """Return those that hold at a moment; of types that are not temporal, all."""
-        schema = self._schema
-        if schema is not None and not schema.constraint.temporal:
-            return self.ranked
-        if self._held is None:
-            rows = zip(self._keys, self._entries, self._shown, strict=True)
-            held = [Held(key, entry, *interval(entry)) for key, entry, fact in rows if fact]
-            if schema is not None:  # else nobody says which of them end each other
-                held = chained(schema, held)
-            self._held = {f"{self.category}/{each.key}": each for each in held}
-        return [fact for fact in self.ranked if self._held[fact.key].holds(at)]
-
-    def _put(self, number: int, key: str, entry: Any) -> None:
-        super()._put(number, key, entry)
-        self._held = None
-
-    def _forget(self, known: int) -> None:
-        super()._forget(known)
-        self._held = None
-
-    def _fact(self, name: str, entry: Mapping[str, Any]) -> ShownFact | None:
-        schema = self._schema
-        key = name.removeprefix(f"{self.category}/")
-        if schema is not None and Facts.wrong(schema, key, entry) is not None:
-            return None
-        line = escape_for_model(f"{self.category}: {fact_text(entry)}")
-        rank = (entry.get("pinned") is True, 0, str(entry.get("_updated", "")))
-        return ShownFact(name, entry, line, rank)
+    return [
+        (group.weight, ask(document, _place(kind, group), partial(_Ranking, kind, group), group.columns,
+                           lambda found: found.holding(at)))
+        for group in kind.groups(document, rules)
+    ]  # fmt: skip
 
 
-def ranked_preferences(book: Preferences, categories: Iterable[str]) -> list[list[ShownFact]]:
-    """Return the preferences of each category, the most important first; not copies."""
-    return [book.following(each, _Preferences, _ranked) for each in categories]
+def are_ranked(kind: EntryKind, document: Document, rules: Rules) -> bool:
+    """Return whether `ranked` has nothing to work out."""
+    return all(is_followed(document, _place(kind, group)) for group in kind.groups(document, rules))
 
 
-def are_ranked(book: Preferences, categories: Iterable[str]) -> bool:
-    """Tell whether `ranked_preferences` has nothing to work out."""
-    return all(book.is_followed(each, _Preferences) for each in categories)
-
-
-def ranked_conversations(document: Document) -> list[ShownFact]:
-    """Return the conversations that have a summary, the one used last first; not a copy."""
-
-    def columns() -> tuple[list[str], list[Any]]:
-        entries = dict(Conversations(document).entries())
-        return list(entries), list(entries.values())
-
-    return ask(document, (_Conversations,), lambda: _Conversations(""), columns, _ranked)
-
-
-def ranked_facts(
-    document: Document, schemas: Mapping[str, FactSchema], at: datetime
-) -> dict[str, list[ShownFact]]:
-    """Return the facts of each type that can be read and hold at a moment, those changed last first."""
-    types = {
-        name: cast("Mapping[str, Any]", table)
-        for name, table in (document.table(("facts",)) or {}).items()
-        if isinstance(table, Mapping)
-    }
-    return {
-        name: ask(
-            document,
-            (_Facts, name, id(schemas.get(name))),  # kept alive by what is found there
-            partial(_Facts, name, schemas.get(name)),
-            partial(_columns, table),
-            lambda facts: facts.holding(at),
-        )
-        for name, table in types.items()
-    }
+def _place(kind: EntryKind, group: Group) -> tuple[object, ...]:
+    """Return the name of a ranking in a document's memo."""
+    return (_Ranking, kind.name, group.name, id(group.schema))  # the ranking keeps the schema alive
 
 
 def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFact]:
@@ -260,14 +176,6 @@ def by_share(lanes: Iterable[tuple[float, Sequence[ShownFact]]]) -> list[ShownFa
     return [facts[at] for at in sorted(range(len(facts)), key=places.__getitem__)]
 
 
-def _columns(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-    return list(table), list(table.values())
-
-
-def _ranked(found: _Ranking) -> list[ShownFact]:
-    return found.ranked
-
-
 def _alternating(ranked: list[ShownFact]) -> list[ShownFact]:
     """Return entries by turns from the front of their ranking and from the newest ones."""
     newest = sorted(ranked, key=lambda fact: (fact.is_pinned, fact.rank[2]), reverse=True)
@@ -276,7 +184,3 @@ def _alternating(ranked: list[ShownFact]) -> list[ShownFact]:
     return list(
         {id(fact): fact for pair in zip(ranked, newest, strict=True) for fact in pair}.values()
     )
-
-
-def _used(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("_updated") or entry.get("_created") or "")

@@ -10,19 +10,21 @@ from tomldiary.text.visible import visible
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from tomldiary.entries.kind import EntryLine
+
 __all__ = [
     "CHANGES_CLOSE",
     "CHANGES_OPEN",
     "MEMORY_CLOSE",
     "MEMORY_OPEN",
     "block_fact",
-    "conversation_fact",
     "escape_for_model",
     "escape_line",
     "escape_lines",
     "framed_memory",
     "is_start_of",
     "render_memory",
+    "rendered",
     "scrub",
 ]
 
@@ -77,9 +79,12 @@ def scrub(text: str) -> str:
     return text.translate(_UNPRINTABLE)
 
 
-def conversation_fact(updated: str, summary: str) -> str:
-    """Return a conversation's summary as one escaped line that begins with its day."""
-    return f"conversation of {updated[:10]}: {escape_for_model(summary)}"
+def rendered(line: EntryLine) -> str:
+    """Return an entry as one escaped line, or a long one as escaped lines below its title."""
+    if line.is_long:
+        return block_fact(line.title, line.text)
+    note = f" {escape_for_model(line.note)}" if line.note else ""
+    return f"{escape_for_model(line.title)}: {escape_for_model(line.text)}{note}"
 
 
 def block_fact(name: str, text: str) -> str:

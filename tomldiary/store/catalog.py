@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import open_here
+from tomldiary.entries.kind import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.store.namespaces import ROOT, is_hashed, kind_of, namespace_of, part_name, part_of
+from tomldiary.store.namespaces import ROOT, is_hashed, kind_of, namespace_of
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:

@@ -17,6 +17,7 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import unquote_to_bytes
 
+from tomldiary.entries.kind import part_of
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers import encode_folder
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
@@ -29,8 +30,6 @@ __all__ = [
     "kind_of",
     "labels_up_to",
     "namespace_of",
-    "part_name",
-    "part_of",
 ]
 
 Namespace = tuple[str, ...]
@@ -44,7 +43,6 @@ _OWNER = "~"
 _HASHED = "~h"
 _LONGEST = 150  # characters of a document's name as it is staged; see backends.layout
 _HASH = re.compile("~h?[0-9a-f]{64}")
-_PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
 _BEYOND = re.compile(r"[.@+,=]")
 
 
@@ -129,14 +127,3 @@ def is_hashed(kind: str) -> bool:
 
 def _decoded(part: str) -> str:
     return unquote_to_bytes(part).decode()
-
-
-def part_name(kind: str, number: int) -> str:
-    """Return the name of a namespace's document by number, from 1 on."""
-    return kind if number == 1 else f"{kind}~{number}"
-
-
-def part_of(kind: str) -> tuple[str, int]:
-    """Undo `part_name`."""
-    found = _PART.fullmatch(kind)
-    return (kind, 1) if found is None else (found.group(1), int(found.group(2)))

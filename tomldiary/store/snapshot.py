@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.kind import part_of
 from tomldiary.store.item import Entry
-from tomldiary.store.namespaces import part_of
 
 if TYPE_CHECKING:
     from tomldiary.hand_edits.detect import Known

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import TypedEntries, collections
+from tomldiary.entries.kinds import typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.store.item import Entry
 from tomldiary.store.snapshot import Snapshot
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["MARK", "TypedNamespaces", "is_typed", "may_expire"]
 
 MARK = "diary"
-_DOCUMENTS = ("preferences", "conversations", "facts", "blocks")
 _MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
 _PREFIX = 2  # labels in front of the collection: the user and the mark
 
@@ -101,10 +101,11 @@ class TypedNamespaces:
         now = backend.folder_times(user, [""])
         if now is not None and now == self._without.get(user):
             return False  # nothing came into the folder since
-        if any(backend.tokens(user, _DOCUMENTS)):
+        names = [kind.name for kind in typed_kinds()]
+        if any(backend.tokens(user, names)):
             return True
-        episodes = backend.folder_times(user, ["episodes"])
-        if episodes is None or any(episodes):
+        folders = backend.folder_times(user, names)
+        if folders is None or any(folders):
             return True
         if len(self._without) > _MOST_USERS:
             self._without.clear()

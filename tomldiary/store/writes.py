@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.kind import part_name, part_of
 from tomldiary.store.item import table_of
-from tomldiary.store.namespaces import kind_of, part_name, part_of
+from tomldiary.store.namespaces import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,8 @@ from tomldiary.entries.episodes import (
     new_episode,
     to_episode,
 )
-from tomldiary.entries.validity import in_utc
+from tomldiary.entries.facts import in_utc
+from tomldiary.entries.kind import Writing
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.history.entry_changes import change_made, refuse_within
 from tomldiary.runtime.async_bridge import async_twin
@@ -70,7 +71,9 @@ class EpisodeVerbs:
         value = {"input": input, "output": output}
 
         def change(tx: Transaction) -> str:
-            return new_episode(tx, value, when, session_id)
+            documents = {*tx.engine.kinds(tx.user), *tx.changed()}
+            writing = Writing(self.diary, tx.edit, documents, "", session_id)
+            return new_episode(writing, value, when)
 
         asked = fingerprint("add_episode", input, output)
         why = Source("add_episode", session_id, actor, reason, operation_id, asked)

@@ -8,22 +8,18 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.blocks import Blocks
-from tomldiary.entries.conversations import Conversations, entry_to_conversation
-from tomldiary.entries.episodes import episode_entries, episode_kinds, happened
-from tomldiary.entries.facts import Facts, same_data
+from tomldiary.entries.kind import part_name, part_of
+from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
 from tomldiary.entries.models import FORMAT_VERSION, timestamp
-from tomldiary.entries.preferences import Preferences, entry_text
-from tomldiary.errors import Conflict, DocumentError, ImmutableEntry, InvalidValue, LimitReached
+from tomldiary.errors import Conflict, DocumentError, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
 from tomldiary.history.entry_changes import entries_in
 from tomldiary.history.queries import Difference, differences
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.retrieval.ranking import ranked_facts
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.store.namespaces import ROOT as ITEMS
-from tomldiary.store.namespaces import is_hashed, kind_of, namespace_of, part_name, part_of
+from tomldiary.store.namespaces import is_hashed, kind_of, namespace_of
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
@@ -64,42 +60,17 @@ class Portability:
             now), `blocks` by name (characters), `episodes`, `items` by namespace; and `last_seen`, when
             the last conversation or episode was, "" if there is none.
         """
-        document = self._engine.document
-        preferences = Preferences(
-            document(self.user_id, "preferences"), self.diary.turn_rules.preferences
-        )
-        counts = {name: preferences.count(name) for name in self.diary.allowed}
-        held = ranked_facts(
-            document(self.user_id, "facts"), self.diary.fact_schemas, self._engine.now()
-        )
-        blocks = Blocks(document(self.user_id, "blocks")).entries()
-        talks = list(Conversations(document(self.user_id, "conversations")).entries())
-        kinds = self._engine.kinds(self.user_id)
-        episodes = [
-            entry
-            for kind in episode_kinds(kinds)
-            for _, entry in episode_entries(document(self.user_id, kind))
-        ]
-        items: dict[str, int] = {}
-        for kind in kinds:
-            if kind.startswith(ITEMS):
-                name = part_of(kind)[0].removeprefix(ITEMS)
-                found = document(self.user_id, kind).table((ITEMS[:-1],)) or {}
-                items[name] = items.get(name, 0) + len(found)
-        times = [
-            *(entry_to_conversation(entry).updated for _, entry in talks),
-            *map(happened, episodes),
-        ]
-        return {
-            "user": self.user_id,
-            "preferences": {name: count for name, count in counts.items() if count},
-            "conversations": len(talks),
-            "facts": {name: len(facts) for name, facts in held.items() if facts},
-            "blocks": {name: len(entry_text(entry)) for name, entry in blocks},
-            "episodes": len(episodes),
-            "items": {name: count for name, count in items.items() if count},
-            "last_seen": max(times, default=""),
-        }
+        at = self._engine.now()
+        listed = self._engine.kinds(self.user_id)
+        found: dict[str, Any] = {"user": self.user_id}
+        times: list[str] = []
+        for kind in KINDS.values():
+            documents = {
+                name: self._engine.document(self.user_id, name) for name in kind.documents(listed)
+            }
+            found[kind.name] = kind.profile(documents, self.diary, at)
+            times += [time for each in documents.values() for time in kind.seen(each, self.diary)]
+        return {**found, "last_seen": max(times, default="")}
 
     aprofile = async_twin(profile)
 
@@ -187,9 +158,8 @@ class Portability:
                     tx.replace(kind, document)
                 else:
                     conflicts += _added(tx, kind, document)
-            if "conversations" in documents:
-                # What is stored is of the newest layout.
-                Conversations(tx.edit("conversations")).migrate()
+            for kind in documents:
+                entry_kind(kind).migrate(tx.edit(kind))
             if replace:
                 for kind in before.keys() - documents.keys():
                     if _has_entries(before[kind]):
@@ -225,28 +195,11 @@ class Portability:
             return [], looked.differences
 
     def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
-        """Hold the whole result against the rules: those of single entries, and those of many."""
-        schemas = self.diary.fact_schemas
-        old = Facts(before.get("facts", NOTHING), schemas)
-        new = Facts(tx.document("facts"), schemas)
-        known = {problem.where for problem in old.problems()}
-        for problem in new.problems():
-            if problem.where not in known:
-                raise problem
-        for name, schema in schemas.items():
-            count, limit = len(new.held(name)), schema.constraint.limit
-            if limit is not None and count > max(limit, len(old.held(name))):
-                raise LimitReached(f"facts/{name}", limit)
-            if schema.constraint.immutable:
-                for held in old.held(name):
-                    if not same_data(held.entry, new.entry(name, held.key)):
-                        raise ImmutableEntry(f"facts/{name}/{held.key}")
-        rules = self.diary.turn_rules.preferences
-        was = Preferences(before.get("preferences", NOTHING), rules)
-        became = Preferences(tx.document("preferences"), rules)
-        for category in self.diary.allowed:
-            if became.count(category) > max(rules.limit, was.count(category)):
-                raise LimitReached(category, rules.limit)
+        """Raise if the result breaks a rule of single entries, or of many."""
+        for kind in typed_kinds():
+            if kind.name in before or kind.name in tx.changed():
+                old, new = before.get(kind.name, NOTHING), tx.document(kind.name)
+                kind.check_import(old, new, self.diary)
 
     def _consistent(self) -> tuple[int, dict[str, Document]]:
         """Return the last transaction, and all documents as it left them.

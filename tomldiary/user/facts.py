@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.entries.collections import read_document
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import Fact, Facts, facts_document
+from tomldiary.entries.facts import Fact, Facts, in_utc
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.validity import in_utc
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.history.entry_changes import change_made, refuse_within
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine, Transaction
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.validity import Held
+    from tomldiary.entries.facts import Held
     from tomldiary.history.entry_changes import HistoryEntry
     from tomldiary.toml.document import Document
 
@@ -286,7 +286,7 @@ class FactVerbs:
         return self._engine.now() if given is None else in_utc(given)
 
     def _facts_document(self) -> Document:
-        return facts_document(self._engine, self.user_id, self.diary.fact_schemas)
+        return read_document(self._engine, self.user_id, _KIND, self.diary)
 
     def _fact_problems(self) -> Iterator[InvalidValue]:
         return self._facts().problems()

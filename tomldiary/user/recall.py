@@ -4,23 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.blocks import Blocks, is_pinned
-from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.episodes import episode_entries, episode_kinds
-from tomldiary.entries.facts import Facts, fact_text, stored_facts
-from tomldiary.entries.preferences import Preferences, entry_text
-from tomldiary.entries.validity import in_utc, interval, moment
-from tomldiary.retrieval.ranking import (
-    MemoryLines,
-    ShownFact,
-    are_ranked,
-    by_share,
-    ranked_conversations,
-    ranked_facts,
-    ranked_preferences,
-)
+from tomldiary.entries.collections import read_document
+from tomldiary.entries.facts import in_utc, moment
+from tomldiary.entries.kinds import entry_kind, recalled_kinds, shown_kinds
+from tomldiary.retrieval.ranking import MemoryLines, are_ranked, by_share, ranked
 from tomldiary.retrieval.recall import Hit, Source
-from tomldiary.retrieval.render import block_fact, render_memory
+from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import async_twin, in_thread
 from tomldiary.user.facts import FactVerbs
 
@@ -28,18 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
     from datetime import datetime
 
+    from tomldiary.entries.kind import EntryKind
+    from tomldiary.retrieval.ranking import ShownFact
     from tomldiary.retrieval.recall import Indexes
     from tomldiary.toml.document import Document
 
-__all__ = ["RECALLED", "RecallVerbs"]
+__all__ = ["RecallVerbs"]
 
-RECALLED = ("preferences", "conversations", "facts", "blocks", "episodes")
-"""What `recall` looks through."""
 _MANY = 1_000_000  # all entries: what does not count is left out after ranking
-_SUMMARIES_SHOWN = 3
 _MATCHES_FIRST = 10  # more would keep out what matters whatever is asked
-_SHOWN = ("preferences", "conversations", "facts", "blocks")
-"""The documents that `render` shows."""
 _FEW = 500  # tables
 _SHORT = 50_000  # characters
 
@@ -65,31 +51,38 @@ class RecallVerbs(FactVerbs):
         Args:
             query: A question or words; no query language.
             limit: Most hits returned.
-            kinds: What to look through, of "preferences", "conversations", "facts", "blocks" and
-                "episodes"; None is all of it.
+            kinds: The kinds to search, of "preferences", "conversations", "facts", "blocks" and
+                "episodes"; None is all of them.
             time_range: Only entries last changed from the first time on and before the second (without
                 a zone: UTC); None for one of them is no bound.
             valid_at: When temporal facts have to hold; None is now.
         """
-        wanted = set(RECALLED if kinds is None else kinds)
-        documents = self._recalled_documents()
-        is_narrowed = kinds is not None or time_range is not None or "facts" in documents[2].data
+        searched = recalled_kinds()
+        wanted = {kind.name for kind in searched} if kinds is None else set(kinds)
+        documents = self._recalled_documents(searched)
+        at = self._moment(valid_at)
+        current = {
+            kind.name: kind.current(documents[kind.name], self.diary, at)
+            for kind in searched
+            if kind.is_timed(documents.get(kind.name))
+        }
+        is_narrowed = kinds is not None or time_range is not None or bool(current)
         found = self._indexes.search(
             self.user_id,
             query,
-            documents,
+            tuple(documents.values()),
             self._sources(documents),
             _MANY if is_narrowed else limit,
         )
-        counts = _Counting(Facts(documents[2], self.diary.fact_schemas), self._moment(valid_at))
         hits: list[Hit] = []
         for source, score, words in found:
             if len(hits) >= max(0, limit):
                 break
+            counts = current.get(source.kind)
             if (
                 source.kind in wanted
                 and _is_within(source.entry, time_range)
-                and (source.kind != "facts" or counts.fact(source.key, source.entry))
+                and (counts is None or counts(source.key, source.entry))
             ):
                 hits.append(_hit(source, score, words))
         return hits
@@ -137,8 +130,8 @@ class RecallVerbs(FactVerbs):
             but_session: Leave out the summary of this session, which its model has before it.
             valid_at: As for `render`.
         """
-        documents = [self._recalled_document(kind) for kind in _SHOWN]
-        return self._lines(documents, query, but_session, valid_at)
+        shown = [self._read(kind.name) for kind in shown_kinds()]
+        return self._lines(shown, query, but_session, valid_at)
 
     async def amemory_lines(
         self, query: str | None = None, *, but_session: str = ""
@@ -147,21 +140,22 @@ class RecallVerbs(FactVerbs):
 
         The coroutine form of `memory_lines`.
         """
-        known = None if query else self._engine.cached(self.user_id, *_SHOWN)
+        names = [kind.name for kind in shown_kinds()]
+        known = None if query else self._engine.cached(self.user_id, *names)
         if known is not None and self._are_ready(known):
             # Another thread would take as long to wake.
             return self._lines(known, None, but_session)
         return await in_thread(self.memory_lines, query, but_session=but_session)
 
     def _are_ready(self, documents: Sequence[Document]) -> bool:
-        """Tell whether their lines are known but for what takes no time worth mentioning."""
-        preferences, conversations, facts, blocks = documents
-        book = Preferences(preferences, self.diary.turn_rules.preferences)
-        return (
-            are_ranked(book, self.diary.allowed)
-            and len(conversations.blocks) <= _FEW
-            and "facts" not in facts.data  # which hold at a time, and may have been edited
-            and len(blocks.text) <= _SHORT
+        """Return whether their lines are known, or take no noticeable time."""
+        return all(
+            not kind.is_timed(document)  # which may have been edited by hand
+            and (
+                are_ranked(kind, document, self.diary)
+                or (len(document.blocks) <= _FEW and document.size <= _SHORT)
+            )
+            for kind, document in zip(shown_kinds(), documents, strict=True)
         )
 
     def _lines(
@@ -171,84 +165,43 @@ class RecallVerbs(FactVerbs):
         but_session: str,
         valid_at: datetime | None = None,
     ) -> MemoryLines:
-        preferences, conversations, facts, blocks = documents
-        pinned: list[str] = []
-        others: list[ShownFact] = []
-        for name, entry in Blocks(blocks).entries():
-            line = block_fact(name, entry_text(entry))
-            if is_pinned(entry):
-                pinned.append(line)
-            else:
-                others.append(ShownFact(f"blocks/{name}", entry, line, (False, 0, "")))
-        book = Preferences(preferences, self.diary.turn_rules.preferences)
-        schemas, weights = self.diary.fact_schemas, self.diary.weights
-        held = ranked_facts(facts, schemas, self._moment(valid_at))
-        talks = [each for each in ranked_conversations(conversations) if each.key != but_session]
-        ranked = by_share(
-            [
-                *((schemas[name].weight if name in schemas else 1.0, held[name]) for name in held),
-                *zip(weights.values(), ranked_preferences(book, weights), strict=True),
-                (1.0, others),
-                (1.0, talks[:_SUMMARIES_SHOWN]),
-            ]
-        )
+        at = self._moment(valid_at)
+        first: list[str] = []
+        lanes: list[tuple[float, list[ShownFact]]] = []
+        rest: list[str] = []
+        for kind, document in zip(shown_kinds(), documents, strict=True):
+            for weight, facts in ranked(kind, document, self.diary, at):
+                lane = facts
+                if but_session:
+                    lane = [each for each in lane if kind.session(each.name) != but_session]
+                if kind.leads:
+                    first += [each.line for each in lane if each.is_pinned]
+                    lane = [each for each in lane if not each.is_pinned]
+                if kind.shown_at_most is not None:
+                    rest += [each.line for each in lane[kind.shown_at_most :]]
+                    lane = lane[: kind.shown_at_most]
+                lanes.append((weight, lane))
+        found = by_share(lanes)
         if query:
-            kinds = ("preferences", "facts")
+            kinds = [kind.name for kind in shown_kinds() if kind.is_matched]
             hits = self.recall(query, _MATCHES_FIRST, kinds=kinds, valid_at=valid_at)
-            order = {hit.key: number for number, hit in enumerate(hits)}
-            ranked.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, len(order))))
-        return MemoryLines(
-            [*pinned, *(fact.line for fact in ranked)],
-            [talk.line for talk in talks[_SUMMARIES_SHOWN:]],
-        )
+            order = {(hit.kind, hit.key): number for number, hit in enumerate(hits)}
+            found.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, len(order))))
+        return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
-    def _recalled_documents(self) -> tuple[Document, ...]:
+    def _recalled_documents(self, kinds: Sequence[EntryKind]) -> dict[str, Document]:
+        """Return the documents that hold these kinds, by name."""
         listed = self._engine.kinds(self.user_id) if self._engine.lists_documents else ()
-        return tuple(map(self._recalled_document, (*_SHOWN, *episode_kinds(listed))))
+        return {name: self._read(name) for kind in kinds for name in kind.documents(listed)}
 
-    def _recalled_document(self, kind: str) -> Document:
-        if kind == "facts":
-            return self._facts_document()
-        return self._engine.document(self.user_id, kind)
+    def _read(self, name: str) -> Document:
+        return read_document(self._engine, self.user_id, name, self.diary)
 
-    def _sources(self, documents: tuple[Document, ...]) -> Iterator[Source]:
-        preferences, conversations, facts, blocks, *episodes = documents
-        book = Preferences(preferences, self.diary.turn_rules.preferences)
-        for category in self.diary.allowed:
-            for key, entry in book.entries(category):
-                body = f"{entry_text(entry)} {category} {_joined(entry.get('contexts'))}"
-                yield Source("preferences", f"{category}/{key}", body, entry)
-        for key, entry in Conversations(conversations).entries():
-            body = f"{entry.get('summary', '')} {_joined(entry.get('keywords'))}"
-            yield Source("conversations", key, body, entry)
-        for name, key, entry in stored_facts(facts):
-            yield Source("facts", f"{name}/{key}", f"{name} {fact_text(entry)}", entry)
-        for name, entry in Blocks(blocks).entries():
-            yield Source("blocks", name, f"{name} {entry_text(entry)}", entry)
-        for document in episodes:
-            for key, entry in episode_entries(document):
-                yield Source("episodes", key, _episode_text(entry), entry)
-
-
-class _Counting:
-    """Tells which facts count: those that can be read, and of temporal types those that hold."""
-
-    def __init__(self, book: Facts, at: datetime) -> None:
-        self._book = book
-        self._at = at
-        self._held: dict[str, set[str]] = {}
-
-    def fact(self, fact_id: str, entry: Mapping[str, Any]) -> bool:
-        name, _, key = fact_id.partition("/")
-        schema = self._book.registered(name)
-        if schema is None:  # nobody says what it obeys; its time may still be written down
-            start, end = interval(entry)
-            return (start is None or start <= self._at) and (end is None or self._at < end)
-        if not schema.constraint.temporal:
-            return self._book.wrong(schema, key, entry) is None
-        if name not in self._held:
-            self._held[name] = {held.key for held in self._book.held(name) if held.holds(self._at)}
-        return key in self._held[name]
+    def _sources(self, documents: Mapping[str, Document]) -> Iterator[Source]:
+        for document, tables in documents.items():
+            kind = entry_kind(document)
+            for name, entry in kind.entries(tables, self.diary):
+                yield Source(kind.name, name, kind.body(name, entry), entry)
 
 
 def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
@@ -265,26 +218,13 @@ def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
 
 def _hit(source: Source, score: float, words: list[str]) -> Hit:
     entry = source.entry
-    texts = {
-        "conversations": lambda: str(entry.get("summary", "")),
-        "facts": lambda: fact_text(entry),
-        "episodes": lambda: _episode_text(entry),
-    }
     return Hit(
         source.kind,
         source.key,
-        texts.get(source.kind, lambda: entry_text(entry))(),
+        entry_kind(source.kind).text(entry),
         score,
         words,
         created=str(entry.get("_created", "")),
         updated=str(entry.get("_updated", "")),
         source=str(entry.get("_source", "")),
     )
-
-
-def _episode_text(entry: Mapping[str, Any]) -> str:
-    return f"{entry.get('input', '')}\n{entry.get('output', '')}"
-
-
-def _joined(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else ""  # pyright: ignore[reportUnknownArgumentType]

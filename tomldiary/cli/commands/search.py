@@ -11,9 +11,10 @@ import typer
 from tomldiary.cli.commands.memory import known_user
 from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
-from tomldiary.entries.paths import entry_key
+from tomldiary.entries.kind import part_of
+from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.retrieval.recall import Hit, query_words
-from tomldiary.store.namespaces import ROOT, kind_of, namespace_of, part_of
+from tomldiary.store.namespaces import ROOT, kind_of, namespace_of
 from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
@@ -75,4 +76,4 @@ def _hit(key: str, item: Item, score: float, query: str) -> Hit:
     lower = folded(text).lower()
     words = [word for word in map(shown, query_words(query)) if word in lower]
     times = {"created": item.created_at.isoformat(), "updated": item.updated_at.isoformat()}
-    return Hit("items", key, text, score, words, **times)
+    return Hit(ITEMS.name, key, text, score, words, **times)
