@@ -1,4 +1,4 @@
-"""What tests share: a quiet Hypothesis, no way out to the network, and places to work at."""
+"""What tests share: settings, no network, and folders to work in."""
 
 from __future__ import annotations
 
@@ -16,6 +16,9 @@ from hypothesis import settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+# Else each process that a test starts would compile the package anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 settings.register_profile("repo", database=None, print_blob=True)
 settings.load_profile("repo")

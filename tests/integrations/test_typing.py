@@ -1,4 +1,4 @@
-"""A type checker infers the deps of an agent with a diary, and finds what is wrong with them."""
+"""A type checker infers the context and deps of an agent with a diary, and finds each wrong use."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ import pytest
 pytest.importorskip("pydantic_ai")
 pytest.importorskip("pyright")
 
-TYPED = Path(__file__).parents[2] / "typed" / "pydantic_ai_deps.py"
+TYPED = Path(__file__).parents[1] / "typed"
 
 
-def test_deps_are_inferred_and_every_wrong_use_is_found():
+def test_types_are_inferred_and_every_wrong_use_is_found():
     # Each wrong line carries an exception that would be reported if the line were right.
     done = subprocess.run(
-        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, str(TYPED)],
-        cwd=TYPED.parents[2],
+        [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, *TYPED.glob("*.py")],
+        cwd=TYPED.parents[1],
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
     assert "0 errors, 0 warnings" in done.stdout, done.stdout
-    assert TYPED.read_text("utf-8").count("pyright: ignore") == 8
+    assert (TYPED / "pydantic_ai_deps.py").read_text("utf-8").count("pyright: ignore") == 8
