@@ -98,7 +98,7 @@ def validate_identifier(value: str, name: str = "identifier") -> str:
         IdentifierError: Empty, blank, starts with a dot, or holds "..", a slash, a backslash or a
             control character.
     """
-    if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance]
+    if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise IdentifierError(f"{name} must be text that is not blank.")
     if value.startswith(".") or ".." in value:
         raise IdentifierError(f"{name} must not start with a dot or hold '..': {value!r}.")

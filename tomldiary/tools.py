@@ -2,8 +2,8 @@
 
 from tomldiary.extraction.tools import *  # noqa: F403
 from tomldiary.extraction.tools import (  # 0.9 documents both
-    _check_preference_limits as _check_preference_limits,  # pyright: ignore[reportPrivateUsage]
+    _check_preference_limits as _check_preference_limits,  # pyright: ignore[reportPrivateUsage] - documented by 0.9
 )
 from tomldiary.extraction.tools import (
-    _find_similar_preferences as _find_similar_preferences,  # pyright: ignore[reportPrivateUsage]
+    _find_similar_preferences as _find_similar_preferences,  # pyright: ignore[reportPrivateUsage] - documented by 0.9
 )

@@ -99,7 +99,7 @@ def positive(option: str, value: int) -> int:
     Raises:
         InvalidValue: It is something else.
     """
-    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance]
+    if isinstance(value, bool) or not isinstance(value, int):  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise InvalidValue(f"expected a whole number, found {value!r}.", where=option)
     if value < 1:
         raise InvalidValue(f"expected 1 or more, found {value}.", where=option)

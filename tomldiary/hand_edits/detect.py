@@ -213,7 +213,7 @@ def _last_logged(
 def _age(token: Token) -> float:
     """Return how many seconds ago a file was changed; infinite where versions carry no time."""
     if isinstance(token, tuple):
-        return (time.time_ns() - token[0]) / 1e9  # pyright: ignore[reportUnknownVariableType]
+        return (time.time_ns() - token[0]) / 1e9  # pyright: ignore[reportUnknownVariableType] - a token of LocalBackend begins with the time
     return float("inf")
 
 

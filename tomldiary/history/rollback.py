@@ -77,7 +77,7 @@ class GoingBack(PastTexts):
                 something was forgotten since. Nothing is written.
             HistoryPruned: Some of it is older than the kept history. Nothing is written.
         """
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance]
+        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
         with self._engine.transaction(self.user_id, source) as transaction:

@@ -145,7 +145,7 @@ class WordTable:
 
     def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
         """Run one statement; the connection commits by itself outside BEGIN and COMMIT."""
-        return self._database.execute(statement, values)  # pyright: ignore[reportArgumentType]
+        return self._database.execute(statement, values)  # pyright: ignore[reportArgumentType] - sqlite3 checks the values
 
     def leave(self) -> None:
         """Never close the connection: it is the parent's, and this process is its forked child."""

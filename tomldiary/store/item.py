@@ -215,7 +215,7 @@ def checked_value(value: Any, where: str) -> dict[str, Any]:
     Raises:
         InvalidValue: It is no mapping, or holds what TOML has no word for; names the place.
     """
-    if type(value) is not dict and not isinstance(value, Mapping):  # pyright: ignore[reportUnknownArgumentType]
+    if type(value) is not dict and not isinstance(value, Mapping):  # pyright: ignore[reportUnknownArgumentType] - any JSON value
         raise InvalidValue(
             f"expected a mapping as the value, found {type(value).__name__}.", where=where
         )
@@ -223,7 +223,7 @@ def checked_value(value: Any, where: str) -> dict[str, Any]:
 
 
 def _checked(value: Any, where: str, depth: int) -> Any:
-    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any JSON value
     if kind is str:
         if not value.isascii():
             _check_unicode(value, where)
@@ -252,7 +252,7 @@ def _checked(value: Any, where: str, depth: int) -> Any:
 
 
 def _is_plain(item: Any) -> bool:
-    kind: type[Any] = type(item)  # pyright: ignore[reportUnknownVariableType]
+    kind: type[Any] = type(item)  # pyright: ignore[reportUnknownVariableType] - any JSON value
     if kind is str:
         return bool(item.isascii())
     return (

@@ -108,7 +108,7 @@ def _proved(text: str, path: tuple[str, ...], want: Mapping[str, Any]) -> bool:
     except InvalidTOML:
         return False
     for key in path:
-        found = found.get(key) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        found = found.get(key) if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType] - any TOML value
     return isinstance(found, dict) and same_value(found, want)
 
 

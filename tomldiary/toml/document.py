@@ -275,17 +275,17 @@ def find_any(data: Any, path: Path) -> Any:
     """Return what stands at `path`, or None."""
     found: Any = data
     for key in path:
-        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType]
+        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType] - any TOML value
             return None
-        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return found  # pyright: ignore[reportUnknownVariableType]
+        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
+    return found  # pyright: ignore[reportUnknownVariableType] - any TOML value
 
 
 def find_table(data: Table, path: Path) -> Table | None:
     """Return the table at `path`, or None."""
     found: Any = data
     for key in path:  # as `find_any`, which would be one more call for each of very many look-ups
-        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType]
+        if type(found) is not dict:  # pyright: ignore[reportUnknownArgumentType] - any TOML value
             return None
-        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType]
+        found = found.get(key)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - any TOML value
+    return found if isinstance(found, dict) else None  # pyright: ignore[reportUnknownVariableType] - any TOML value

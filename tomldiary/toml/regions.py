@@ -44,7 +44,7 @@ class BlockIndex(Mapping[tuple[str, ...], "Block"]):
                 found.pop(path, None)
         return found
 
-    def get(self, path: tuple[str, ...], default: Block | None = None) -> Block | None:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def get(self, path: tuple[str, ...], default: Block | None = None) -> Block | None:  # pyright: ignore[reportIncompatibleMethodOverride] - a default of None only
         """Return the block at `path`, or `default`."""
         changed = self._changed
         found = changed[path] if path in changed else self._settled.get(path)
@@ -60,7 +60,7 @@ class BlockIndex(Mapping[tuple[str, ...], "Block"]):
     def __contains__(self, path: object) -> bool:
         """Tell whether a block stands at `path`."""
         if path in self._changed:
-            return self._changed[path] is not None  # pyright: ignore[reportArgumentType]
+            return self._changed[path] is not None  # pyright: ignore[reportArgumentType] - any object may be asked for
         return path in self._settled
 
     def __setitem__(self, path: tuple[str, ...], block: Block) -> None:

@@ -103,7 +103,7 @@ def plain_text(value: Any) -> str | None:
 
 def plain_value(value: Any) -> str | None:
     """Render what most values are: text as `plain_text`, small numbers, lists of such text; None for anything else."""
-    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType] - any TOML value
     if kind is str:
         is_plain = (
             value.isascii() and value.isprintable() and '"' not in value and "\\" not in value
@@ -219,13 +219,13 @@ def same_value(left: Any, right: Any) -> bool:
     """Tell whether two parsed values are the same one: types count, NaN equals NaN, -0.0 is not 0.0."""
     if left is right:
         return True
-    kind: type[Any] = type(left)  # pyright: ignore[reportUnknownVariableType]
+    kind: type[Any] = type(left)  # pyright: ignore[reportUnknownVariableType] - any TOML value
     if kind is not type(right):
         # A tuple stands for a list, and any mapping for a table.
         if isinstance(left, list | tuple) and isinstance(right, list | tuple):
-            return _same_items(list(left), list(right))  # pyright: ignore[reportUnknownArgumentType]
+            return _same_items(list(left), list(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType]
+            return same_value(dict(left), dict(right))  # pyright: ignore[reportUnknownArgumentType] - any TOML value
         return False
     if kind is dict:
         if left.keys() != right.keys():
