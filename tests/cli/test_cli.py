@@ -160,7 +160,7 @@ def test_the_demo_reads_one_memory_through_every_adapter_without_a_network():
         assert "failed" not in line
 
 
-def test_the_demo_keeps_its_memory_where_it_is_told_and_nowhere_else(tmp_path):
+def test_the_demo_writes_only_below_its_path(tmp_path):
     done = demo("--path", tmp_path / "kept")
     assert done.returncode == 0
     assert Diary(tmp_path / "kept").users() == ["alice", "bob"]
@@ -169,7 +169,7 @@ def test_the_demo_keeps_its_memory_where_it_is_told_and_nowhere_else(tmp_path):
     assert again.stderr == f"{tmp_path / 'kept'}: the demo needs a new or an empty folder.\n"
 
 
-def test_the_demo_names_the_command_for_a_framework_that_is_missing():
+def test_the_demo_names_the_install_command_of_a_missing_framework():
     block = """
 import sys
 for name in ("langgraph", "langgraph.store", "langgraph.store.base", "pydantic_ai"):
@@ -181,7 +181,7 @@ for name in ("langgraph", "langgraph.store", "langgraph.store.base", "pydantic_a
     assert 'python -m pip install "tomldiary-kit[pydantic-ai]"' in done.stdout
 
 
-def test_a_door_that_fails_is_told_in_one_line_and_closes_no_other():
+def test_a_failing_adapter_is_one_line_and_stops_no_other():
     block = """
 import sys, types
 
@@ -212,7 +212,7 @@ sys.modules.update(tomldiary_langgraph=graph, tomldiary_langchain=chain)
 # ingest
 
 
-def test_ingest_reports_and_the_second_time_nothing_is_left_to_do(tmp_path, log):
+def test_ingest_prints_a_report_and_a_rerun_changes_no_file(tmp_path, log):
     place = tmp_path / "m"
     first = call("ingest", log, "--user", "ann", "--path", place, check=0)
     assert first.stderr == ""
@@ -220,8 +220,8 @@ def test_ingest_reports_and_the_second_time_nothing_is_left_to_do(tmp_path, log)
     assert (figures["turns"], figures["applied"], figures["already there"]) == ("2", "2", "0")
 
     def contents():
-        """All files but those that tell who held a lock last."""
-        files = (path for path in place.rglob("*") if path.is_file())
+        """Documents, history and indexes: all files but locks and temporary files."""
+        files = (path for path in place.rglob("[!.]*") if path.is_file())
         return {path: path.read_bytes() for path in files if path.parent.name != "locks"}
 
     before = contents()
@@ -231,7 +231,7 @@ def test_ingest_reports_and_the_second_time_nothing_is_left_to_do(tmp_path, log)
     assert contents() == before
 
 
-def test_ingest_of_a_log_of_several_people_asks_for_the_speaker(tmp_path):
+def test_ingest_of_a_log_of_several_people_requires_a_speaker(tmp_path):
     def sample(name, one, other):
         said = [{"speaker": one, "text": f"I love {name}."}, {"speaker": other, "text": "Nice."}]
         return {"sample_id": name, "conversation": {"speaker_a": one, "speaker_b": other, "session_1": said}}  # fmt: skip
@@ -252,7 +252,7 @@ def test_ingest_of_a_log_of_several_people_asks_for_the_speaker(tmp_path):
     assert "jazz" not in shown
 
 
-def test_ingest_uses_the_table_it_is_given(tmp_path, log):
+def test_ingest_uses_the_given_preference_table(tmp_path, log):
     (tmp_path / "food.py").write_text(TABLE)
     table = f"{tmp_path / 'food.py'}:Food"
     call("ingest", log, "--user", "ann", "--path", tmp_path / "m", "--table", table, check=0)
@@ -290,7 +290,7 @@ def test_search_finds_the_best_entry_first(memories):
     found = call("search", "what is she allergic to?", "--user", "alice", "--path", memories)
     assert "allergies/pref001  I'm allergic to walnuts." in found.stdout.splitlines()[0]
     none = call("search", "zebra", "--user", "alice", "--path", memories, check=0)
-    assert none.stdout == "Nothing that is remembered has these words.\n"
+    assert none.stdout == "No entry has these words.\n"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def hostile(tmp_path):
 
 
 @pytest.mark.parametrize("form", [[], ["--raw"], ["--json"]], ids="".join)
-def test_what_a_terminal_would_obey_is_shown_as_an_escape(hostile, form):
+def test_control_characters_are_printed_as_escapes(hostile, form):
     place, user = hostile
     outputs = [
         call("show", user, "--path", place, *form, check=0).stdout,
@@ -378,7 +378,7 @@ def on_a_terminal(*line, columns=80):
     return data.decode().replace("\r\n", "\n")
 
 
-def test_on_a_terminal_only_colours_are_sent(hostile):
+def test_a_terminal_gets_no_control_sequences_but_colours(hostile):
     place, user = hostile
     text = on_a_terminal(sys.executable, "-m", "tomldiary", "show", user, "--path", place, "--raw")
     assert "\x1b[" in text
@@ -426,20 +426,20 @@ def test_completion_is_offered_for_each_shell(shell):
     assert "tomldiary" in script
 
 
-def test_the_folder_may_be_named_by_the_environment(memories):
+def test_the_path_may_come_from_the_environment(memories):
     assert call("show", check=0, TOMLDIARY_PATH=str(memories)).stdout == "alice\n"
     assert call("show", "--path", "nowhere", TOMLDIARY_PATH=str(memories)).returncode == 2
 
 
-def test_a_user_is_named_alone_or_with_user(memories):
+def test_the_user_is_an_argument_or_an_option_but_not_both(memories):
     shown = call("show", "alice", "--path", memories, check=0).stdout
     assert call("show", "--user", "alice", "--path", memories, check=0).stdout == shown
     twice = call("show", "alice", "--user", "alice", "--path", memories)
     assert twice.returncode == 2
-    assert "name the user once" in twice.stderr
+    assert "give the user once" in twice.stderr
 
 
-def test_a_command_imports_nothing_of_the_others():
+def test_a_command_does_not_import_the_other_commands():
     code = (
         "import sys; sys.argv = ['tomldiary', 'show', '--path', 'nowhere']\n"
         "from tomldiary.cli.app import run\n"
@@ -463,7 +463,7 @@ def test_a_command_imports_nothing_of_the_others():
     }
 
 
-def test_a_category_without_entries_is_no_error(memories):
+def test_an_empty_category_is_not_an_error(memories):
     shown = call("show", "alice", "--category", "goals", "--path", memories, check=0)
     assert shown.stdout == "No preferences in goals.\n"
     told = call("show", "alice", "--category", "goals", "--json", "--path", memories, check=0)
@@ -510,7 +510,7 @@ LONG = "I love " + " ".join(f"word{number}" for number in range(40))
         (40, ["show"]),
     ],
 )
-def test_lines_end_between_words_at_the_width_of_the_terminal(memories, arguments, columns):
+def test_lines_are_wrapped_between_words_at_the_terminal_width(memories, arguments, columns):
     Diary(memories).user("alice").upsert_preference("likes", LONG, id="long")
     line = [sys.executable, "-m", "tomldiary", *arguments, "--user", "alice", "--path", memories]
     shown = on_a_terminal(*line, columns=columns)
@@ -593,7 +593,7 @@ def test_every_error_is_one_line_and_exit_code_2(tmp_path, case):
 
 
 @pytest.mark.parametrize("missing", ["typer", "rich"])
-def test_without_the_extra_the_command_says_how_to_get_it(missing):
+def test_without_the_extra_the_command_names_the_install_command(missing):
     code = (
         f"import sys; sys.modules[{missing!r}] = None; from tomldiary.__main__ import main; main()"
     )
@@ -610,7 +610,7 @@ def test_without_the_extra_the_command_says_how_to_get_it(missing):
     assert 'python -m pip install "tomldiary-kit[cli]"' in done.stderr
 
 
-def test_a_reader_who_leaves_early_is_no_error(memories):
+def test_a_closed_pipe_is_not_an_error(memories):
     with subprocess.Popen(
         [sys.executable, "-m", "tomldiary", "show", "alice", "--path", str(memories)],
         stdout=subprocess.PIPE,
@@ -629,7 +629,7 @@ def test_a_terminal_without_unicode_gets_escapes(tmp_path):
     assert done.stdout == "zo\\xeb\n"
 
 
-def test_the_doctor_ends_its_sentences_and_counts_one_warning(memories):
+def test_doctor_prints_sentences_and_counts_warnings(memories):
     file = memories / "alice/preferences.toml"
     file.write_text(file.read_text().replace('text = "I love', 'text = 3 # "I love', 1))
     told = call("doctor", "--path", memories, check=1).stdout

@@ -71,7 +71,7 @@ def simple(question, answer="ok"):
         pytest.param("\ufeff" + json.dumps(CHAT), id="byte order mark"),
     ],
 )
-def test_every_layout_of_an_openai_log_gives_the_same_turns_and_positions(tmp_path, text):
+def test_every_layout_of_an_openai_log_gives_the_same_turns(tmp_path, text):
     log = read_turns(write(tmp_path, text))
     assert log.format == "openai"
     assert said(log) == SAID
@@ -79,7 +79,7 @@ def test_every_layout_of_an_openai_log_gives_the_same_turns_and_positions(tmp_pa
     assert [turn.position for turn in log.turns] == ["openai/0/1", "openai/0/5", "openai/0/8"]
 
 
-def test_utf16_as_windows_shells_write_it_is_read(tmp_path):
+def test_utf16_of_windows_shells_is_read(tmp_path):
     path = tmp_path / "chat.json"
     path.write_bytes(json.dumps(CHAT).encode("utf-16"))
     assert said(read_turns(path)) == SAID
@@ -90,7 +90,7 @@ def test_a_line_separator_inside_a_string_does_not_end_the_line(tmp_path):
     assert said(read_turns(write(tmp_path, lines))) == [("a\u2028b", "c\x85d")]
 
 
-def test_what_is_left_out_is_told_and_counted(tmp_path):
+def test_omitted_content_is_reported_and_counted(tmp_path):
     messages = [
         {"role": "assistant", "content": "Hello!"},
         *CHAT,
@@ -112,7 +112,7 @@ def test_what_is_left_out_is_told_and_counted(tmp_path):
     ]
 
 
-def test_the_reply_to_a_lone_image_is_not_taken_for_the_reply_to_earlier_words(tmp_path):
+def test_the_reply_to_an_image_is_not_paired_with_earlier_messages(tmp_path):
     image = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
     log = read_turns(
         write(tmp_path, [*simple("Hi", "Hello"), image, {"role": "assistant", "content": "A cat"}])
@@ -156,7 +156,7 @@ def test_a_refusal_is_an_answer(tmp_path):
     ],
 )
 @pytest.mark.parametrize("of_conversation", [False, True])
-def test_times_are_aware_whatever_way_they_are_written(tmp_path, key, value, of_conversation):
+def test_times_of_every_notation_are_aware(tmp_path, key, value, of_conversation):
     messages = simple("Hi")
     envelope = {"messages": messages}
     (envelope if of_conversation else messages[0])[key] = value
@@ -166,7 +166,7 @@ def test_times_are_aware_whatever_way_they_are_written(tmp_path, key, value, of_
 
 
 @pytest.mark.parametrize("value", [True, "soon", 1e400, -5, 10**40, "0001-01-01T00:00:00+14:00"])
-def test_a_time_that_is_none_is_no_time(tmp_path, value):
+def test_an_invalid_time_is_ignored(tmp_path, value):
     messages = simple("Hi")
     messages[0]["create_time"] = value
     assert read_turns(write(tmp_path, messages)).turns[0].when is None
@@ -195,7 +195,7 @@ def test_conversations_get_distinct_session_ids_and_positions(tmp_path):
     assert array.turns == lines.turns
 
 
-def test_messages_that_name_their_session_are_put_together_by_it(tmp_path):
+def test_messages_are_grouped_by_their_session(tmp_path):
     first, second = simple("a", "A"), simple("b", "B")
     for message in first:
         message["session_id"] = "s1"
@@ -206,7 +206,7 @@ def test_messages_that_name_their_session_are_put_together_by_it(tmp_path):
     assert [turn.session_id for turn in log.turns] == ["s1", "s2"]
 
 
-def test_a_nameless_beginning_belongs_to_the_first_session_that_is_named(tmp_path):
+def test_messages_before_the_first_session_id_belong_to_it(tmp_path):
     messages = [*simple("a", "A"), *simple("b", "B")]
     messages[1]["session_id"] = "s1"
     log = read_turns(write(tmp_path, messages))
@@ -282,7 +282,7 @@ def test_every_shape_of_a_langchain_dump_gives_the_same_turns(tmp_path, shape):
     ]
 
 
-def test_a_langchain_dump_is_data_and_names_no_class_to_load(tmp_path):
+def test_a_langchain_dump_is_read_as_data_without_loading_classes(tmp_path):
     message = {
         "lc": 1,
         "type": "constructor",
@@ -414,12 +414,12 @@ def test_in_locomo_the_other_speaker_can_be_the_user(tmp_path, speaker):
     assert said(log) == [("Hey!", "Hi\nthere"), ("How\nso?", "")]
 
 
-def test_a_locomo_speaker_whom_nobody_knows_is_refused_with_the_names(tmp_path):
+def test_an_unknown_locomo_speaker_is_refused_with_the_names(tmp_path):
     with pytest.raises(InvalidValue, match=r"'Eve'.*Ann, Bob"):
         read_turns(write(tmp_path, TALK), speaker="Eve")
 
 
-def test_locomo_samples_without_the_speaker_are_told(tmp_path):
+def test_locomo_samples_without_the_speaker_are_reported(tmp_path):
     other = sample("conv-2", speaker_a="Cy", session_1=lines(("Cy", "Yo")))
     log = read_turns(write(tmp_path, [TALK, other]), speaker="Ann")
     assert {turn.session_id.split("-session")[0] for turn in log.turns} == {"conv-1"}
@@ -440,19 +440,19 @@ def test_a_locomo_caption_follows_in_brackets(tmp_path):
     assert log.turns[0].user_msg == "Look! [photo: a photo of a cat]"
 
 
-def test_a_locomo_date_that_is_none_is_told(tmp_path):
+def test_an_invalid_locomo_date_is_reported(tmp_path):
     talk = sample(session_1=lines(("Ann", "Hi")), session_1_date_time="1:00 pm on 31 June, 2023")
     log = read_turns(write(tmp_path, talk))
     assert log.turns[0].when is None
     assert log.skipped == ["Left out 1 session time that is no date."]
 
 
-def test_a_speaker_is_refused_where_the_format_knows_the_user(tmp_path):
+def test_a_speaker_is_refused_if_the_format_names_the_user(tmp_path):
     with pytest.raises(InvalidValue, match="Leave speaker out"):
         read_turns(write(tmp_path, CHAT), speaker="Ann")
 
 
-def test_in_the_real_locomo_file_each_message_of_the_user_is_in_exactly_one_turn(tmp_path):
+def test_each_user_message_of_real_locomo_files_is_in_one_turn(tmp_path):
     beside = Path(__file__).resolve().parents[3] / "shared" / "data"
     path = Path(os.environ.get("TOMLDIARY_BENCH_DATA") or beside) / "locomo" / "locomo-dev.json"
     if not path.is_file():
@@ -544,7 +544,7 @@ def test_json_without_chat_messages_is_refused(tmp_path, text, name):
         ("", "", "empty"),
     ],
 )
-def test_a_file_that_is_no_json_is_refused_with_its_place(tmp_path, text, place, reason):
+def test_a_file_that_is_not_json_is_refused_with_its_location(tmp_path, text, place, reason):
     path = write(tmp_path, text)
     with pytest.raises(InvalidValue, match=reason) as caught:
         read_turns(path)
@@ -552,7 +552,7 @@ def test_a_file_that_is_no_json_is_refused_with_its_place(tmp_path, text, place,
     assert "openai, langchain, pydantic-ai, locomo" in str(caught.value)
 
 
-def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path):
+def test_invalid_utf8_is_refused_with_its_location(tmp_path):
     path = tmp_path / "chat.json"
     path.write_bytes(b'[\n "\xff"]')
     with pytest.raises(InvalidValue, match="not UTF-8") as caught:
@@ -569,7 +569,7 @@ def test_missing_files_folders_and_bad_paths_are_refused(tmp_path):
         read_turns("nul\0byte")
 
 
-def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_read(tmp_path):
+def test_only_a_file_above_the_limit_is_refused(tmp_path):
     path = write(tmp_path, CHAT)
     size = path.stat().st_size
     assert said(read_turns(path, max_bytes=size)) == SAID
@@ -577,7 +577,7 @@ def test_a_file_above_the_limit_is_refused_and_one_at_the_limit_is_read(tmp_path
         read_turns(path, max_bytes=size - 1)
 
 
-def test_lone_surrogates_are_replaced_and_told_and_pairs_are_kept(tmp_path):
+def test_lone_surrogates_are_replaced_and_reported(tmp_path):
     text = r'{"id": "s\udfff", "messages": [{"role": "user", "content": "a\ud800b \ud83d\ude00"}]}'
     log = read_turns(write(tmp_path, text))
     assert log.turns[0].user_msg == "a\ufffdb \U0001f600"
@@ -610,7 +610,7 @@ def test_lone_surrogates_are_replaced_and_told_and_pairs_are_kept(tmp_path):
         lambda odd: odd,
     ],
 )
-def test_odd_values_anywhere_give_turns_or_an_error_of_this_library(tmp_path, shape, odd):
+def test_unusual_values_give_turns_or_a_library_error(tmp_path, shape, odd):
     path = write(tmp_path, [shape(odd), shape("fine")])
     for name in ("auto", *KNOWN_FORMATS):
         try:

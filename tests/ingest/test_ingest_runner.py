@@ -201,7 +201,7 @@ def test_forgetting_the_user_during_an_ingest_stops_it(tmp_path, diary, forget):
     assert not (tmp_path / "memories/ann").exists()
 
 
-def test_a_turn_is_not_committed_if_the_user_is_forgotten_during_its_extraction(tmp_path):
+def test_forgetting_during_an_extraction_prevents_its_commit(tmp_path):
     class Forgets:
         def run(self, message, /, *, deps):
             if "chess" in deps.user_msg:

@@ -148,13 +148,13 @@ def reader(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_of_a_page_runs_and_shows_what_it_says(page, reader):
+def test_every_block_of_a_page_runs_with_the_shown_output(page, reader):
     for block in blocks(page):
         getattr(reader, block.language, lambda _: None)(block)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_block_says_what_it_is(page):
+def test_every_block_names_its_language(page):
     known = {"python", "text", "toml", "console", "bash", "diagram"}
     assert [block.place for block in blocks(page) if block.language not in known] == []
 
@@ -170,13 +170,13 @@ def test_the_readme_begins_with_ten_lines_and_the_file_they_wrote():
 
 
 @pytest.mark.parametrize("line", SET_UP)
-def test_the_set_up_commands_stand_in_the_readme_as_they_are(line):
+def test_the_readme_shows_the_set_up_commands(line):
     shown = [block.text.splitlines() for block in blocks(README) if block.language == "bash"]
     assert any(line in lines for lines in shown)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_every_link_leads_to_a_file_and_every_claim_to_a_test(page):
+def test_every_link_targets_a_file_and_every_claim_a_test(page):
     wrong = []
     for text, target in LINK.findall(FENCE.sub("", page.read_text("utf-8"))):
         if target.startswith(("https://", "http://")):

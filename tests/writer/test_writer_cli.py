@@ -64,7 +64,7 @@ def test_dead_letters_are_a_private_readable_file_and_shown_with_the_error(tmp_p
 def test_a_turn_that_is_put_back_is_applied_by_the_next_writer_and_only_once(tmp_path):
     park(tmp_path, "tea", "juice")
     [tea, juice] = json.loads(command(tmp_path, "list", "--json"))
-    assert command(tmp_path, "retry", tea["id"]) == "1 turn was put back.\n"
+    assert command(tmp_path, "retry", tea["id"]) == "1 turn was requeued.\n"
     assert said(tmp_path) == ["juice"]
     diary = Diary(
         tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, deps.user_msg, ())

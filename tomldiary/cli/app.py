@@ -1,4 +1,4 @@
-"""The program: its commands, and one sentence for whatever goes wrong."""
+"""The program: its commands, and one line for each error."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from tomldiary.errors import DiaryError
 
 __all__ = ["app", "run"]
 
-# Each is imported when it is called: what the others need takes most of the time to start.
+# A command is imported when it is called, because imports dominate the start-up time.
 _COMMANDS = {
     "demo": "demo:demo",
     "ingest": "ingest:ingest",
     "show": "show:show",
     "search": "search:search",
     "history": "history:history",
-    "why": "why:why",
-    "diff": "diff:diff",
+    "why": "history:why",
+    "diff": "history:diff",
     "rollback": "rollback:rollback",
     "export": "portability:export_memory",
     "import": "portability:import_memory",
@@ -88,10 +88,10 @@ def _options(
 
 
 def run() -> None:
-    """Run the command in `sys.argv` and exit; an error people can act on is one line on stderr."""
+    """Run the command in `sys.argv` and exit; a `DiaryError` is one line on stderr."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # A terminal that cannot show a character gets an escape for it, not an exception.
+            # A character that the terminal cannot show is printed as an escape.
             stream.reconfigure(errors="backslashreplace")
     try:
         app()

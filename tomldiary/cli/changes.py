@@ -17,7 +17,7 @@ _ROUTINE = {"_updated", "_updated_by"}  # these change whenever anything does
 
 
 def is_routine(change: HistoryEntry) -> bool:
-    """Tell whether nothing but counters of turns and times changed."""
+    """Return whether only turn counters and times changed."""
     before, after = change.before, change.after
     if before is None or after is None or change.is_conflict:
         return False
@@ -26,7 +26,7 @@ def is_routine(change: HistoryEntry) -> bool:
 
 
 def print_changes(changes: Iterable[HistoryEntry]) -> None:
-    """Print changes, each with who made it and why below it."""
+    """Print changes, each with session, actor and reason below it."""
     for change in changes:
         moment = change.time[:19].replace("T", " ")
         mark = "  (displaced by hand)" if change.is_conflict else ""

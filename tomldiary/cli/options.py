@@ -1,6 +1,6 @@
 """The options that several commands take.
 
-What removes or overwrites is a dry run unless `--yes` says that it is meant; `--dry-run` wins over `--yes`.
+Commands that remove or overwrite are dry runs unless `--yes` is given; `--dry-run` wins over `--yes`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the commands print: text that cannot steer a terminal, highlighted TOML, and JSON."""
+"""Output of the commands: text without control characters, highlighted TOML, and JSON."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def width() -> int:
 
 
 def print_text(text: str = "") -> None:
-    """Print stored text; what a terminal would obey is shown as an escape, and long lines end between words."""
+    """Print stored text; control characters are shown as escapes, and long lines are wrapped between words."""
     shown = printable(_lines(text))
     if is_terminal():
         shown = "\n".join(part for line in shown.split("\n") for part in _wrapped(line, width()))
@@ -46,12 +46,12 @@ def print_text(text: str = "") -> None:
 
 
 def print_not_done(needed: str = "--yes") -> None:
-    """Say that it was a dry run, and which options do it."""
+    """Print that it was a dry run, and which options apply it."""
     print_text(f"Nothing was changed; to do it, add {needed}.")
 
 
 def one_line(value: object) -> str:
-    """A value on one line, whatever is in it."""
+    """Return a value on one line, with escapes."""
     return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
@@ -94,7 +94,7 @@ def print_toml(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON in plain ASCII, so that nothing in it can steer a terminal."""
+    """Print JSON in plain ASCII, so it contains no control characters."""
     sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")
 
 

@@ -24,7 +24,7 @@ def load_table(place: str) -> type[BaseModel]:
 
     Raises:
         InvalidValue: No such file, no class of that name, or the file fails when it is run.
-        SchemaError: The class is no preference table.
+        SchemaError: The class is not a preference table.
     """
     file, colon, name = place.rpartition(":")
     if not colon or not file or not name.isidentifier():
@@ -34,7 +34,7 @@ def load_table(place: str) -> type[BaseModel]:
         raise InvalidValue("there is no such file", where=file)
     module = ModuleType(_MODULE)
     module.__file__ = str(path)
-    # Annotations are looked up in the module by name, and the file may import what lies beside it.
+    # Annotations are resolved in the module by name, and the file may import modules beside it.
     sys.modules[_MODULE] = module
     sys.path.insert(0, str(path.resolve().parent))
     try:
@@ -72,7 +72,7 @@ def _run(path: Path, module: ModuleType) -> None:
 
 
 def _offer(module: ModuleType) -> str:
-    """Name the preference tables that the file does define."""
+    """Return the names of the preference tables that the file defines."""
     found: list[str] = []
     for name, value in vars(module).items():
         if isinstance(value, type) and value.__module__ == _MODULE:

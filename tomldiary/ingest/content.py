@@ -34,7 +34,7 @@ _OTHER_PARTS: Final = {
 
 
 def content_text(content: object, omissions: Omissions, *, separator: str) -> str:
-    """All text in the content; what is no text is left out and counted."""
+    """Return all text in the content; other parts are left out and counted."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -1,7 +1,7 @@
 """Records as conversations, conversations as turns; the same for all formats made of messages.
 
 A file holds messages, or conversations (`{"messages": […]}` or an array of messages), or a mix. Messages
-that name their session are put together by that name.
+that name their session are grouped by that name.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _UNASKED: Final = (
 
 
 class Names:
-    """Hands out names, each once: the second "chat" is called "chat-2"."""
+    """Makes names unique: the second "chat" is called "chat-2"."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()

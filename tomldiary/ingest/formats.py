@@ -52,7 +52,7 @@ def _holds(records: Sequence[object], name: str) -> bool:
 
 
 def _detect(records: Sequence[object]) -> str | None:
-    """The format of the first thing that any format recognises."""
+    """The format of the first record that a format recognises."""
     if _holds(records, "locomo"):
         return "locomo"
     for message in all_messages(records):
@@ -73,17 +73,17 @@ def read_turns(
     speaker: str | None = None,
     max_bytes: int = _MAX_BYTES,
 ) -> ChatLog:
-    """Read every turn of a chat log in JSON or JSON Lines; nothing is left out without a word.
+    """Read every turn of a chat log in JSON or JSON Lines; omitted content is counted.
 
     Args:
-        path: The file. Its name decides nothing but the session id of conversations without one.
-        format: One of `KNOWN_FORMATS`, or "auto" to go by the content.
+        path: The file. Its name is only used as session id of conversations without one.
+        format: One of `KNOWN_FORMATS`, or "auto" to detect it by the content.
         speaker: For LoCoMo, whose memory this is: a name, "speaker_a" (the default) or "speaker_b". Needed where
             the file has conversations of several people.
         max_bytes: Larger files are refused.
 
     Raises:
-        InvalidValue: The file is missing, unreadable, too large, empty or not JSON, or `speaker` fits nobody.
+        InvalidValue: The file is missing, unreadable, too large, empty or not JSON, or no speaker has the name `speaker`.
         UnsupportedFormat: The format's name is unknown, or the file is not in it.
     """
     path = Path(path)
@@ -106,7 +106,7 @@ def read_turns(
 
 
 def _format_of(records: Sequence[object], wanted: str, path: Path) -> str:
-    """The format to read, which the records are known to hold."""
+    """Return the format to read; the records contain it."""
     if wanted != "auto" and _holds(records, wanted):
         return wanted
     found = _detect(records)

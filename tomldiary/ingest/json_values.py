@@ -1,4 +1,4 @@
-"""Typed looks at parsed JSON, whose shape nobody has checked."""
+"""Typed access to parsed JSON of unchecked shape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["JsonObject", "as_list", "as_object", "as_text", "first_moment", "is_
 JsonObject: TypeAlias = "dict[str, object]"
 
 _MILLISECONDS_FROM = 1e11
-"""Larger numbers are milliseconds: as seconds they would lie beyond the year 5000."""
+"""Larger numbers are milliseconds: as seconds they would be beyond the year 5000."""
 
 
 def as_object(value: object) -> JsonObject:

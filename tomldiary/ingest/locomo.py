@@ -97,13 +97,13 @@ def read_dialogues(
     listed = omissions.clean(", ".join(present))
     if len(users) > 1:
         raise InvalidValue(
-            "conversations of several people, who would become one user. Name one of them with speaker="
+            "conversations of several people would be merged into one user. Name one with speaker="
             f" (--speaker): {listed}.",
             where=str(path),
         )
     if not found:
         raise InvalidValue(
-            f"nobody is called {speaker!r}. Set speaker to one of: {listed}.", where=str(path)
+            f"no speaker is called {speaker!r}. Set speaker to one of: {listed}.", where=str(path)
         )
     return turns
 
@@ -153,7 +153,7 @@ def _sample_turns(
 
 
 def _text(message: JsonObject, omissions: Omissions) -> str:
-    """What was said, with the caption of a shared photo in brackets."""
+    """Return the text, with the caption of a shared photo in brackets."""
     text = as_text(message.get("text"))
     caption = as_text(message.get("blip_caption")).strip()
     if caption:

@@ -25,7 +25,7 @@ class Source:
     """The records of one file and the SHA-256 of its bytes.
 
     A JSON array is its elements, a JSON object is one record, JSON Lines is one record a line. So a
-    log keeps its positions when its first line gets company or when it is formatted anew.
+    log keeps its positions when lines are appended or when it is reformatted.
     """
 
     records: list[object]

@@ -1,4 +1,4 @@
-"""Turns, and the rule that makes turns of single utterances."""
+"""Turns, and the pairing of utterances into turns."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class Omissions:
-    """Counts of what was left out, told as sentences."""
+    """Counts of omitted content, reported as sentences."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
@@ -33,7 +33,7 @@ class Omissions:
         return cleaned
 
     def sentences(self) -> list[str]:
-        """One sentence for each kind of thing, in the order in which they were met first."""
+        """One sentence for each kind, in the order of first occurrence."""
         told = [
             _SURROGATE.sub("\ufffd", f"Left out {count} {one if count == 1 else many}.")
             for (one, many), count in self._counts.items()
@@ -50,7 +50,7 @@ class ChatTurn:
 
     session_id    : the conversation, as the file names it or after the file's stem
     user_msg      : consecutive messages of the user, joined by line feeds
-    assistant_msg : the reply, joined the same way; empty while nobody has answered
+    assistant_msg : the reply, joined the same way; empty without an answer
     position      : place in the file, the same on every read and after messages were appended;
                     it does not depend on the file's name unless the conversation id does
     when          : time of the turn in UTC if the log knows it; times without a zone count as UTC
@@ -70,7 +70,7 @@ class ChatLog:
     format  : name of the format that was read
     turns   : the turns
     digest  : SHA-256 of the file's bytes, hexadecimal
-    skipped : one sentence for each kind of thing that was left out or changed
+    skipped : one sentence for each kind of content that was left out or changed
     """
 
     format: str
@@ -81,7 +81,7 @@ class ChatLog:
 
 @dataclass(frozen=True, slots=True)
 class Utterance:
-    """One message of the user or of whoever answers; `session` if the message itself names one."""
+    """One message of the user or the assistant; `session` if the message names one."""
 
     role: Literal["user", "assistant"]
     text: str
@@ -118,7 +118,7 @@ def pair(
 ) -> list[Pair]:
     """Join the user's consecutive messages and give them the reply that follows.
 
-    Every non-empty user utterance is in exactly one turn. Replies to nothing are left out and
+    Every non-empty user utterance is in exactly one turn. Replies without a question are left out and
     counted under `unasked` (singular, plural).
     """
     pairs: list[Pair] = []

@@ -1,22 +1,27 @@
-"""`demo`: what two people say becomes TOML, and every framework reads it. Needs no key and no network."""
+"""`demo`: a scripted chat, the file it becomes, and each installed framework reading it. Needs no key and no network.
+
+Frameworks and adapters are imported by name when the demo runs, so the core depends on none of them.
+"""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tomldiary.cli.commands.doors import open_doors
 from tomldiary.cli.output import heading, one_line, print_text, print_toml
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.writer.writer import MemoryWriter, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Callable, Generator
 
 __all__ = ["demo"]
 
@@ -29,6 +34,8 @@ _CHAT = (
 )
 _QUESTION = "What is she allergic to?"
 _ANSWER = "walnuts"
+_LIMIT = 3
+_REMOTE_TRACING = ("LANGSMITH_TRACING", "LANGSMITH_TRACING_V2", "LANGCHAIN_TRACING_V2")
 
 
 def demo(
@@ -37,10 +44,10 @@ def demo(
         str | None, typer.Option(help="Keep the memory in this new or empty folder.")
     ] = None,
 ) -> None:
-    """Show the whole point in a few seconds: a chat, the file it becomes, and who can read it."""
+    """Show a chat, the file it becomes, and each installed framework reading it."""
     with _folder(path) as folder:
         diary = Diary(folder, agent="rules")
-        heading("1. Two people chat; a background writer takes every turn in.")
+        heading("1. Two people chat; a background writer applies every turn.")
         _chat(diary)
         heading("\n2. This is the memory: alice/preferences.toml, yours to read, edit and diff.")
         print_toml(diary.user("alice").document("preferences"))
@@ -51,12 +58,12 @@ def demo(
                 f"   {hit.score:.2f}  {one_line(hit.key)}  {one_line(hit.text)}  (matches: {words})"
             )
         heading("\n4. The same file through each framework, with scripted models:")
-        readings = open_doors(diary, "alice", _QUESTION, _ANSWER)
+        readings = read_with_adapters(diary, "alice", _QUESTION, _ANSWER)
         for reading in readings:
             print_text(f"   {reading.framework:<12} {one_line(' '.join(reading.told.split()))}")
         if path is not None:
             print_text(
-                f"\nThe memory is kept in {path}; look at it with: tomldiary show --path {path}"
+                f"\nThe memory is kept in {path}; show it with: tomldiary show --path {path}"
             )
     if any(reading.state == "failed" for reading in readings):
         raise typer.Exit(1)
@@ -80,3 +87,132 @@ def _folder(path: str | None) -> Generator[Path]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InvalidValue("the demo needs a new or an empty folder", where=path)
     yield folder
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The result of one adapter: `told` is the sentence to print."""
+
+    framework: str
+    state: Literal["worked", "not installed", "not available", "failed"]
+    told: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    framework: str
+    module: str
+    """A module of the framework; if it cannot be found, the framework is not installed."""
+    package: str
+    entrance: str
+    """The class of the adapter that is used."""
+    extra: str
+    read: Callable[[Any, Diary, str, str], str]
+
+
+def read_with_adapters(diary: Diary, user: str, question: str, answer: str) -> list[Reading]:
+    """Ask the question through every adapter; its answer must contain `answer`."""
+    for name in _REMOTE_TRACING:
+        os.environ[name] = "false"  # offline: no remote tracing either
+    return [_read_with(adapter, diary, user, question, answer) for adapter in _ADAPTERS]
+
+
+def _read_with(adapter: _Adapter, diary: Diary, user: str, question: str, answer: str) -> Reading:
+    name = adapter.framework
+    try:
+        if not _is_installed(adapter.module):
+            command = f'python -m pip install "tomldiary-kit[{adapter.extra}]"'
+            return Reading(name, "not installed", f"is not installed. Run: {command}")
+        entrance: Any = getattr(_import_adapter(adapter.package), adapter.entrance, None)
+        if entrance is None:
+            told = f"{adapter.package}.{adapter.entrance} is not available in this version."
+            return Reading(name, "not available", told)
+        text = adapter.read(entrance, diary, user, question)
+    except Exception as error:  # noqa: BLE001 - the other adapters are still tried
+        return Reading(name, "failed", f"failed ({type(error).__name__}: {error}).")
+    if answer not in text:
+        return Reading(name, "failed", f"answered {text!r} without {answer!r}.")
+    return Reading(name, "worked", text)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        import_module(module)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == module.partition(".")[0]:
+            return False
+        raise
+    return True
+
+
+def _import_adapter(name: str) -> Any:
+    """Import an adapter; None if this version does not have it."""
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name == name:
+            return None
+        raise
+
+
+def _through_langgraph(store_class: Any, diary: Diary, user: str, question: str) -> str:
+    namespace = (user, "diary", "preferences")
+    items = store_class(diary).search(namespace, query=question, limit=_LIMIT)
+    matches = [item for item in items if item.score is not None]
+    found = "; ".join(f"{item.key} {item.value['text']} ({item.score:.2f})" for item in matches)
+    return f"store.search → {found}"
+
+
+def _through_langchain(retriever_class: Any, diary: Diary, user: str, question: str) -> str:
+    retriever = retriever_class(diary=diary, user_id=user, k=_LIMIT)
+    documents = retriever.invoke(question)
+    return f"retriever.invoke → {'; '.join(document.page_content for document in documents)}"
+
+
+def _through_pydantic_ai(toolset_class: Any, diary: Diary, user: str, question: str) -> str:
+    messages_module = import_module("pydantic_ai.messages")
+    model_class = import_module("pydantic_ai.models.function").FunctionModel
+    agent_class = import_module("pydantic_ai").Agent
+
+    def script(messages: Any, info: Any) -> Any:
+        """Call `recall` with the question, then answer with what it returned."""
+        returned = [part.content for part in messages[-1].parts if part.part_kind == "tool-return"]
+        if returned:
+            part = messages_module.TextPart(str(returned[-1]))
+        else:
+            tool = next(tool for tool in info.function_tools if tool.name == "recall")
+            argument = tool.parameters_json_schema["required"][0]
+            part = messages_module.ToolCallPart("recall", {argument: question})
+        return messages_module.ModelResponse(parts=[part])
+
+    toolset = toolset_class(diary, user_id=user)
+    agent = agent_class(model_class(script), toolsets=[toolset])
+    return f"agent called recall → {agent.run_sync(question).output}"
+
+
+_ADAPTERS = (
+    _Adapter(
+        "LangGraph",
+        "langgraph.store.base",
+        "tomldiary_langgraph",
+        "DiaryStore",
+        "langgraph",
+        _through_langgraph,
+    ),
+    _Adapter(
+        "LangChain",
+        "langchain_core.retrievers",
+        "tomldiary_langchain",
+        "DiaryRetriever",
+        "langchain",
+        _through_langchain,
+    ),
+    _Adapter(
+        "pydantic-ai",
+        "pydantic_ai",
+        "tomldiary_pydantic_ai",
+        "DiaryToolset",
+        "pydantic-ai",
+        _through_pydantic_ai,
+    ),
+)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.commands.memory import open_memory
+from tomldiary.cli.memory import open_memory
 from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import counted, one_line, print_json, print_text
 from tomldiary.cli.tables import load_table

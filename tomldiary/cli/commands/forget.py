@@ -1,4 +1,4 @@
-"""`forget`: take out for good what a session, a turn or a time said, or everything."""
+"""`forget`: erase the content of a session, a turn or a time, or everything."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.commands.memory import known_user, open_memory
+from tomldiary.cli.memory import known_user, open_memory
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
 from tomldiary.errors import InvalidValue
@@ -20,30 +20,30 @@ def forget(
     *,
     user: Annotated[str, typer.Option(help="Whose memory.")],
     path: MemoryPath = "./memories",
-    session: Annotated[str | None, typer.Option(help="What only this session said.")] = None,
+    session: Annotated[
+        str | None, typer.Option(help="Content that only this session wrote.")
+    ] = None,
     before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="What was last updated before this time.")
+        str | None, typer.Option(metavar="TIME", help="Entries last updated before this time.")
     ] = None,
     source: Annotated[
-        str | None, typer.Option(metavar="SESSION#TURN", help="What was taken from this turn.")
+        str | None, typer.Option(metavar="SESSION#TURN", help="Entries extracted from this turn.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--everything", help="The whole user, history and all.")
+        bool, typer.Option("--everything", help="The whole user, history included.")
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove for good what nothing can bring back; a dry run unless --yes is given."""
+    """Erase content for good; a dry run unless --yes is given."""
     chosen = {"--session": session, "--before": before, "--source": source}
     given = {name: value for name, value in chosen.items() if value is not None}
     if len(given) + everything != 1:
-        raise InvalidValue(
-            "say what to forget with exactly one of --session, --before, --source and --everything"
-        )
+        raise InvalidValue("use exactly one of --session, --before, --source and --everything")
     for name, value in given.items():
         if not value:
-            raise InvalidValue("expected a text that is not empty", where=name)
+            raise InvalidValue("expected a non-empty text", where=name)
     is_done = yes and not dry_run
     moment = None if before is None else _time(before)
     diary = open_memory(path)
@@ -62,8 +62,8 @@ def forget(
     if as_json:
         print_json({**asdict(receipt), "is_done": is_done})
         return
-    if not is_known:  # no error, as from code: an erasure can be asked for twice
-        print_text(f"nothing is stored of {one_line(user)} in {one_line(path)}")
+    if not is_known:  # no error, as in Python: forgetting may be repeated
+        print_text(f"nothing is stored for {one_line(user)} in {one_line(path)}")
     if receipt.hint:
         print_text(one_line(receipt.hint))
     numbers = (

@@ -1,7 +1,8 @@
-"""`history`: what happened to an entry, or to all of them, newest first."""
+"""`history`, `why` and `diff`: the changes of entries, their origin, and the difference of two points."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated
@@ -9,17 +10,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tomldiary.cli.changes import is_routine, print_changes
-from tomldiary.cli.commands.memory import known_user
+from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import print_json, print_not_done, print_text, ranges
+from tomldiary.cli.output import one_line, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.points import full_key, point
 from tomldiary.errors import InvalidValue
+from tomldiary.text.visible import printable
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
-__all__ = ["history"]
+__all__ = ["diff", "history", "why"]
 
 _ALL = 1_000_000_000
 
@@ -40,10 +42,10 @@ def history(
     ] = None,
     session: Annotated[str | None, typer.Option(help="Only what this session did.")] = None,
     grep: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Only changes that this text stands in.")
+        str | None, typer.Option(metavar="TEXT", help="Only changes that contain this text.")
     ] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Also changes of nothing but counters and times.")
+        bool, typer.Option("--all", help="Also changes of counters and times only.")
     ] = False,
     keep: Annotated[
         int | None,
@@ -51,23 +53,23 @@ def history(
     ] = None,
     drop_before: Annotated[
         str | None,
-        typer.Option(metavar="TIME", help="Drop what happened before this time, with --yes."),
+        typer.Option(metavar="TIME", help="Drop transactions before this time, with --yes."),
     ] = None,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """List changes, newest first; times are UTC. --keep and --drop-before drop old ones for good instead."""
+    """List changes, newest first; times are UTC. --keep and --drop-before drop old history."""
     alice = known_user(path, user).user(user)
     if keep is not None or drop_before is not None:
         _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
         return
     if yes:
-        raise InvalidValue("say what to drop with --keep or --drop-before", where="--yes")
+        raise InvalidValue("use --yes with --keep or --drop-before", where="--yes")
     wanted = None if key is None else full_key(key)
     start, end = (None if each is None else point(each, alice) for each in (since, before))
 
-    def look(most: int) -> list[HistoryEntry]:
+    def read(most: int) -> list[HistoryEntry]:
         found = alice.history(
             wanted, limit=most, session_id=session, since=start, until=_until(end)
         )
@@ -78,15 +80,15 @@ def history(
             and (grep is None or _holds(change, grep))
         ]
 
-    found = look(limit)
-    if len(found) < limit:  # what is left out may have taken the place of older ones
-        found = look(_ALL)[:limit]
+    found = read(limit)
+    if len(found) < limit:  # omitted changes may have displaced older ones
+        found = read(_ALL)[:limit]
     if as_json:
         print_json([asdict(change) for change in found])
         return
     print_changes(found)
     if not found:
-        print_text("Nothing is known to have happened.")
+        print_text("No changes found.")
 
 
 def _until(end: int | datetime | None) -> int | datetime | None:
@@ -104,7 +106,7 @@ def _holds(change: HistoryEntry, text: str) -> bool:
 def _drop(
     alice: UserDiary, keep: int | None, before: str | None, *, is_done: bool, as_json: bool
 ) -> None:
-    """Drop old transactions, or only say which."""
+    """Drop old transactions, or only list them."""
     moment = point(before, alice) if before is not None else None
     if isinstance(moment, int):
         raise InvalidValue("expected a time such as 2026-11-20", where=str(before))
@@ -121,3 +123,58 @@ def _drop(
     )
     if not is_done:
         print_not_done()
+
+
+def why(
+    key: Annotated[str, typer.Argument(help="category/id or conversations/session.")],
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: MemoryPath = "./memories",
+    as_json: AsJson = False,
+) -> None:
+    """Show the origin of an entry: its turn, its session, and every change since, oldest first."""
+    origin = known_user(path, user).user(user).why(full_key(key))
+    if as_json:
+        print_json(asdict(origin))
+        return
+    print_text(f"{one_line(origin.key)}  {one_line(origin.text)}")
+    print_text(f"session        {one_line(origin.session or 'unknown')}")
+    print_text(f"turn           {one_line(origin.turn or 'unknown')}")
+    print_text(f"confirmations  {origin.confirmations}")
+    print_text(
+        f"verified       {'yes' if origin.is_verified else 'no (stored by the rules extractor, not checked)'}"
+    )
+    print_changes(origin.changes)
+
+
+def diff(
+    before: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="A", help="Transaction or ISO time; without it, before the last one."
+        ),
+    ] = None,
+    after: Annotated[
+        str | None, typer.Argument(metavar="B", help="The same; without it, now.")
+    ] = None,
+    *,
+    user: Annotated[str, typer.Option(help="Whose memory.")],
+    path: MemoryPath = "./memories",
+    every: Annotated[
+        bool, typer.Option("--all", help="Also counters and times, so that it is a patch.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the entries that differ, as JSON.")
+    ] = False,
+) -> None:
+    """Show what changed between two transactions or times, as a unified diff of the files."""
+    alice = known_user(path, user).user(user)
+    first = max(0, alice.last_transaction() - 1) if before is None else point(before, alice)
+    last = None if after is None else point(after, alice)
+    if as_json:
+        print_json([asdict(difference) for difference in alice.diff(first, last)])
+        return
+    shown = alice.diff_text(first, last, bookkeeping=every)
+    sys.stdout.write(
+        f"{printable(shown) or 'No differences.'}\n"
+    )  # lines of a diff are not wrapped

@@ -1,4 +1,4 @@
-"""`ingest`: a chat log into a user's memory, each turn once."""
+"""`ingest`: applies a chat log to a user's memory, each turn once."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ _FORMATS = ", ".join(("auto", *KNOWN_FORMATS))
 def ingest(
     file: Annotated[str, typer.Argument(help="A chat log in JSON or JSON Lines.")],
     *,
-    user: Annotated[str, typer.Option(help="Whose memory it goes into.")],
+    user: Annotated[str, typer.Option(help="The user whose memory is changed.")],
     path: MemoryPath = "./memories",
     log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
     agent: Annotated[
-        str, typer.Option(help='Who reads the turns: "rules" (offline) or a model name.')
+        str, typer.Option(help='The extractor: "rules" (offline) or a model name.')
     ] = "rules",
     speaker: Annotated[
-        str | None, typer.Option(help="In a log of two people: whose memory it is.")
+        str | None, typer.Option(help="In a log of two people: the speaker whose memory it is.")
     ] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read a chat log into memory. Turns that are there already are left alone; stop and start freely."""
+    """Apply a chat log to a memory. Turns applied before are skipped, so it may be interrupted."""
     diary = Diary(path, load_table(table) if table else DefaultPrefTable, agent=agent)
     with _progress_bar() as progress:
         report = run_ingest(
@@ -63,7 +63,7 @@ def ingest(
 
 @contextmanager
 def _progress_bar() -> Generator[Callable[[int, int], object] | None]:
-    """Show how far it is, on stderr, to a person only."""
+    """Show progress on stderr if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return

@@ -1,4 +1,4 @@
-"""`export` and `import`: one user's whole memory out of a folder and back into one."""
+"""`export` and `import`: one user's whole memory as JSON."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tomldiary.cli.commands.memory import known_user
+from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
 from tomldiary.diary import Diary
@@ -29,10 +29,10 @@ def export_memory(
     path: MemoryPath = "./memories",
     output: Annotated[
         Path | None,
-        typer.Option(help="A new file for it, which only you can read; else it is printed."),
+        typer.Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
 ) -> None:
-    """Print everything that is remembered about a user as JSON, or write it to a file."""
+    """Print everything about a user as JSON, or write it to a file."""
     exported = known_user(path, user).user(user).export()
     if output is None:
         print_json(exported)
@@ -40,7 +40,7 @@ def export_memory(
     try:
         descriptor = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise InvalidValue("the file is there already, name a new one", where=str(output)) from None
+        raise InvalidValue("the file exists; name a new one", where=str(output)) from None
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor is no path
         json.dump(exported, file, indent=2)
         file.write("\n")
@@ -48,19 +48,19 @@ def export_memory(
 
 
 def import_memory(
-    file: Annotated[str, typer.Argument(help="What export wrote; - is standard input.")],
+    file: Annotated[str, typer.Argument(help="The export; - is standard input.")],
     *,
-    user: Annotated[str, typer.Option(help="Whose memory it becomes.")],
+    user: Annotated[str, typer.Option(help="The user whose memory is changed.")],
     path: MemoryPath = "./memories",
     replace: Annotated[
         bool,
-        typer.Option("--replace", help="Make the memory exactly what the file holds, with --yes."),
+        typer.Option("--replace", help="Replace the memory by the export, with --yes."),
     ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take an export in, all of it or nothing. With --replace it is a dry run unless --yes is given."""
+    """Import an export, all or nothing. With --replace it is a dry run unless --yes is given."""
     alice = Diary(path, agent="rules").user(user)
     data = _read(file)
     try:
@@ -72,8 +72,8 @@ def import_memory(
         if not error.keys:
             raise
         raise Conflict(
-            f"{', '.join(error.keys)} is there with other content. Nothing was imported; --replace makes"
-            " the memory what the file holds.",
+            f"{', '.join(error.keys)} exists with different content. Nothing was imported; --replace"
+            " replaces the memory by the export.",
             keys=error.keys,
         ) from None
     if as_json:
@@ -81,7 +81,7 @@ def import_memory(
     elif changed:
         print_text(f"imported: {', '.join(map(one_line, changed))}")
     else:
-        print_text("Everything in it was there already.")
+        print_text("Everything in it exists already.")
 
 
 def _show(found: list[Difference], *, as_json: bool) -> None:
@@ -105,4 +105,4 @@ def _read(file: str) -> Any:
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
-        raise InvalidValue(f"this is no JSON ({error})", where=file) from None
+        raise InvalidValue(f"this is not JSON ({error})", where=file) from None

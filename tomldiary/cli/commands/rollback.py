@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.commands.memory import known_user
+from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import one_line, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.points import point
@@ -22,22 +22,22 @@ def rollback(
     path: MemoryPath = "./memories",
     steps: Annotated[
         int | None,
-        typer.Option(help="Undo this many transactions; 1 if nothing else is said.", min=1),
+        typer.Option(help="Undo this many transactions; 1 by default.", min=1),
     ] = None,
     to: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="Undo all after this transaction or time.")
     ] = None,
-    session: Annotated[str | None, typer.Option(help="Only what this session did.")] = None,
+    session: Annotated[str | None, typer.Option(help="Only transactions of this session.")] = None,
     dry_run: DryRun = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also overwrite what others changed since.")
+        bool, typer.Option("--force", help="Also overwrite entries that others changed since.")
     ] = False,
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
     """Undo transactions, newest first; a dry run unless --yes is given. The undo can be undone."""
     if steps is not None and to is not None:
-        raise InvalidValue("say how many with --steps or how far with --to, not both")
+        raise InvalidValue("use --steps or --to, not both")
     is_done = yes and not dry_run
     alice = known_user(path, user).user(user)
     try:

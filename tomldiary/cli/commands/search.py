@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tomldiary.cli.commands.memory import known_user
+from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.entries.kind import part_of
@@ -34,7 +34,7 @@ def search(
     limit: Annotated[int, typer.Option(help="Most entries shown.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
-    """Find what is remembered, items of a store included, best match first."""
+    """Search entries and store items, best match first."""
     alice = known_user(path, user).user(user)
     hits = [*alice.recall(query, limit), *_items(alice, query, limit)]
     hits = sorted(hits, key=lambda hit: -hit.score)[:limit]
@@ -48,7 +48,7 @@ def search(
             f"        {hit.kind}, {words}, updated {one_line(hit.updated[:10] or 'unknown')}"
         )
     if not hits:
-        print_text("Nothing that is remembered has these words.")
+        print_text("No entry has these words.")
 
 
 def _items(alice: UserDiary, query: str, limit: int) -> list[Hit]:

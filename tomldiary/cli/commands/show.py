@@ -1,4 +1,4 @@
-"""`show`: who is remembered, and what about one of them, now or at any point of history."""
+"""`show`: the users, or the memory of one of them, now or at any point of history."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tomldiary.cli.commands.memory import known_user, open_memory, stored_preferences
+from tomldiary.cli.memory import known_user, open_memory, stored_preferences
 from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import heading, one_line, print_json, print_text, print_toml, width
 from tomldiary.cli.points import point
@@ -40,13 +40,13 @@ def show(
     raw: Annotated[bool, typer.Option("--raw", help="The TOML text as it is stored.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the users, or show what is remembered about one, now or as it was."""
+    """List the users, or show the memory of one, now or at a point of history."""
     if name is not None and user is not None:
-        raise InvalidValue("name the user once, as NAME or with --user", where=name)
+        raise InvalidValue("give the user once, as NAME or with --user", where=name)
     user = name if user is None else user
     if user is None:
         if at is not None:
-            raise InvalidValue("say whose memory as it was", where="--at")
+            raise InvalidValue("--at needs a user", where="--at")
         _show_users(open_memory(path), path, as_json=as_json)
         return
     alice = known_user(path, user).user(user)
@@ -95,7 +95,7 @@ def _show_users(diary: Diary, path: str, *, as_json: bool) -> None:
     for user in users:
         print_text(one_line(user))
     if not users:
-        print_text(f"Nobody is remembered in {path} yet.")
+        print_text(f"There are no users in {path} yet.")
 
 
 def _data(kind: str, document: Document, *, raw: bool) -> Any:
@@ -109,7 +109,7 @@ def _data(kind: str, document: Document, *, raw: bool) -> Any:
 
 
 def _narrowed(document: Document, category: str | None) -> Document:
-    """Leave out the other categories.
+    """Remove the other categories.
 
     Raises:
         UnknownCategory: Neither the document nor the table it was written with has such a category.

@@ -1,4 +1,4 @@
-"""`writer`: the turns that a background writer could not apply."""
+"""`writer`: the dead letters of a background writer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tomldiary.writer.requeue import put_back
 __all__ = ["writer_commands"]
 
 writer_commands = typer.Typer(
-    help="Turns that a background writer could not apply: list, retry or drop them.",
+    help="Dead letters, turns that a background writer could not apply: list, retry or drop them.",
     no_args_is_help=True,
 )
 
@@ -27,7 +27,7 @@ _Ids = Annotated[list[str] | None, typer.Argument(help="Ids, as `list` shows the
 _All = Annotated[bool, typer.Option("--all", help="All of them.")]
 _User = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Whose; needed where several users have turns of one id."),
+    typer.Option(metavar="NAME", help="The user; needed if several users have turns with one id."),
 ]
 
 
@@ -57,12 +57,12 @@ def retry(
     every: _All = False,
     as_json: AsJson = False,
 ) -> None:
-    """Put turns back into a journal; a running writer applies them within ten seconds, else the next one."""
+    """Requeue turns. A running writer applies them within ten seconds, otherwise the next one."""
     backend = _backend(path)
     taken = _letters(path).take(
         _chosen(ids, every=every), lambda them: put_back(backend, them), user=user
     )
-    _tell("put back", taken, as_json=as_json)
+    _tell("requeued", taken, as_json=as_json)
 
 
 @writer_commands.command()
@@ -76,22 +76,22 @@ def drop(
     yes: Yes = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove turns for good; a dry run unless --yes is given."""
+    """Remove turns; a dry run unless --yes is given."""
     found: list[DeadLetter] = []
     is_done = yes and not dry_run
 
-    def look(them: list[DeadLetter]) -> None:
+    def keep(them: list[DeadLetter]) -> None:
         found.extend(them)
         if not is_done:
             raise _Kept
 
     with suppress(_Kept):
-        _letters(path).take(_chosen(ids, every=every), look, user=user)
+        _letters(path).take(_chosen(ids, every=every), keep, user=user)
     _tell("dropped" if is_done else "not dropped; add --yes", found, as_json=as_json)
 
 
 class _Kept(Exception):
-    """Leaves the turns where they are."""
+    """Raised to keep the turns."""
 
 
 def _backend(path: str) -> LocalBackend:
@@ -106,7 +106,7 @@ def _letters(path: str) -> DeadLetters:
 
 def _chosen(ids: list[str] | None, *, every: bool) -> list[str] | None:
     if bool(ids) == every:
-        raise InvalidValue("name the turns by their ids, or say --all")
+        raise InvalidValue("name the turns by their ids, or use --all")
     return None if every else ids
 
 

@@ -1,4 +1,4 @@
-"""Opening a folder of memory to look at it, whatever preference table it was written with."""
+"""Opening a folder with any preference table, to read it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def open_memory(path: str) -> Diary:
     """Open a folder that exists.
 
     Raises:
-        InvalidValue: There is no such folder; looking at it must not make one.
+        InvalidValue: There is no such folder; reading must not create one.
     """
     if not Path(path).is_dir():
         raise InvalidValue("there is no such folder, name another one with --path", where=path)
