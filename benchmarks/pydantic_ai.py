@@ -95,8 +95,8 @@ class Side:
 
         toolset = AgentMemoryToolset(memory_dir=self.folder)
         owner = toolset.diary.user(SHARED_OWNER)
-        owner.set_block("main", "\n".join(f"- {text}" for text in self.texts))
-        self.add = lambda text: owner.append_block("main", f"- {text}")
+        owner.blocks.set("main", "\n".join(f"- {text}" for text in self.texts))
+        self.add = lambda text: owner.blocks.append("main", f"- {text}")
         self.options = {"toolsets": [toolset]}
 
     def _deep(self) -> None:

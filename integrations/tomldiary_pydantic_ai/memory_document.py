@@ -137,7 +137,7 @@ def load_memory(
     name = checked_agent_name(agent_name)
     owner = _owner(backend)
     try:
-        text = owner.block(name).text
+        text = owner.blocks[name].text
     except UnknownEntry:
         text = _text_in_file(owner, path, name)
     except OSError as error:
@@ -283,7 +283,7 @@ class AgentMemory:
             if content.strip("\n") in text.split("\n\n"):
                 return f"Memory says this already ({_lines(text)} lines total)."
             gap = "\n" if text and not text.endswith("\n\n") else ""
-            written = self._user.append_block(
+            written = self._user.blocks.append(
                 self._name, gap + content, session_id=self._session, actor="agent"
             )
             return f"Memory updated ({_lines(written.text)} lines total)."
@@ -306,7 +306,7 @@ class AgentMemory:
                     f"Text appears {count} times in memory; old_text must be unique. Add more surrounding"
                     f" context to '{quoted}' so it matches exactly once."
                 )
-            changed = self._user.replace_in_block(
+            changed = self._user.blocks.replace(
                 self._name, stored, new_text, session_id=self._session, actor="agent"
             )
             return f"Memory updated ({_lines(changed.text)} lines total)."
@@ -316,9 +316,9 @@ class AgentMemory:
     def _take_over(self, memory: MemoryFile) -> None:
         """Keep notes in the diary that are in a file as yet."""
         try:
-            self._user.block(self._name)
+            self._user.blocks[self._name]
         except UnknownEntry:
-            self._user.set_block(
+            self._user.blocks.set(
                 self._name, memory.content, session_id=self._session, actor="agent"
             )
             _logger.info(

@@ -128,7 +128,7 @@ def test_whatever_fails_is_answered_without_what_is_for_the_operator(alice, verb
         def fail(*args, error=error, **kwargs):
             raise error
 
-        for method in ("recall", "similar", "upsert_preference", "forget_preference"):
+        for method in ("recall", "similar", "upsert_preference", "remove_preference"):
             monkeypatch.setattr(type(alice), method, fail)
         answer = use(verbs, prefix, name, *arguments.get(name, ("likes/pref001", "x")))
         assert answer == f"❌ The diary {said}. Go on without it."

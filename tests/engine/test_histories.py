@@ -155,7 +155,7 @@ class Histories(RuleBasedStateMachine):
         key = self.chosen(data)
         if key is not None:
             self.alice.forget_preference(*key[1:], session_id=session)
-            self.model.commit({key: None}, "forget_preference", session)
+            self.model.commit({key: None}, "remove_preference", session)
 
     @rule(loved=st.sampled_from(LOVED), session=sessions)
     def turn(self, loved, session):
@@ -183,7 +183,7 @@ class Histories(RuleBasedStateMachine):
         key = self.chosen(data, "conversations")
         if key is not None:
             self.alice.forget_conversation(key[1])
-            self.model.commit({key: None}, "forget_conversation", key[1])
+            self.model.commit({key: None}, "remove_conversation", key[1])
 
     @rule(data=st.data(), texts=st.lists(st.sampled_from(TEXTS), min_size=1, max_size=3, unique=True), session=sessions, fails=st.booleans())  # fmt: skip
     def transaction(self, data, texts, session, fails):

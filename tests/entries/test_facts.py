@@ -698,7 +698,12 @@ def test_a_past_state_reads_temporal_facts_by_its_own_clock(tmp_path, kind):
     for point in (seq, then):
         assert cities(alice.as_of(point)) == {"Rome"}
         assert cities(alice.as_of(point), valid_at=later) == {"Oslo"}
-    assert moment < alice.as_of(seq - 1)._engine.now() < alice.as_of(seq)._engine.now() < then
+    assert (
+        moment
+        < alice.as_of(seq - 1)._context.moment(None)
+        < alice.as_of(seq)._context.moment(None)
+        < then
+    )
     assert cities(alice.as_of(0)) == set()
 
 

@@ -677,7 +677,7 @@ def test_looking_back_leaves_it_out_and_still_works(diary):
     # The envelopes are all there, and nothing else of the four that had to do with it.
     log = [parse_record(text) for text in diary.engine.backend.records("alice")][::-1]
     assert [record.seq for record in log] == [1, 2, 3, 4, 5]
-    assert [record.type for record in log][1::2] == ["upsert", "forget_preference"]
+    assert [record.type for record in log][1::2] == ["upsert", "remove_preference"]
     for record in (log[1], log[3]):
         assert record.time
         payload = (record.session, record.actor, record.reason, record.operation, record.content)

@@ -199,7 +199,7 @@ def check(root, written, saved):
                 assert type_ == "hand"
                 assert after is None or after.startswith("hand"), entry
     check_comments(text, saved, now)
-    assert verify(alice._engine.backend, "alice") is None
+    assert verify(alice.diary.engine.backend, "alice") is None
     assert not list(file.parent.glob(".staged*"))
 
 

@@ -89,7 +89,7 @@ def test_what_a_person_does_that_was_done_before_is_logged_only_if_they_wrote_so
     assert comment in file.read_text()
     hand = ["hand"] if comment else []
     types = [record.type for record in records(tmp_path)]
-    assert types == ["upsert", "upsert", "forget_preference", *hand, "upsert"]
+    assert types == ["upsert", "upsert", "remove_preference", *hand, "upsert"]
     assert verify(alice.diary.engine.backend, "alice") is None
 
 

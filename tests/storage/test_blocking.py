@@ -8,6 +8,7 @@ import gc
 import inspect
 import threading
 from datetime import UTC, datetime
+from operator import attrgetter
 from typing import Any
 
 import pytest
@@ -22,6 +23,10 @@ from pydantic_ai import Agent
 from pydantic_ai.models.test import TestModel
 
 from tomldiary import CompactionConfig, Constraint, Diary, MemoryWriter, Turn
+from tomldiary.user.blocks import UserBlocks
+from tomldiary.user.deprecated import DeprecatedNames
+from tomldiary.user.episodes import UserEpisodes
+from tomldiary.user.facts import UserFacts
 from tomldiary.user.user import UserDiary
 from tomldiary_langchain import DiaryMiddleware, DiaryRetriever, diary_tools
 from tomldiary_langgraph import DiaryStore, extract_node, recall_node, submit_node
@@ -80,25 +85,25 @@ CALLS: dict[str, Any] = {
     "aupsert_preference": ("likes", "dark roast"),
     "apreferences": (),
     "asimilar": ("likes", "roast"),
-    "aforget_preference": ("likes", "pref001"),
+    "aremove_preference": ("likes", "pref001"),
     "aconversations": (),
     "aadd_turn": ("I'm allergic to walnuts.", "Noted.", "s1"),
-    "aforget_conversation": ("s1",),
-    "aset_block": ("persona", "kind"),
-    "aappend_block": ("persona", "and calm"),
-    "areplace_in_block": ("persona", "kind", "warm"),
-    "ablock": ("persona",),
-    "ablocks": (),
-    "aforget_block": ("persona",),
-    "acommit": (Diet(role="user", food="rice"),),
-    "aget": None,
-    "aupdate": None,
-    "aquery": ("diet",),
-    "adelete": None,
-    "aadd_episode": ("a question", "an answer"),
-    "aepisodes": (),
-    "asession_messages": ("s1",),
-    "aforget_episode": None,
+    "aremove_conversation": ("s1",),
+    "blocks.aset": ("persona", "kind"),
+    "blocks.aappend": ("persona", "and calm"),
+    "blocks.areplace": ("persona", "kind", "warm"),
+    "blocks.aget": ("persona",),
+    "blocks.aall": (),
+    "blocks.adelete": ("persona",),
+    "facts.acommit": (Diet(role="user", food="rice"),),
+    "facts.aget": None,
+    "facts.aupdate": None,
+    "facts.aquery": ("diet",),
+    "facts.adelete": None,
+    "episodes.aadd": ("a question", "an answer"),
+    "episodes.alist": (),
+    "episodes.amessages": ("s1",),
+    "episodes.adelete": None,
     "arecall": ("walnuts",),
     "arender": ("walnuts",),
     "amemory_lines": (),
@@ -118,8 +123,12 @@ CALLS: dict[str, Any] = {
 
 
 def test_every_coroutine_of_a_user_diary_is_called_here():
+    parts = {"": UserDiary, "facts.": UserFacts, "blocks.": UserBlocks, "episodes.": UserEpisodes}
     found = {
-        name for name in dir(UserDiary) if inspect.iscoroutinefunction(getattr(UserDiary, name))
+        f"{prefix}{name}"
+        for prefix, part in parts.items()
+        for name, value in inspect.getmembers(part, inspect.iscoroutinefunction)
+        if value is not getattr(DeprecatedNames, name, None)
     }
     assert found == set(CALLS)
 
@@ -130,16 +139,16 @@ def test_user_diary_coroutines_do_not_block(diary):
         await alice.aupsert_preference("likes", "green tea")
         for name, arguments in CALLS.items():
             if arguments is not None:
-                await getattr(alice, name)(*arguments)
-        fact = await alice.acommit(Diet(role="user", food="bread"))
-        assert await alice.aget(fact)
-        fact = await alice.aupdate(fact, {"food": "soup"})
-        await alice.adelete(fact)
+                await attrgetter(name)(alice)(*arguments)
+        fact = await alice.facts.acommit(Diet(role="user", food="bread"))
+        assert await alice.facts.aget(fact)
+        fact = await alice.facts.aupdate(fact, {"food": "soup"})
+        await alice.facts.adelete(fact)
         async with alice.atransaction(session_id="s2"):
             await alice.aupsert_preference("likes", "a walk")
-            await alice.aset_block("persona", "kind")
-        episode = await alice.aadd_episode("q", "a")
-        await alice.aforget_episode(episode)
+            await alice.blocks.aset("persona", "kind")
+        episode = await alice.episodes.aadd("q", "a")
+        await alice.episodes.adelete(episode)
         await diary.user("bob").aimport_preview(await alice.aexport())
         await diary.user("bob").aimport_(await alice.aexport())
         await alice.aprune_history(keep=3)

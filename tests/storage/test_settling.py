@@ -234,8 +234,8 @@ def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, l
     moment = file.stat().st_mtime + later
     os.utime(file, (moment, moment))
     alice = restarted()
-    alice._engine.backend.last_record("alice")
-    with alice._engine.backend.lock("alice", 1.0):
+    alice.diary.engine.backend.last_record("alice")
+    with alice.diary.engine.backend.lock("alice", 1.0):
         pass
     assert (file.read_bytes() == saved) == is_theirs
 
@@ -268,8 +268,8 @@ def test_what_a_person_saved_is_never_taken_for_a_torn_document(tmp_path, restar
     file.write_bytes(saved)
     os.utime(file, (1, 1))
     alice = restarted()
-    alice._engine.backend.last_record("alice")
-    with alice._engine.backend.lock("alice", 1.0):
+    alice.diary.engine.backend.last_record("alice")
+    with alice.diary.engine.backend.lock("alice", 1.0):
         pass
     assert file.read_bytes() == saved
 
@@ -306,7 +306,7 @@ def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restar
 
 
 def last_record(alice):
-    return parse_record(alice._engine.backend.last_record("alice"))
+    return parse_record(alice.diary.engine.backend.last_record("alice"))
 
 
 def test_a_record_of_this_boot_and_folder_needs_no_repair(tmp_path):

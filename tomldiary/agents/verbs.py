@@ -234,7 +234,7 @@ class MemoryVerbs:
     aupdate = async_twin(update)
 
     def _update_block(self, name: str, text: str) -> Answer:
-        if "\n" in self._user.block(name).text.strip():
+        if "\n" in self._user.blocks[name].text.strip():
             raise InvalidValue(
                 "a block of several lines is changed in one place, with replace_in_block or append_block."
                 " Nothing was changed.",
@@ -243,7 +243,7 @@ class MemoryVerbs:
         if not text.strip():
             raise InvalidValue("the text is blank.", where=f"blocks/{name}")
         with self._once():
-            block = self._user.set_block(name, text, session_id=self._session, actor=self._actor)
+            block = self._user.blocks.set(name, text, session_id=self._session, actor=self._actor)
         return Answer(f"✅ Changed blocks/{name}.", _block_data(name, block))
 
     @_answering
@@ -265,15 +265,15 @@ class MemoryVerbs:
         why: Any = {"session_id": self._session, "actor": self._actor}
         if kind is PREFERENCES:
             category, name = _split(name)
-            item = self._user.forget_preference(category, name, **why)
+            item = self._user.remove_preference(category, name, **why)
             return item.text, _data(category, name, item)
         if kind is FACTS:
-            data = self._user.delete(name, **why)
+            data = self._user.facts.delete(name, **why)
             return data_text(data), {"id": name, **data}
         if kind is BLOCKS:
-            block = self._user.forget_block(name, **why)
+            block = self._user.blocks.delete(name, **why)
             return block.text, _block_data(name, block)
-        episode = self._user.forget_episode(name, **why)
+        episode = self._user.episodes.delete(name, **why)
         return f"{episode.input} {episode.output}", asdict(episode)
 
     def _place(self, key: str) -> tuple[EntryKind, str]:
@@ -315,7 +315,9 @@ class MemoryVerbs:
             text: What to add.
         """
         with self._once():
-            block = self._user.append_block(name, text, session_id=self._session, actor=self._actor)
+            block = self._user.blocks.append(
+                name, text, session_id=self._session, actor=self._actor
+            )
         count = block.text.count("\n") + 1
         return Answer(f"✅ Added to {name}, which has {count} lines now.", _block_data(name, block))
 
@@ -331,11 +333,11 @@ class MemoryVerbs:
             new: The text in its place; empty to take it out.
         """
         with self._once():
-            text = self._user.block(name).text
+            text = self._user.blocks[name].text
             if old not in text:  # quoted as it was shown: tags escaped, hidden characters removed
                 old, new = unescape(old), unescape(new)
                 old = as_stored(old, text)
-            block = self._user.replace_in_block(
+            block = self._user.blocks.replace(
                 name, old, new, session_id=self._session, actor=self._actor
             )
         return Answer(f"✅ Changed {name}.", _block_data(name, block))

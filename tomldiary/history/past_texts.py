@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, InvalidValue
 from tomldiary.history.timeline import Timeline
@@ -48,36 +48,51 @@ def point_of(at: object) -> int | datetime:
 
 
 class PastTexts:
-    """The part of `UserDiary` that brings documents back as they were."""
+    """The documents of one user as they were, read back from history.
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    Args:
+        engine: Reads the current documents and the history.
+        user_id: Whose documents.
+    """
 
-    def _kinds(self) -> list[str]:
-        """Return all documents there are or were, as far as history is kept."""
-        known = self._timeline().kinds()
-        known.update(self._engine.backend.kinds(self.user_id))
+    def __init__(self, engine: Engine, user_id: str) -> None:
+        self.engine = engine
+        self.user_id = user_id
+
+    def kinds(self) -> list[str]:
+        """Return all documents that exist or existed, as far as history is kept."""
+        known = self.timeline().kinds()
+        known.update(self.engine.backend.kinds(self.user_id))
         return [*USUAL_KINDS, *sorted(known.difference(USUAL_KINDS))]
 
-    def _timeline(self) -> Timeline:
-        return Timeline(self._engine.backend, self.user_id)
+    def timeline(self) -> Timeline:
+        """Return the transactions of the user."""
+        return Timeline(self.engine.backend, self.user_id)
 
-    def _texts(self, at: Point, kinds: Collection[str]) -> dict[str, str]:
+    def newest(self) -> int:
+        """Return the number of the newest transaction; 0 if there is none."""
+        return next((record.seq for record in self.timeline().records()), 0)
+
+    def texts(self, at: Point, kinds: Collection[str]) -> dict[str, str]:
         """Return the texts of documents as they were at a point of history."""
         now: dict[str, str] = {}
         for kind in kinds:
-            with suppress(DocumentError):  # a file that cannot be read is not needed to look back
-                known = self._engine.load(self.user_id, kind)
+            with suppress(DocumentError):  # an unreadable file is not needed: history has its text
+                known = self.engine.load(self.user_id, kind)
                 if known is not None and (known.is_logged or known.logged is not None):
                     now[kind] = (known.logged or known.document).text
-        return self._timeline().texts(kinds, self._sequence(at), now)
+        return self.timeline().texts(kinds, self.sequence(at), now)
 
-    def _sequence(self, at: Point) -> int:
+    def sequence(self, at: Point) -> int:
+        """Return the number of the last transaction up to a point of history.
+
+        Raises:
+            InvalidValue: `at` is no point, or there is no such transaction.
+        """
         point = point_of(at)
         if isinstance(point, datetime):
-            return self._timeline().sequence_at(point)
-        newest = next((record.seq for record in self._timeline().records()), 0)
+            return self.timeline().sequence_at(point)
+        newest = self.newest()
         if not 0 <= point <= newest:
             raise InvalidValue(
                 f"there is no transaction {point}; the newest is {newest}.", where="at"

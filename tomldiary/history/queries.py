@@ -7,16 +7,15 @@ import re
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.history.as_of import FrozenEngine
+from tomldiary.history.as_of import PastDocuments
 from tomldiary.history.entry_changes import HistoryEntry, entries_in, entry_changes
 from tomldiary.history.past_texts import USUAL_KINDS, Point, point_of
 from tomldiary.history.retention import Retention
-from tomldiary.history.rollback import GoingBack, Rollback
-from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.history.rollback import Rollback
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
@@ -24,11 +23,12 @@ from tomldiary.toml.values import same_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from tomldiary.entries.kind import Rules
+    from tomldiary.history.past_texts import PastTexts
     from tomldiary.history.record import Record
     from tomldiary.toml.document import Path
-    from tomldiary.user.user import UserDiary
 
-__all__ = ["Difference", "HistoryEntry", "Origin", "Past", "Rollback", "differences"]
+__all__ = ["Difference", "HistoryEntry", "HistoryQueries", "Origin", "Rollback", "differences"]
 
 
 _BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
@@ -63,8 +63,17 @@ class Origin:
     """All that happened to it in the kept history, oldest first."""
 
 
-class Past(GoingBack, Retention):
-    """The part of `UserDiary` that looks back."""
+class HistoryQueries:
+    """What can be asked of the history of one user.
+
+    Args:
+        rules: The rules of the entries.
+        past: The user's history.
+    """
+
+    def __init__(self, rules: Rules, past: PastTexts) -> None:
+        self._rules = rules
+        self._past = past
 
     def history(
         self,
@@ -98,7 +107,7 @@ class Past(GoingBack, Retention):
         start, end = (None if each is None else point_of(each) for each in (since, until))
         wanted = None if key is None else entry_key(self._path_of(key))
         found: list[HistoryEntry] = []
-        for record in self._timeline().records():
+        for record in self._past.timeline().records():
             if isinstance(start, int) and record.seq <= start:
                 break
             if (
@@ -112,8 +121,6 @@ class Past(GoingBack, Retention):
                 break
         return found[offset : offset + limit]
 
-    ahistory = async_twin(history)
-
     def why(self, key: str) -> Origin:
         """Return where an entry comes from: the turn, the session, and every change since.
 
@@ -123,8 +130,8 @@ class Past(GoingBack, Retention):
         path = self._path_of(key)
         named, kind = entry_key(path), entry_kind(path[0])
         changes = self.history(named, limit=1_000_000)[::-1]
-        names, place = kind.places(path, self._kinds())
-        documents = (self._engine.document(self.user_id, name) for name in names)
+        names, place = kind.places(path, self._past.kinds())
+        documents = (self._document(name) for name in names)
         tables = (found.table(place) for found in documents)
         now = next((entry for entry in tables if entry is not None), None)
         entry = (
@@ -133,7 +140,7 @@ class Past(GoingBack, Retention):
             else next((change.after or change.before for change in reversed(changes)), None)
         )
         if entry is None:
-            kept = self.kept_history()
+            kept = Retention(self._past.engine, self._past.user_id).kept_history()
             since = f", which begins with transaction {kept.first}" if kept.is_pruned else ""
             raise UnknownEntry(key, f"It is not in the kept history either{since}.")
         count = entry.get("_count", entry.get("_turns", 1))
@@ -147,13 +154,11 @@ class Past(GoingBack, Retention):
             changes=changes,
         )
 
-    awhy = async_twin(why)
-
     def _path_of(self, key: str) -> Path:
         """Return the path that a key names; a temporal fact may be named by its singleton key."""
-        path = path_of(key, self.diary.allowed, self.diary.fact_schemas)
-        read = partial(self._engine.document, self.user_id)
-        return entry_kind(path[0]).resolved(path, read, self.diary, self._engine.now())
+        path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
+        read = partial(self._past.engine.document, self._past.user_id)
+        return entry_kind(path[0]).resolved(path, read, self._rules, self._past.engine.now())
 
     def diff(self, before: Point | None = None, after: Point | None = None) -> list[Difference]:
         """Return the entries that differ between two points of history.
@@ -167,24 +172,19 @@ class Past(GoingBack, Retention):
             DocumentError: History does not reach back that far.
         """
         if before is None:
-            newest = next((record.seq for record in self._timeline().records()), 0)
-            before = max(0, newest - 1)
-        kinds = self._kinds()
-        texts = self._texts(before, kinds)
-        later = None if after is None else self._texts(after, kinds)
+            before = max(0, self._past.newest() - 1)
+        kinds = self._past.kinds()
+        texts = self._past.texts(before, kinds)
+        later = None if after is None else self._past.texts(after, kinds)
         found: list[Difference] = []
         for kind in texts:
             old = entries_in(Document.parse(texts[kind]), kind)
             new = entries_in(
-                self._engine.document(self.user_id, kind)
-                if later is None
-                else Document.parse(later[kind]),
+                self._document(kind) if later is None else Document.parse(later[kind]),
                 kind,
             )
             found += differences(kind, old, new)
         return found
-
-    adiff = async_twin(diff)
 
     def diff_text(
         self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
@@ -196,12 +196,12 @@ class Past(GoingBack, Retention):
             after: As for `diff`.
             bookkeeping: Whether it includes `_meta`, counters of turns and times of updates.
         """
-        kinds = self._kinds()
-        texts = self._texts(before, kinds)
-        later = None if after is None else self._texts(after, kinds)
+        kinds = self._past.kinds()
+        texts = self._past.texts(before, kinds)
+        later = None if after is None else self._past.texts(after, kinds)
         parts: list[str] = []
         for kind in texts:
-            new = self._engine.document(self.user_id, kind).text if later is None else later[kind]
+            new = self._document(kind).text if later is None else later[kind]
             old = texts[kind]
             if not bookkeeping:
                 old, new = _without_bookkeeping(old), _without_bookkeeping(new)
@@ -215,31 +215,26 @@ class Past(GoingBack, Retention):
             parts += lines
         return "\n".join(parts)
 
-    def as_of(self, at: Point) -> UserDiary:
-        """Return the memory as it was right after a transaction, or at a time; it cannot be written.
-
-        Temporal facts are those that held then, unless a verb is told another `valid_at`.
-
-        Args:
-            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (without a zone: UTC).
+    def documents_at(self, at: Point) -> PastDocuments:
+        """Return the documents as they were right after a transaction, or at a time.
 
         Raises:
-            InvalidValue: It is neither, or there is no such transaction.
-            HistoryPruned: What was before the kept history was dropped; names what is kept.
+            InvalidValue: `at` is no point of history, or there is no such transaction.
+            HistoryPruned: It is older than the kept history; names what is kept.
             DocumentError: History does not reach back that far.
         """
-        from tomldiary.user.user import UserDiary  # noqa: PLC0415 - which is made of this module
-
-        seq = self._sequence(at)
-        kinds = self._kinds()
+        seq = self._past.sequence(at)
         point = point_of(at)
-        moment = point if isinstance(point, datetime) else self._timeline().moment_of(seq)
-        frozen = FrozenEngine(lambda kind: self._texts(seq, [kind])[kind], seq, kinds, moment)
-        # Says right now if history does not reach back.
-        frozen.keep(self._texts(seq, USUAL_KINDS))
-        return UserDiary(self.diary, self.user_id, engine=cast("Any", frozen))
+        moment = point if isinstance(point, datetime) else self._past.timeline().moment_of(seq)
+        found = PastDocuments(
+            lambda kind: self._past.texts(seq, [kind])[kind], seq, self._past.kinds(), moment
+        )
+        # Fails now, not at the first read, if history does not reach back.
+        found.keep(self._past.texts(seq, USUAL_KINDS))
+        return found
 
-    aas_of = async_twin(as_of)
+    def _document(self, kind: str) -> Document:
+        return self._past.engine.document(self._past.user_id, kind)
 
 
 def _without_bookkeeping(text: str) -> str:

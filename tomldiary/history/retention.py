@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.errors import InvalidValue
 from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.storage.protocol import digest
 
 if TYPE_CHECKING:
@@ -34,22 +33,25 @@ class KeptHistory:
 
 
 class Retention:
-    """The part of `UserDiary` that keeps history from growing for ever."""
+    """How far back the history of one user is kept.
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    Args:
+        engine: Reads and prunes the history.
+        user_id: Whose history.
+    """
+
+    def __init__(self, engine: Engine, user_id: str) -> None:
+        self._engine = engine
+        self._user = user_id
 
     def kept_history(self) -> KeptHistory:
         """Return how far back history is kept."""
         first = last = None
-        for first in Timeline(self._engine.backend, self.user_id).records():
+        for first in Timeline(self._engine.backend, self._user).records():
             last = last or first
         if first is None or last is None:
             return KeptHistory(0, "", 0, is_pruned=False)
         return KeptHistory(first.seq, first.time, last.seq, is_pruned=first.type == SNAPSHOT)
-
-    akept_history = async_twin(kept_history)
 
     def prune_history(
         self, *, before: datetime | None = None, keep: int | None = None, dry_run: bool = False
@@ -90,15 +92,13 @@ class Retention:
         if dry_run:
             kept, dropped = (
                 self.kept_history(),
-                chosen(Timeline(self._engine.backend, self.user_id)),
+                chosen(Timeline(self._engine.backend, self._user)),
             )
             if not dropped:
                 return kept
             return replace(kept, first=dropped[-1].seq, since=dropped[-1].time, is_pruned=True)
-        self._engine.prune(self.user_id, cut)
+        self._engine.prune(self._user, cut)
         return self.kept_history()
-
-    aprune_history = async_twin(prune_history)
 
 
 def _snapshot(timeline: Timeline, dropped: Sequence[Record]) -> Record | None:

@@ -7,10 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import Conflict, InvalidValue
-from tomldiary.history.past_texts import PastTexts
 from tomldiary.history.record import SNAPSHOT, Source
 from tomldiary.history.timeline import pruned
-from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document
 from tomldiary.toml.lexer import split_blocks
@@ -19,12 +17,14 @@ from tomldiary.toml.values import same_value
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tomldiary.history.past_texts import Point
+    from tomldiary.engine.transaction import Transaction
+    from tomldiary.entries.kind import Rules
+    from tomldiary.history.past_texts import PastTexts, Point
     from tomldiary.history.record import Record
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
 
-__all__ = ["GoingBack", "Rollback"]
+__all__ = ["Rollback", "Undo"]
 
 _States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
 
@@ -43,8 +43,17 @@ class Rollback:
     """Facts whose type does not let them go back; `force` changes nothing about that."""
 
 
-class GoingBack(PastTexts):
-    """The part of `UserDiary` that undoes."""
+class Undo:
+    """Undoes transactions of one user by committing their inverse.
+
+    Args:
+        rules: The rules of the entries.
+        past: The user's history.
+    """
+
+    def __init__(self, rules: Rules, past: PastTexts) -> None:
+        self._rules = rules
+        self._past = past
 
     def rollback(
         self,
@@ -80,7 +89,7 @@ class GoingBack(PastTexts):
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
         source = Source("rollback", session_id or "", actor, reason)
-        with self._engine.transaction(self.user_id, source) as transaction:
+        with self._past.engine.transaction(self._past.user_id, source) as transaction:
             records = self._undoable(steps, session_id, to)
             if not records:
                 raise Conflict("there is no transaction to undo.")
@@ -111,9 +120,7 @@ class GoingBack(PastTexts):
                 self._restore(transaction, records[-1].seq, before)
             return done
 
-    arollback = async_twin(rollback)
-
-    def _forbidden(self, transaction: Any, before: _States) -> list[str]:
+    def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
         """Return the keys of the entries that a rule forbids to go back."""
         by_document: dict[str, dict[Path, Any]] = {}
         for (document, path), state in before.items():
@@ -121,23 +128,23 @@ class GoingBack(PastTexts):
         return [
             entry_key(path, name)
             for name, states in by_document.items()
-            for path in entry_kind(name).forbidden(transaction.document(name), self.diary, states)
+            for path in entry_kind(name).forbidden(transaction.document(name), self._rules, states)
         ]
 
-    def _restore(self, transaction: Any, oldest: int, before: _States) -> None:
+    def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:
         back: dict[str, dict[Path, tuple[Block, dict[str, Any]]]] = {}
         for (kind, path), state in before.items():
             if state is not None:
                 back.setdefault(kind, {})[path] = state
                 continue
-            entry_kind(kind).remove(transaction.edit(kind), path, self.diary)
+            entry_kind(kind).remove(transaction.edit(kind), path, self._rules)
         for kind, states in back.items():
             edit = transaction.edit(kind)
             after: Path | None = None
             behind = ""
             order: list[Block] = []
             if any(edit.table(path) is None for path in states):  # what is there stays where it is
-                text = self._texts(oldest - 1, [kind])[kind]
+                text = self._past.texts(oldest - 1, [kind])[kind]
                 order = [block for block in split_blocks(text) if block.path and not block.is_array]
             # In their order, so that each finds what it stood behind, or what that stood behind.
             for block in order:
@@ -150,10 +157,10 @@ class GoingBack(PastTexts):
                 edit.restore(path, state[0].text, state[1])
 
     def _undoable(self, steps: int, session_id: str | None, to: Point | None) -> list[Record]:
-        floor = self._sequence(to) if to is not None else None
+        floor = self._past.sequence(to) if to is not None else None
         found: list[Record] = []
         forgotten = 0
-        for record in self._timeline().records():
+        for record in self._past.timeline().records():
             if floor is not None and record.seq <= floor:
                 break
             if record.type == SNAPSHOT:

@@ -1,54 +1,78 @@
-"""The blocks of one user: texts that are set, added to, changed in one place, and read whole."""
+"""`alice.blocks`: texts that are set, appended to, changed in one place, and read whole."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.blocks import Blocks, TextBlock, to_block
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
-from tomldiary.history.entry_changes import change_made, refuse_within
 from tomldiary.runtime.async_bridge import async_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from datetime import datetime
 
-    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.engine.engine import Transaction
+    from tomldiary.user.context import UserContext
 
-__all__ = ["BlockVerbs"]
+__all__ = ["UserBlocks"]
 
 _KIND = "blocks"
 
 
-class BlockVerbs:
-    """The part of `UserDiary` that is about blocks."""
+class UserBlocks:
+    """The blocks of one user, as `alice.blocks`.
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    Reads like a mapping from names to blocks: `blocks["persona"]`, `"persona" in blocks`, `len(blocks)`,
+    `for name in blocks`. `blocks()` is short for `blocks.all()`.
+    """
 
-    def blocks(self) -> dict[str, TextBlock]:
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"UserBlocks({self._context.user_id!r})"
+
+    def __call__(self) -> dict[str, TextBlock]:
         """Return all blocks by name, in the order of the file."""
-        return {name: to_block(entry) for name, entry in self._blocks().entries()}
+        return self.all()
 
-    ablocks = async_twin(blocks)
-
-    def block(self, name: str) -> TextBlock:
+    def __getitem__(self, name: str) -> TextBlock:
         """Return one block.
 
         Raises:
-            UnknownEntry: There is no such block.
+            UnknownEntry: There is no such block. A KeyError.
         """
-        found = self._blocks().find(name)
+        found = self._stored().find(name)
         if found is None:
             raise UnknownEntry(f"{_KIND}/{name}")
         return to_block(found)
 
-    ablock = async_twin(block)
+    def __iter__(self) -> Iterator[str]:
+        return iter([name for name, _ in self._stored().entries()])
 
-    def set_block(
+    def __len__(self) -> int:
+        return sum(1 for _ in self._stored().entries())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and self._stored().find(name) is not None
+
+    def all(self) -> dict[str, TextBlock]:
+        """Return all blocks by name, in the order of the file."""
+        return {name: to_block(entry) for name, entry in self._stored().entries()}
+
+    aall = async_twin(all)  # noqa: A003 - the method above
+
+    def get(self, name: str) -> TextBlock | None:
+        """Return one block, or None."""
+        found = self._stored().find(name)
+        return None if found is None else to_block(found)
+
+    aget = async_twin(get)
+
+    def set(
         self,
         name: str,
         text: str,
@@ -59,22 +83,22 @@ class BlockVerbs:
         reason: str = "",
         now: datetime | None = None,
     ) -> TextBlock:
-        """Make a block hold exactly `text`, and return it; one that does not exist is created.
+        """Make a block hold exactly `text`, and return it; a missing block is created.
 
         Args:
             name: The block, 1 to 200 characters.
             text: At most 100,000 characters.
-            pinned: Whether `render` shows it before everything else; None leaves it as it is, and a new
-                block is pinned.
-            session_id: Kept in `_created_by` and `_updated_by`, and in history.
-            actor: Who does it, for history.
+            pinned: Whether `render` shows it before everything else; None keeps the setting. A new
+                block is pinned by default.
+            session_id: Stored in `_created_by` and `_updated_by`, and in history.
+            actor: Who makes the change, for history.
             reason: Why, for history.
-            now: The time to write down; None is the time now.
+            now: The time to write down; None is the current time.
 
         Raises:
             InvalidValue: The name or the text is too long. Nothing was changed.
         """
-        session_id = session_id or self._engine.session_here(self.user_id)
+        session_id = self._context.session(session_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -85,9 +109,9 @@ class BlockVerbs:
             name, change, Source("set_block", session_id, actor, reason, content=asked)
         )
 
-    aset_block = async_twin(set_block)
+    aset = async_twin(set)  # noqa: A003 - the method above
 
-    def append_block(
+    def append(
         self,
         name: str,
         text: str,
@@ -98,25 +122,25 @@ class BlockVerbs:
         now: datetime | None = None,
         operation_id: str = "",
     ) -> TextBlock:
-        """Add `text` as lines of its own below what a block holds; one that does not exist is created.
+        """Append `text` to a block as lines of its own; a missing block is created.
 
-        Several who append at once all have their lines in it.
+        Concurrent appends are all kept.
 
         Args:
             name: The block.
-            text: What to add.
-            session_id: Kept with the block and in history, like `actor` and `reason` in history alone.
-            actor: Who does it.
-            reason: Why.
-            now: The time to write down; None is the time now.
-            operation_id: An id of your own: the same one a second time changes nothing.
+            text: What to append.
+            session_id: Stored with the block and in history.
+            actor: Who makes the change, for history.
+            reason: Why, for history.
+            now: The time to write down; None is the current time.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
             InvalidValue: The block would be too long. Nothing was changed.
-            Conflict: The operation id was used for something else. Nothing was changed.
+            Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        refuse_within(self._engine, self.user_id, operation_id)
-        session_id = session_id or self._engine.session_here(self.user_id)
+        self._context.refuse_nested(operation_id)
+        session_id = self._context.session(session_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -126,9 +150,9 @@ class BlockVerbs:
         why = Source("append_block", session_id, actor, reason, operation_id, asked)
         return self._write(name, change, why)
 
-    aappend_block = async_twin(append_block)
+    aappend = async_twin(append)
 
-    def replace_in_block(
+    def replace(
         self,
         name: str,
         old: str,
@@ -139,22 +163,22 @@ class BlockVerbs:
         reason: str = "",
         now: datetime | None = None,
     ) -> TextBlock:
-        """Replace the one place in a block where `old` stands; nothing happens unless there is one.
+        """Replace the only occurrence of `old` in a block, and return the block.
 
         Args:
             name: The block.
             old: The text to replace, with enough around it to be unique.
-            new: The text in its place; empty to take it out.
-            session_id: Kept with the block and in history, like `actor` and `reason` in history alone.
-            actor: Who does it.
-            reason: Why.
-            now: The time to write down; None is the time now.
+            new: The new text; empty removes `old`.
+            session_id: Stored with the block and in history.
+            actor: Who makes the change, for history.
+            reason: Why, for history.
+            now: The time to write down; None is the current time.
 
         Raises:
             UnknownEntry: There is no such block.
-            InvalidValue: `old` is not there, or more than once. Nothing was changed.
+            InvalidValue: `old` occurs not at all, or more than once. Nothing was changed.
         """
-        session_id = session_id or self._engine.session_here(self.user_id)
+        session_id = self._context.session(session_id)
         moment = timestamp(now)
 
         def change(book: Blocks) -> None:
@@ -164,23 +188,21 @@ class BlockVerbs:
         why = Source("replace_in_block", session_id, actor, reason, content=asked)
         return self._write(name, change, why)
 
-    areplace_in_block = async_twin(replace_in_block)
+    areplace = async_twin(replace)
 
-    def forget_block(
+    def delete(
         self, name: str, *, session_id: str = "", actor: str = "", reason: str = ""
     ) -> TextBlock:
-        """Remove a block from the file and return it; history keeps it, see `forget`.
+        """Remove a block from the file and return it; history keeps it.
 
         Raises:
             UnknownEntry: There is no such block.
         """
-        asked = fingerprint("forget_block", name)
-        why = Source("forget_block", session_id, actor, reason, content=asked)
-        return self._engine.write(
-            self.user_id, lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why
-        )
+        asked = fingerprint("delete_block", name)
+        why = Source("delete_block", session_id, actor, reason, content=asked)
+        return self._context.write(lambda tx: to_block(Blocks(tx.edit(_KIND)).delete(name)), why)
 
-    aforget_block = async_twin(forget_block)
+    adelete = async_twin(delete)
 
     def _write(self, name: str, change: Callable[[Blocks], None], why: Source) -> TextBlock:
         def write(tx: Transaction) -> TextBlock:
@@ -191,14 +213,12 @@ class BlockVerbs:
             return to_block(found)
 
         def stored(seq: int) -> TextBlock:
-            """Return the block as it is now; as the transaction left it if it was removed since."""
-            found = self._blocks().find(name)
-            made = change_made(self._engine.backend, self.user_id, seq)
+            """Return the current block, or what the transaction stored if it was deleted since."""
+            found = self._stored().find(name)
+            made = self._context.change_made(seq)
             return to_block(found if found is not None else made.after or {})
 
-        return self._engine.write(
-            self.user_id, write, why, on_repeat=stored if why.operation else None
-        )
+        return self._context.write(write, why, on_repeat=stored if why.operation else None)
 
-    def _blocks(self) -> Blocks:
-        return Blocks(self._engine.document(self.user_id, _KIND))
+    def _stored(self) -> Blocks:
+        return Blocks(self._context.document(_KIND))

@@ -1,4 +1,4 @@
-"""The episodes of one user: turns kept word for word, and the messages of a session."""
+"""`alice.episodes`: turns kept word for word, and the messages of a session."""
 
 from __future__ import annotations
 
@@ -20,25 +20,34 @@ from tomldiary.entries.episodes import (
 from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kind import Writing
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.history.entry_changes import change_made, refuse_within
 from tomldiary.runtime.async_bridge import async_twin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.engine.engine import Transaction
+    from tomldiary.user.context import UserContext
 
-__all__ = ["EpisodeVerbs"]
+__all__ = ["UserEpisodes"]
+
+_Episodes = list[Episode]  # the class has a method of the name `list`
+_Messages = list[dict[str, str]]
 
 
-class EpisodeVerbs:
-    """The part of `UserDiary` that is about episodes."""
+class UserEpisodes:
+    """The episodes of one user, as `alice.episodes`. `episodes()` is short for `episodes.list()`."""
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
 
-    def add_episode(
+    def __repr__(self) -> str:
+        return f"UserEpisodes({self._context.user_id!r})"
+
+    def __call__(self, session_id: str | None = None, limit: int | None = None) -> _Episodes:
+        """Return the newest episodes, the oldest of them first; see `list`."""
+        return self.list(session_id, limit)
+
+    def add(
         self,
         input: str,  # noqa: A002 - what goes into the agent, and what comes out of it
         output: str,
@@ -65,46 +74,27 @@ class EpisodeVerbs:
             Conflict: The operation id was used for something else. Nothing was changed.
             NotSupported: The backend has six methods, none of which lists documents.
         """
-        refuse_within(self._engine, self.user_id, operation_id)
-        session_id = session_id or self._engine.session_here(self.user_id)
+        self._context.refuse_nested(operation_id)
+        session_id = self._context.session(session_id)
         when = datetime.now(UTC) if now is None else in_utc(now)
         value = {"input": input, "output": output}
 
         def change(tx: Transaction) -> str:
             documents = {*tx.engine.kinds(tx.user), *tx.changed()}
-            writing = Writing(self.diary, tx.edit, documents, "", session_id)
+            writing = Writing(self._context.diary, tx.edit, documents, "", session_id)
             return new_episode(writing, value, when)
 
         asked = fingerprint("add_episode", input, output)
         why = Source("add_episode", session_id, actor, reason, operation_id, asked)
-        return self._engine.write(self.user_id, change, why, on_repeat=self._added)
+        return self._context.write(change, why, on_repeat=self._added)
 
-    aadd_episode = async_twin(add_episode)
+    aadd = async_twin(add)
 
     def _added(self, seq: int) -> str:
         """Return the id of the episode that a transaction added."""
-        return change_made(self._engine.backend, self.user_id, seq).key.partition("/")[2]
+        return self._context.change_made(seq).key.partition("/")[2]
 
-    def episodes(self, session_id: str | None = None, limit: int | None = None) -> list[Episode]:
-        """Return the newest episodes by the time they happened at, oldest of them first.
-
-        Args:
-            session_id: Only those of this session.
-            limit: Most episodes returned.
-        """
-        if limit is not None and limit < 0:
-            raise InvalidValue("limit is not negative.", where="episodes")
-        found: list[Episode] = []
-        for key, entry in self._newest_first():
-            if limit is not None and len(found) >= limit:
-                break
-            if session_id is None or entry.get("_created_by", "") == session_id:
-                found.append(to_episode(key, entry))
-        return found[::-1]
-
-    aepisodes = async_twin(episodes)
-
-    def session_messages(self, session_id: str, limit: int | None = 20) -> list[dict[str, str]]:
+    def messages(self, session_id: str, limit: int | None = 20) -> _Messages:
         """Return the last messages of a session, oldest of them first, as `role` and `content`.
 
         Blank messages are left out: model providers refuse them.
@@ -114,7 +104,7 @@ class EpisodeVerbs:
             limit: Most messages returned; a turn has up to two, of the user and of the assistant.
         """
         if limit is not None and limit < 0:
-            raise InvalidValue("limit is not negative.", where="session_messages")
+            raise InvalidValue("limit is not negative.", where="episodes.messages")
         messages = (
             {"role": role, "content": text}
             for key, entry in self._newest_first()
@@ -123,13 +113,32 @@ class EpisodeVerbs:
             for role, text in (("assistant", turn.output), ("user", turn.input))
             if text.strip()
         )
-        return list(islice(messages, limit))[::-1]
+        return [*islice(messages, limit)][::-1]
 
-    asession_messages = async_twin(session_messages)
+    amessages = async_twin(messages)
 
-    def forget_episode(
+    def list(self, session_id: str | None = None, limit: int | None = None) -> _Episodes:
+        """Return the newest episodes by the time they happened at, oldest of them first.
+
+        Args:
+            session_id: Only those of this session.
+            limit: Most episodes returned.
+        """
+        if limit is not None and limit < 0:
+            raise InvalidValue("limit is not negative.", where="episodes.list")
+        found: _Episodes = []
+        for key, entry in self._newest_first():
+            if limit is not None and len(found) >= limit:
+                break
+            if session_id is None or entry.get("_created_by", "") == session_id:
+                found.append(to_episode(key, entry))
+        return found[::-1]
+
+    alist = async_twin(list)  # noqa: A003 - the method above
+
+    def delete(
         self,
-        id: str,  # noqa: A002 - the word that add_episode has for it
+        id: str,  # noqa: A002 - the word that `add` uses
         *,
         session_id: str = "",
         actor: str = "",
@@ -143,27 +152,27 @@ class EpisodeVerbs:
 
         def change(tx: Transaction) -> Episode:
             path = ("episodes", id)
-            for kind in homes_of(self._engine.kinds(self.user_id), id):
+            for kind in homes_of(self._context.kinds(), id):
                 entry = tx.document(kind).table(path)
                 if entry is not None:
                     tx.edit(kind).delete(path)
                     return to_episode(id, entry)
             raise UnknownEntry(f"episodes/{id}")
 
-        asked = fingerprint("forget_episode", id)
-        why = Source("forget_episode", session_id, actor, reason, content=asked)
-        return self._engine.write(self.user_id, change, why)
+        asked = fingerprint("delete_episode", id)
+        why = Source("delete_episode", session_id, actor, reason, content=asked)
+        return self._context.write(change, why)
 
-    aforget_episode = async_twin(forget_episode)
+    adelete = async_twin(delete)
 
     def _newest_first(self) -> Iterator[tuple[str, Any]]:
         """Yield the episodes by the time they happened at, newest first; those of one instant as they stand."""
-        kinds = reversed(episode_kinds(self._engine.kinds(self.user_id)))
+        kinds = reversed(episode_kinds(self._context.kinds()))
         for _, parts in groupby(kinds, month_of):
             found = [
                 entry
-                for kind in reversed(list(parts))
-                for entry in episode_entries(self._engine.document(self.user_id, kind))
+                for kind in reversed([*parts])
+                for entry in episode_entries(self._context.document(kind))
             ]
             # Written later, but earlier in time: it was told late, or came with an import.
             found.sort(key=lambda entry: happened(entry[1]))

@@ -16,7 +16,6 @@ from tomldiary.hand_edits.detect import NOTHING, check_version
 from tomldiary.history.entry_changes import entries_in
 from tomldiary.history.queries import Difference, differences
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.store.namespaces import ROOT as ITEMS
 from tomldiary.store.namespaces import is_hashed, kind_of, namespace_of
@@ -25,11 +24,12 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
-    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.engine.engine import Transaction
     from tomldiary.history.record import Record
     from tomldiary.store.namespaces import Namespace
+    from tomldiary.user.context import UserContext
 
-__all__ = ["EXPORT_VERSION", "Portability"]
+__all__ = ["EXPORT_VERSION", "UserExport"]
 
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
@@ -45,12 +45,13 @@ class _OnlyLooked(Exception):
         self.differences = found
 
 
-class Portability:
-    """The part of `UserDiary` that takes memory out and in as a whole."""
+class UserExport:
+    """Exports, imports and counts the whole memory of one user."""
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+        self._diary = context.diary
+        self._user = context.user_id
 
     def profile(self) -> dict[str, Any]:
         """Return in numbers what is remembered, as JSON values; it holds no remembered text.
@@ -60,19 +61,15 @@ class Portability:
             now), `blocks` by name (characters), `episodes`, `items` by namespace; and `last_seen`, when
             the last conversation or episode was, "" if there is none.
         """
-        at = self._engine.now()
-        listed = self._engine.kinds(self.user_id)
-        found: dict[str, Any] = {"user": self.user_id}
+        at = self._context.moment(None)
+        listed = self._context.kinds()
+        found: dict[str, Any] = {"user": self._user}
         times: list[str] = []
         for kind in KINDS.values():
-            documents = {
-                name: self._engine.document(self.user_id, name) for name in kind.documents(listed)
-            }
-            found[kind.name] = kind.profile(documents, self.diary, at)
-            times += [time for each in documents.values() for time in kind.seen(each, self.diary)]
+            documents = {name: self._context.document(name) for name in kind.documents(listed)}
+            found[kind.name] = kind.profile(documents, self._diary, at)
+            times += [time for each in documents.values() for time in kind.seen(each, self._diary)]
         return {**found, "last_seen": max(times, default="")}
-
-    aprofile = async_twin(profile)
 
     def export(self) -> dict[str, Any]:
         """Return everything that is remembered now, all documents as of one transaction, as JSON values.
@@ -88,15 +85,13 @@ class Portability:
         return {
             "format": _FORMAT,
             "version": EXPORT_VERSION,
-            "user": self.user_id,
+            "user": self._user,
             "time": timestamp(),
             "seq": seq,
             "documents": {
                 kind: document.text for kind, document in sorted(documents.items()) if document.text
             },
         }
-
-    aexport = async_twin(export)
 
     def import_(
         self,
@@ -126,8 +121,6 @@ class Portability:
         """
         return self._import(data, Source("import", "", actor, reason), replace=replace)[0]
 
-    aimport_ = async_twin(import_)
-
     def import_preview(self, data: Mapping[str, Any], *, replace: bool = False) -> list[Difference]:
         """Return the entries that `import_` would add, change or remove; nothing is changed.
 
@@ -140,18 +133,16 @@ class Portability:
         """
         return self._import(data, None, replace=replace)[1]
 
-    aimport_preview = async_twin(import_preview)
-
     def _import(
         self, data: Mapping[str, Any], why: Source | None, *, replace: bool
     ) -> tuple[list[str], list[Difference]]:
         """Return the documents and the entries that change; without a reason nothing does."""
-        documents = _renamed(_checked(data), data.get("user"), self.user_id)
+        documents = _renamed(_checked(data), data.get("user"), self._user)
 
         def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
             conflicts: list[str] = []
             before = {
-                kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self.user_id)}
+                kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self._user)}
             }
             for kind, document in documents.items():
                 if replace or not _has_entries(before[kind]):
@@ -163,7 +154,7 @@ class Portability:
             if replace:
                 for kind in before.keys() - documents.keys():
                     if _has_entries(before[kind]):
-                        tx.replace(kind, self._engine.template)
+                        tx.replace(kind, self._context.engine.template)
             if conflicts:
                 raise Conflict(
                     f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
@@ -190,7 +181,7 @@ class Portability:
         )
         source = Source("import") if why is None else dataclasses.replace(why, content=asked)
         try:
-            return self._engine.write(self.user_id, change, source)
+            return self._context.write(change, source)
         except _OnlyLooked as looked:
             return [], looked.differences
 
@@ -199,7 +190,7 @@ class Portability:
         for kind in typed_kinds():
             if kind.name in before or kind.name in tx.changed():
                 old, new = before.get(kind.name, NOTHING), tx.document(kind.name)
-                kind.check_import(old, new, self.diary)
+                kind.check_import(old, new, self._diary)
 
     def _consistent(self) -> tuple[int, dict[str, Document]]:
         """Return the last transaction, and all documents as it left them.
@@ -207,9 +198,9 @@ class Portability:
         Readers take no lock, and documents are published one after the other: a look during which
         nothing was committed, and that shows all of the last transaction, saw one state.
         """
-        if getattr(self._engine, "is_frozen", False):
-            return cast("Any", self._engine).seq, self._documents()
-        timeline = Timeline(self._engine.backend, self.user_id)
+        if self._context.past is not None:
+            return self._context.past.seq, self._documents()
+        timeline = Timeline(self._context.engine.backend, self._user)
         for _ in range(_ATTEMPTS):
             record = next(timeline.records(), None)
             documents = self._documents()
@@ -217,17 +208,17 @@ class Portability:
                 return record.seq if record is not None else 0, documents
             time.sleep(_PAUSE)
         # Somebody writes all the time, or a document lags behind since a crash: the lock ends both.
-        with self._engine.transaction(self.user_id, Source("export")):
+        with self._context.engine.transaction(self._user, Source("export")):
             record = next(timeline.records(), None)
             return record.seq if record is not None else 0, self._documents()
 
     def _documents(self) -> dict[str, Document]:
         documents: dict[str, Document] = {}
-        for kind in self._engine.kinds(self.user_id):
-            known = self._engine.load(self.user_id, kind)
-            if known is not None and known.problem is not None:
-                raise known.problem
-            documents[kind] = self._engine.document(self.user_id, kind)
+        for kind in self._context.kinds():
+            problem = self._context.problem(kind)
+            if problem is not None:
+                raise problem
+            documents[kind] = self._context.document(kind)
         return documents
 
 

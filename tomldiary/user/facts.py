@@ -1,4 +1,4 @@
-"""The typed facts of one user: committed, changed and asked for under the constraints of their type."""
+"""`alice.facts`: typed facts, committed, changed and queried under the constraints of their type."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.collections import read_document
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import Fact, Facts, in_utc
+from tomldiary.entries.facts import Fact, Facts
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
-from tomldiary.history.entry_changes import change_made, refuse_within
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import NULL_FIELD, decode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
 
     from pydantic import BaseModel
 
-    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.engine.engine import Transaction
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.facts import Held
-    from tomldiary.history.entry_changes import HistoryEntry
-    from tomldiary.toml.document import Document
+    from tomldiary.user.context import UserContext
 
-__all__ = ["FactVerbs"]
+__all__ = ["UserFacts"]
 
 _KIND = "facts"
 _ORDERING = ("$gt", "$gte", "$lt", "$lte")
 _MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source")
 
 
-class FactVerbs:
-    """The part of `UserDiary` that is about typed facts."""
+class UserFacts:
+    """The typed facts of one user, as `alice.facts`."""
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+        self._diary = context.diary
+
+    def __repr__(self) -> str:
+        return f"UserFacts({self._context.user_id!r})"
 
     def commit(
         self,
@@ -79,20 +79,20 @@ class FactVerbs:
             InvalidValue, ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
             Conflict: The operation id was used for something else. Nothing was changed.
         """
-        refuse_within(self._engine, self.user_id, operation_id)
+        self._context.refuse_nested(operation_id)
         schema = self._schema_of(fact)
         data = schema.data(fact)
-        session_id = session_id or self._engine.session_here(self.user_id)
+        session_id = self._context.session(session_id)
         by = Provenance(timestamp(now), session_id, source)
 
         def change(tx: Transaction) -> str:
-            book = FactRules(tx.edit(_KIND), self.diary.fact_schemas)
+            book = FactRules(tx.edit(_KIND), self._diary.fact_schemas)
             return book.commit(schema, data, by, start=valid_from, end=valid_to)
 
         asked = fingerprint("commit", schema.name, data, str(valid_from), str(valid_to), source)
         why = Source("commit", session_id, actor, reason, operation_id, asked)
-        key = self._engine.write(
-            self.user_id, change, why, on_repeat=lambda seq: self._made(seq).key.split("/", 2)[2]
+        key = self._context.write(
+            change, why, on_repeat=lambda seq: self._context.change_made(seq).key.split("/", 2)[2]
         )
         return f"{schema.name}/{key}"
 
@@ -124,20 +124,20 @@ class FactVerbs:
             UnknownEntry: There is no such fact.
             InvalidValue, ImmutableEntry: The rules say no. Nothing was changed.
         """
-        session_id = session_id or self._engine.session_here(self.user_id)
+        session_id = self._context.session(session_id)
         by = Provenance(timestamp(now), session_id)
         fact_id = self._fact_id(id)
         name = fact_id.partition("/")[0]
         plain = _plain(changes, name)
 
         def change(tx: Transaction) -> str:
-            return FactRules(tx.edit(_KIND), self.diary.fact_schemas).update(
+            return FactRules(tx.edit(_KIND), self._diary.fact_schemas).update(
                 fact_id, plain, by, end=valid_to
             )
 
         asked = fingerprint("update", fact_id, plain, str(valid_to))
         why = Source("update", session_id, actor, reason, content=asked)
-        return f"{name}/{self._engine.write(self.user_id, change, why)}"
+        return f"{name}/{self._context.write(change, why)}"
 
     aupdate = async_twin(update)
 
@@ -158,10 +158,10 @@ class FactVerbs:
         fact_id = self._fact_id(id)
 
         def change(tx: Transaction) -> Mapping[str, Any]:
-            return FactRules(tx.edit(_KIND), self.diary.fact_schemas).delete(fact_id)
+            return FactRules(tx.edit(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, content=fingerprint("delete", fact_id))
-        return _shown(self._engine.write(self.user_id, change, why))
+        return _shown(self._context.write(change, why))
 
     adelete = async_twin(delete)
 
@@ -173,7 +173,7 @@ class FactVerbs:
         """
         fact_id = self._fact_id(id)
         book = self._facts()
-        found = book.find(fact_id, self._moment(valid_at))
+        found = book.find(fact_id, self._context.moment(valid_at))
         return None if found is None else book.fact(*found)
 
     aget = async_twin(get)
@@ -221,7 +221,7 @@ class FactVerbs:
         wanted = _plain(given, type)
         if offset < 0 or (limit is not None and limit < 0):
             raise InvalidValue("limit and offset are not negative.", where="query")
-        at = self._moment(valid_at)
+        at = self._context.moment(valid_at)
 
         def matches(entry: Mapping[str, Any]) -> bool:
             return (
@@ -241,9 +241,8 @@ class FactVerbs:
     aquery = async_twin(query)
 
     def _schema_of(self, fact: BaseModel) -> FactSchema:
-        schemas = cast("Mapping[str, FactSchema]", self.diary.fact_schemas)
         for kind in type(fact).__mro__:
-            for schema in schemas.values():
+            for schema in self._diary.fact_schemas.values():
                 if schema.model is kind:
                     return schema
         raise SchemaError(
@@ -252,10 +251,7 @@ class FactVerbs:
         )
 
     def _facts(self) -> Facts:
-        return Facts(self._facts_document(), self.diary.fact_schemas)
-
-    def _made(self, seq: int) -> HistoryEntry:
-        return change_made(self._engine.backend, self.user_id, seq)
+        return Facts(self._context.read(_KIND), self._diary.fact_schemas)
 
     def _fact_id(self, written: str) -> str:
         """Return a fact's id, `type/key`, also of the form in which look-ups show it, `facts/type/key`.
@@ -263,7 +259,7 @@ class FactVerbs:
         Raises:
             SchemaError: It names a preference.
         """
-        is_shown = written.startswith(f"{_KIND}/") and _KIND not in self.diary.fact_schemas
+        is_shown = written.startswith(f"{_KIND}/") and _KIND not in self._diary.fact_schemas
         found = written.removeprefix(f"{_KIND}/") if is_shown else written
         self._check_type(found.partition("/")[0])
         return found
@@ -274,22 +270,12 @@ class FactVerbs:
         Raises:
             SchemaError: It is.
         """
-        if name in self.diary.allowed and name not in self.diary.fact_schemas:
+        if name in self._diary.allowed and name not in self._diary.fact_schemas:
             raise SchemaError(
-                f"{name!r} is a category of preferences; get, query, update and delete are about facts."
+                f"{name!r} is a category of preferences; alice.facts is about facts."
                 f" Use preferences({name!r}), upsert_preference({name!r}, …) or"
-                f" forget_preference({name!r}, …)."
+                f" remove_preference({name!r}, …)."
             )
-
-    def _moment(self, given: datetime | None) -> datetime:
-        """Return a time in UTC; None is now, of a past state its time."""
-        return self._engine.now() if given is None else in_utc(given)
-
-    def _facts_document(self) -> Document:
-        return read_document(self._engine, self.user_id, _KIND, self.diary)
-
-    def _fact_problems(self) -> Iterator[InvalidValue]:
-        return self._facts().problems()
 
 
 def _plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The preferences of one user: stored, confirmed, found by likeness, and taken out again."""
+"""The preferences of one user: stored, confirmed, compared and removed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,29 @@ from tomldiary.entries.models import PreferenceItem, timestamp
 from tomldiary.entries.preferences import Preferences, entry_to_item
 from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.history.entry_changes import change_made, refuse_within
 from tomldiary.logging import get_logger
-from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from datetime import datetime
 
-    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.engine.engine import Transaction
     from tomldiary.text.similarity import Match
+    from tomldiary.user.context import UserContext
 
-__all__ = ["PreferenceVerbs"]
+__all__ = ["UserPreferences"]
 
 _KIND = "preferences"
 _logger = get_logger(__name__)
 
 
-class PreferenceVerbs:
-    """The part of `UserDiary` that is about preferences."""
+class UserPreferences:
+    """The preferences of one user; `UserDiary` has its methods too."""
 
-    diary: Any
-    user_id: str
-    _engine: Engine
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+        self._diary = context.diary
 
     @overload
     def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
@@ -49,16 +48,14 @@ class PreferenceVerbs:
             UnknownCategory: The preference table has no such category.
             DocumentError: The file does not parse; has path, line and column.
         """
-        book = self._book()
+        book = self.stored()
         if category is not None:
             book.check_category(category)
             return self._items(book, category)
-        return {name: self._items(book, name) for name in self.diary.allowed}
-
-    apreferences = async_twin(preferences)
+        return {name: self._items(book, name) for name in self._diary.allowed}
 
     def _items(self, book: Preferences, category: str) -> dict[str, PreferenceItem]:
-        kind = item_type(self.diary.pref_table_cls, category)
+        kind = item_type(self._diary.pref_table_cls, category)
         found: dict[str, PreferenceItem] = {}
         for key, entry in book.entries(category):
             try:
@@ -104,20 +101,20 @@ class PreferenceVerbs:
             actor: Who did it, for history.
             reason: Why, for history.
             now: The time to write down; None is the time now.
-            operation_id: An id of your own: the same one a second time changes nothing.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
             UnknownCategory, UnknownEntry, LimitReached, InvalidValue: Nothing was changed.
-            Conflict: The operation id was used for something else. Nothing was changed.
+            Conflict: The operation id was used for a different change. Nothing was changed.
         """
-        refuse_within(self._engine, self.user_id, operation_id)
-        session_id = session_id or self._engine.session_here(self.user_id)
+        self._context.refuse_nested(operation_id)
+        session_id = self._context.session(session_id)
         moment = timestamp(now)
         # It is read more than once.
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
-            book = Preferences(tx.edit(_KIND), self.diary.turn_rules.preferences)
+            book = Preferences(tx.edit(_KIND), self._diary.turn_rules.preferences)
             book.check_category(category)
             key = book.wanted(category, id)
             if not create:
@@ -130,7 +127,7 @@ class PreferenceVerbs:
             )  # fmt: skip
             found = book.find(category, outcome.id)
             assert found is not None  # noqa: S101 - it was just stored
-            kind = item_type(self.diary.pref_table_cls, category)
+            kind = item_type(self._diary.pref_table_cls, category)
             try:
                 return outcome.id, entry_to_item(found[1], kind)
             except ValidationError as error:
@@ -142,17 +139,15 @@ class PreferenceVerbs:
 
         def stored(seq: int) -> tuple[str, PreferenceItem]:
             """Return the entry as it is now; as the transaction left it if it was removed since."""
-            made = change_made(self._engine.backend, self.user_id, seq)
+            made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
-            found = self._book().find(category, key)
+            found = self.stored().find(category, key)
             entry = found[1] if found is not None else made.after or {}
-            return key, entry_to_item(entry, item_type(self.diary.pref_table_cls, category))
+            return key, entry_to_item(entry, item_type(self._diary.pref_table_cls, category))
 
-        return self._engine.write(self.user_id, change, why, on_repeat=stored)
+        return self._context.write(change, why, on_repeat=stored)
 
-    aupsert_preference = async_twin(upsert_preference)
-
-    def forget_preference(
+    def remove_preference(
         self,
         category: str,
         id: str,  # noqa: A002 - the word of the file format
@@ -161,17 +156,19 @@ class PreferenceVerbs:
         actor: str = "",
         reason: str = "",
     ) -> PreferenceItem:
-        """Remove a preference from the file and return it; its id is not given out again.
+        """Remove a preference from the file and return it; history keeps it, and its id is not reused.
+
+        To erase a text everywhere, use `forget`.
 
         Raises:
             UnknownCategory, UnknownEntry: Nothing was changed.
         """
 
         def change(tx: Transaction) -> PreferenceItem:
-            book = Preferences(tx.edit(_KIND), self.diary.turn_rules.preferences)
+            book = Preferences(tx.edit(_KIND), self._diary.turn_rules.preferences)
             kind = (
-                item_type(self.diary.pref_table_cls, category)
-                if category in self.diary.allowed
+                item_type(self._diary.pref_table_cls, category)
+                if category in self._diary.allowed
                 else None
             )
             entry = book.forget(category, book.named(category, id))
@@ -180,13 +177,10 @@ class PreferenceVerbs:
             except ValidationError:  # what does not fit its type can still be forgotten
                 return entry_to_item(entry)
 
-        return self._engine.write(
-            self.user_id,
+        return self._context.write(
             change,
-            Source("forget_preference", session_id, actor, reason, asked=(category, id)),
+            Source("remove_preference", session_id, actor, reason, asked=(category, id)),
         )
-
-    aforget_preference = async_twin(forget_preference)
 
     def similar(self, category: str, text: str, *, limit: int = 5) -> list[Match]:
         """Return preferences of a category that resemble `text`, best first, with what contradicts it.
@@ -194,19 +188,18 @@ class PreferenceVerbs:
         Raises:
             UnknownCategory: The preference table has no such category.
         """
-        book = self._book()
+        book = self.stored()
         book.check_category(category)
-        return book.similar(self.diary.similarity, category, text, limit=limit)
+        return book.similar(self._diary.similarity, category, text, limit=limit)
 
-    asimilar = async_twin(similar)
-
-    def _preference_problems(self) -> Iterator[InvalidValue]:
-        book = self._book()
-        for category in self.diary.allowed:
+    def problems(self) -> Iterator[InvalidValue]:
+        """Yield why entries are left out: no table, or a wrong field."""
+        book = self.stored()
+        for category in self._diary.allowed:
             for key in book.strays(category):
                 place = render_path((_KIND, category, key))
                 yield InvalidValue("expected a table. It is left out; write one.", where=place)
-            kind = item_type(self.diary.pref_table_cls, category)
+            kind = item_type(self._diary.pref_table_cls, category)
             for key, entry in book.entries(category):
                 try:
                     entry_to_item(entry, kind)
@@ -214,10 +207,9 @@ class PreferenceVerbs:
                     place = (_KIND, category, key)
                     yield _misfit(error, place, "The entry is left out.")
 
-    def _book(self) -> Preferences:
-        return Preferences(
-            self._engine.document(self.user_id, _KIND), self.diary.turn_rules.preferences
-        )
+    def stored(self) -> Preferences:
+        """Return the entries as they are in the document."""
+        return Preferences(self._context.document(_KIND), self._diary.turn_rules.preferences)
 
 
 def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:

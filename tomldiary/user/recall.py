@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.collections import read_document
 from tomldiary.entries.facts import in_utc, moment
 from tomldiary.entries.kinds import entry_kind, recalled_kinds, shown_kinds
 from tomldiary.retrieval.ranking import MemoryLines, are_ranked, by_share, ranked
 from tomldiary.retrieval.recall import Hit, Source
 from tomldiary.retrieval.render import render_memory
-from tomldiary.runtime.async_bridge import async_twin, in_thread
-from tomldiary.user.facts import FactVerbs
+from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -19,10 +17,10 @@ if TYPE_CHECKING:
 
     from tomldiary.entries.kind import EntryKind
     from tomldiary.retrieval.ranking import ShownFact
-    from tomldiary.retrieval.recall import Indexes
     from tomldiary.toml.document import Document
+    from tomldiary.user.context import UserContext
 
-__all__ = ["RecallVerbs"]
+__all__ = ["UserRecall"]
 
 _MANY = 1_000_000  # all entries: what does not count is left out after ranking
 _MATCHES_FIRST = 10  # more would keep out what matters whatever is asked
@@ -32,10 +30,12 @@ _SHORT = 50_000  # characters
 TimeRange = tuple["datetime | None", "datetime | None"]
 
 
-class RecallVerbs(FactVerbs):
-    """The part of `UserDiary` that finds and shows."""
+class UserRecall:
+    """Ranks and renders the memory of one user."""
 
-    _indexes: Indexes
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+        self._diary = context.diary
 
     def recall(
         self,
@@ -60,15 +60,15 @@ class RecallVerbs(FactVerbs):
         searched = recalled_kinds()
         wanted = {kind.name for kind in searched} if kinds is None else set(kinds)
         documents = self._recalled_documents(searched)
-        at = self._moment(valid_at)
+        at = self._context.moment(valid_at)
         current = {
-            kind.name: kind.current(documents[kind.name], self.diary, at)
+            kind.name: kind.current(documents[kind.name], self._diary, at)
             for kind in searched
             if kind.is_timed(documents.get(kind.name))
         }
         is_narrowed = kinds is not None or time_range is not None or bool(current)
-        found = self._indexes.search(
-            self.user_id,
+        found = self._context.indexes.search(
+            self._context.user_id,
             query,
             tuple(documents.values()),
             self._sources(documents),
@@ -86,8 +86,6 @@ class RecallVerbs(FactVerbs):
             ):
                 hits.append(_hit(source, score, words))
         return hits
-
-    arecall = async_twin(recall)
 
     def render(
         self,
@@ -114,8 +112,6 @@ class RecallVerbs(FactVerbs):
         lines = self.memory_lines(query, valid_at=valid_at).shown
         return render_memory(lines, max_tokens=max_tokens, token_counter=token_counter)
 
-    arender = async_twin(render)
-
     def memory_lines(
         self,
         query: str | None = None,
@@ -130,7 +126,7 @@ class RecallVerbs(FactVerbs):
             but_session: Leave out the summary of this session, which its model has before it.
             valid_at: As for `render`.
         """
-        shown = [self._read(kind.name) for kind in shown_kinds()]
+        shown = [self._context.read(kind.name) for kind in shown_kinds()]
         return self._lines(shown, query, but_session, valid_at)
 
     async def amemory_lines(
@@ -141,7 +137,7 @@ class RecallVerbs(FactVerbs):
         The coroutine form of `memory_lines`.
         """
         names = [kind.name for kind in shown_kinds()]
-        known = None if query else self._engine.cached(self.user_id, *names)
+        known = None if query else self._context.cached(*names)
         if known is not None and self._are_ready(known):
             # Another thread would take as long to wake.
             return self._lines(known, None, but_session)
@@ -152,7 +148,7 @@ class RecallVerbs(FactVerbs):
         return all(
             not kind.is_timed(document)  # which may have been edited by hand
             and (
-                are_ranked(kind, document, self.diary)
+                are_ranked(kind, document, self._diary)
                 or (len(document.blocks) <= _FEW and document.size <= _SHORT)
             )
             for kind, document in zip(shown_kinds(), documents, strict=True)
@@ -165,12 +161,12 @@ class RecallVerbs(FactVerbs):
         but_session: str,
         valid_at: datetime | None = None,
     ) -> MemoryLines:
-        at = self._moment(valid_at)
+        at = self._context.moment(valid_at)
         first: list[str] = []
         lanes: list[tuple[float, list[ShownFact]]] = []
         rest: list[str] = []
         for kind, document in zip(shown_kinds(), documents, strict=True):
-            for weight, facts in ranked(kind, document, self.diary, at):
+            for weight, facts in ranked(kind, document, self._diary, at):
                 lane = facts
                 if but_session:
                     lane = [each for each in lane if kind.session(each.name) != but_session]
@@ -191,16 +187,13 @@ class RecallVerbs(FactVerbs):
 
     def _recalled_documents(self, kinds: Sequence[EntryKind]) -> dict[str, Document]:
         """Return the documents that hold these kinds, by name."""
-        listed = self._engine.kinds(self.user_id) if self._engine.lists_documents else ()
-        return {name: self._read(name) for kind in kinds for name in kind.documents(listed)}
-
-    def _read(self, name: str) -> Document:
-        return read_document(self._engine, self.user_id, name, self.diary)
+        listed = self._context.kinds() if self._context.lists_documents else ()
+        return {name: self._context.read(name) for kind in kinds for name in kind.documents(listed)}
 
     def _sources(self, documents: Mapping[str, Document]) -> Iterator[Source]:
         for document, tables in documents.items():
             kind = entry_kind(document)
-            for name, entry in kind.entries(tables, self.diary):
+            for name, entry in kind.entries(tables, self._diary):
                 yield Source(kind.name, name, kind.body(name, entry), entry)
 
 

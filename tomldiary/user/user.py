@@ -1,6 +1,6 @@
-"""Everything about one user: reading, changing and finding what is remembered.
+"""The whole memory of one user: reading, changing, finding, looking back, erasing.
 
-Methods block and are thread-safe; each has a coroutine twin with an `a` in front. What is handed out
+Methods block and are thread-safe; each has a coroutine twin with an `a` in front. What is returned
 is a copy.
 """
 
@@ -8,53 +8,136 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, overload
 
-from tomldiary.engine.engine import Source as Why
-from tomldiary.engine.transaction import fingerprint
-from tomldiary.entries.conversations import Conversations, entry_to_conversation
+from tomldiary.engine.engine import Source
+from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.facts import Facts
 from tomldiary.errors import DiaryError, UnknownEntry
 from tomldiary.forgetting.selection import Selection
-from tomldiary.history.queries import Past
-from tomldiary.retrieval.recall import Indexes
+from tomldiary.history.past_texts import PastTexts
+from tomldiary.history.queries import HistoryQueries
+from tomldiary.history.retention import Retention
+from tomldiary.history.rollback import Undo
 from tomldiary.runtime.async_bridge import async_twin, run_coroutine
 from tomldiary.store.namespaces import labels_up_to
-from tomldiary.user.blocks import BlockVerbs
-from tomldiary.user.episodes import EpisodeVerbs
-from tomldiary.user.export import Portability
-from tomldiary.user.preferences import PreferenceVerbs
-from tomldiary.user.recall import RecallVerbs
+from tomldiary.user.blocks import UserBlocks
+from tomldiary.user.context import UserContext, delegated
+from tomldiary.user.conversations import UserConversations
+from tomldiary.user.deprecated import DeprecatedNames
+from tomldiary.user.episodes import UserEpisodes
+from tomldiary.user.export import UserExport
+from tomldiary.user.facts import UserFacts
+from tomldiary.user.preferences import UserPreferences
+from tomldiary.user.recall import UserRecall
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.engine.engine import Engine, Transaction
-    from tomldiary.entries.models import ConversationItem
+    from tomldiary.entries.models import PreferenceItem
     from tomldiary.extraction.apply import Applied
     from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.toml.document import Document
+    from tomldiary.history.past_texts import Point
+    from tomldiary.retrieval.ranking import MemoryLines
 
 __all__ = ["UserDiary"]
 
 _KINDS = ("preferences", "conversations")
+_FOR_PROGRAMS = {"diff_text", "entry", "has_done", "import_preview", "memory_lines"}
+"""Public methods for adapters and tools, which completion leaves out."""
 
 
-class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portability, Past):
-    """The memory of one user; made by `diary.user(user_id)`, costs nothing to make."""
+class UserDiary(DeprecatedNames):
+    """The memory of one user; made by `diary.user(user_id)`, at no cost.
 
-    diary: Diary
+    Each method that blocks has a coroutine twin with an `a` in front, such as `arecall`. Completion on Tab
+    shows neither twins nor deprecated names.
+    """
 
-    def __init__(self, diary: Diary, user_id: str, *, engine: Engine | None = None) -> None:
+    def __init__(self, diary: Diary, user_id: str, *, context: UserContext | None = None) -> None:
         self.diary = diary
         self.user_id = user_id
-        self._engine = engine if engine is not None else diary.engine
-        # A past state is searched apart, so that it never displaces the index of today's.
-        self._indexes = diary.indexes if engine is None else Indexes()
+        self._context = context or UserContext(diary, user_id)
 
     def __repr__(self) -> str:
         return f"UserDiary({self.user_id!r})"
+
+    def __dir__(self) -> list[str]:
+        names = [*object.__dir__(self)]
+        twins = {name for name in names if name[0] == "a" and name[1:] in names}
+        return sorted({*names} - twins - {*vars(DeprecatedNames)} - _FOR_PROGRAMS)
+
+    # Typed facts, blocks, episodes
+
+    @cached_property
+    def facts(self) -> UserFacts:
+        """Typed facts: `commit`, `update`, `delete`, `get`, `query`."""
+        return UserFacts(self._context)
+
+    @cached_property
+    def blocks(self) -> UserBlocks:
+        """Text blocks: `get`, `set`, `append`, `replace`, `delete`; also `blocks["persona"]` and iteration."""
+        return UserBlocks(self._context)
+
+    @cached_property
+    def episodes(self) -> UserEpisodes:
+        """Turns word for word: `add`, `messages`, `list`, `delete`."""
+        return UserEpisodes(self._context)
+
+    # Preferences
+
+    @cached_property
+    def _preferences(self) -> UserPreferences:
+        return UserPreferences(self._context)
+
+    @overload
+    def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
+    @overload
+    def preferences(self, category: str) -> dict[str, PreferenceItem]: ...
+    def preferences(
+        self, category: str | None = None
+    ) -> dict[str, dict[str, PreferenceItem]] | dict[str, PreferenceItem]:
+        """Return typed preferences by id; without `category`, by category and id.
+
+        Raises:
+            UnknownCategory: The preference table has no such category.
+            DocumentError: The file does not parse; has path, line and column.
+        """
+        return self._preferences.preferences(category)
+
+    upsert_preference = delegated("_preferences", UserPreferences.upsert_preference)
+    remove_preference = delegated("_preferences", UserPreferences.remove_preference)
+    similar = delegated("_preferences", UserPreferences.similar)
+    apreferences = async_twin(preferences)
+    aupsert_preference = async_twin(upsert_preference)
+    aremove_preference = async_twin(remove_preference)
+    asimilar = async_twin(similar)
+
+    # Recall
+
+    @cached_property
+    def _recall(self) -> UserRecall:
+        return UserRecall(self._context)
+
+    recall = delegated("_recall", UserRecall.recall)
+    render = delegated("_recall", UserRecall.render)
+    memory_lines = delegated("_recall", UserRecall.memory_lines)
+    arecall = async_twin(recall)
+    arender = async_twin(render)
+
+    async def amemory_lines(
+        self, query: str | None = None, *, but_session: str = ""
+    ) -> MemoryLines:
+        """Return what `render` shows as escaped lines, the most important first.
+
+        The coroutine form of `memory_lines`.
+        """
+        return await self._recall.amemory_lines(query, but_session=but_session)
+
+    # Transactions
 
     @contextmanager
     def transaction(
@@ -82,8 +165,8 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
             Conflict: Somebody has written since, or `operation_id` was used for something else.
             NestedTransaction: A transaction of another user is open here.
         """
-        source = Why("transaction", session_id, actor, reason, operation_id)
-        with self._engine.transaction(self.user_id, source, expected=expected):
+        source = Source("transaction", session_id, actor, reason, operation_id)
+        with self._context.engine.transaction(self.user_id, source, expected=expected):
             yield self
 
     @asynccontextmanager
@@ -97,46 +180,95 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         expected: int | None = None,
     ) -> AsyncGenerator[UserDiary]:
         """Group changes like `transaction`, waiting for the lock without holding the event loop."""
-        source = Why("transaction", session_id, actor, reason, operation_id)
-        async with self._engine.atransaction(self.user_id, source, expected=expected):
+        source = Source("transaction", session_id, actor, reason, operation_id)
+        async with self._context.engine.atransaction(self.user_id, source, expected=expected):
             yield self
 
     def has_done(self, operation_id: str) -> bool:
         """Tell whether a transaction with this operation id is in history; forgetting forgets the id too."""
-        return self._engine.done_with(self.user_id, operation_id) is not None
+        return self._context.engine.done_with(self.user_id, operation_id) is not None
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
-        return next((record.seq for record in self._timeline().records()), 0)
+        return self._past.newest()
 
     # Conversations
 
-    def conversations(self, limit: int | None = None) -> dict[str, ConversationItem]:
-        """Return typed conversations by session id, most recently used first."""
-        book = Conversations(self._document("conversations"))
-        found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
-        found.sort(key=lambda item: item[1].updated, reverse=True)
-        return dict(found if limit is None else found[: max(0, limit)])
+    @cached_property
+    def _conversations(self) -> UserConversations:
+        return UserConversations(self._context)
 
+    conversations = delegated("_conversations", UserConversations.conversations)
+    remove_conversation = delegated("_conversations", UserConversations.remove_conversation)
     aconversations = async_twin(conversations)
+    aremove_conversation = async_twin(remove_conversation)
 
-    def forget_conversation(self, session_id: str, *, reason: str = "") -> None:
-        """Remove a conversation's summary from the file.
+    # History
+
+    @cached_property
+    def _past(self) -> PastTexts:
+        return PastTexts(self._context.engine, self.user_id)
+
+    @cached_property
+    def _queries(self) -> HistoryQueries:
+        return HistoryQueries(self.diary, self._past)
+
+    @cached_property
+    def _undo(self) -> Undo:
+        return Undo(self.diary, self._past)
+
+    @cached_property
+    def _retention(self) -> Retention:
+        return Retention(self._context.engine, self.user_id)
+
+    history = delegated("_queries", HistoryQueries.history)
+    why = delegated("_queries", HistoryQueries.why)
+    diff = delegated("_queries", HistoryQueries.diff)
+    diff_text = delegated("_queries", HistoryQueries.diff_text)
+    rollback = delegated("_undo", Undo.rollback)
+    kept_history = delegated("_retention", Retention.kept_history)
+    prune_history = delegated("_retention", Retention.prune_history)
+    ahistory = async_twin(history)
+    awhy = async_twin(why)
+    adiff = async_twin(diff)
+    arollback = async_twin(rollback)
+    akept_history = async_twin(kept_history)
+    aprune_history = async_twin(prune_history)
+
+    def as_of(self, at: Point) -> UserDiary:
+        """Return the memory as it was right after a transaction, or at a time; it is read-only.
+
+        Temporal facts are those that held at that time, unless a method is given another `valid_at`.
+
+        Args:
+            at: A transaction number, or a time: a datetime, a date, or ISO 8601 text (without a zone: UTC).
 
         Raises:
-            UnknownEntry: There is no such session. Nothing was changed.
+            InvalidValue: `at` is neither, or there is no such transaction.
+            HistoryPruned: It is older than the kept history; names what is kept.
+            DocumentError: History does not reach back that far.
         """
-
-        def change(tx: Transaction) -> None:
-            Conversations(tx.edit("conversations")).delete(session_id)
-
-        self._engine.write(
-            self.user_id,
-            change,
-            Why("forget_conversation", session_id, reason=reason, content=fingerprint(session_id)),
+        past = self._queries.documents_at(at)
+        return UserDiary(
+            self.diary, self.user_id, context=UserContext(self.diary, self.user_id, past)
         )
 
-    aforget_conversation = async_twin(forget_conversation)
+    aas_of = async_twin(as_of)
+
+    # Profile, export, import
+
+    @cached_property
+    def _export(self) -> UserExport:
+        return UserExport(self._context)
+
+    profile = delegated("_export", UserExport.profile)
+    export = delegated("_export", UserExport.export)
+    import_ = delegated("_export", UserExport.import_)
+    import_preview = delegated("_export", UserExport.import_preview)
+    aprofile = async_twin(profile)
+    aexport = async_twin(export)
+    aimport_ = async_twin(import_)
+    aimport_preview = async_twin(import_preview)
 
     # Forgetting for good
 
@@ -180,14 +312,14 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         selection = Selection.one_of(session_id, before, source, everything)
         is_known = True
         with suppress(DiaryError):  # what cannot be listed is there
-            is_known = bool(self._engine.kinds(self.user_id))
+            is_known = bool(self._context.kinds())
         if dry_run:
-            receipt = self._engine.would_forget(self.user_id, selection)
+            receipt = self._context.engine.would_forget(self.user_id, selection)
         else:
             try:
-                receipt = self._engine.forget(self.user_id, selection)
+                receipt = self._context.engine.forget(self.user_id, selection)
             finally:
-                self._indexes.drop(self.user_id)
+                self._context.indexes.drop(self.user_id)
                 self.diary.sessions.drop(self.user_id)
         if is_known or receipt.entries or receipt.conversations or receipt.records:
             return receipt
@@ -197,7 +329,7 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
         """Return where namespaces of other owners have this user's name as a label, up to that label."""
-        backend = self._engine.backend
+        backend = self._context.engine.backend
         found: set[tuple[str, ...]] = set()
         owners: list[str] = []
         with suppress(DiaryError):  # the forgetting itself is done
@@ -288,10 +420,10 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         """
         found: Mapping[str, Any] | None
         if kind == "conversations":
-            found = Conversations(self._document(kind)).find(key)
+            found = Conversations(self._context.document(kind)).find(key)
         else:
             category, _, name = key.partition("/")
-            book = self._book()
+            book = self._preferences.stored()
             book.check_category(category)
             located = book.find(category, name)
             found = located[1] if located is not None else None
@@ -305,18 +437,16 @@ class UserDiary(PreferenceVerbs, RecallVerbs, BlockVerbs, EpisodeVerbs, Portabil
         Of a file that cannot be used, reads serve the last good state. An entry that is no table, or does
         not fit its type, and a fact that breaks its constraint stay in the file, unread.
         """
-        kinds = dict.fromkeys([*_KINDS, *self._engine.kinds(self.user_id)])
-        found = [self._engine.load(self.user_id, kind) for kind in kinds]
-        broken: list[DiaryError] = [known.problem for known in found if known and known.problem]
-        return [*broken, *self._preference_problems(), *self._fact_problems()]
+        kinds = dict.fromkeys([*_KINDS, *self._context.kinds()])
+        found = [self._context.problem(kind) for kind in kinds]
+        broken: list[DiaryError] = [problem for problem in found if problem is not None]
+        facts = Facts(self._context.read("facts"), self.diary.fact_schemas)
+        return [*broken, *self._preferences.problems(), *facts.problems()]
 
     def documents(self) -> list[str]:
         """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""
-        return self._engine.kinds(self.user_id)
+        return self._context.kinds()
 
     def document(self, kind: str) -> str:
         """Return the text of a document, byte for byte; empty if there is none."""
-        return self._document(kind).text
-
-    def _document(self, kind: str) -> Document:
-        return self._engine.document(self.user_id, kind)
+        return self._context.document(kind).text

@@ -1,0 +1,189 @@
+"""The accessors `facts`, `blocks` and `episodes`, what completion shows, and the deprecated names."""
+
+import asyncio
+import inspect
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
+from tomldiary.user.deprecated import DeprecatedNames
+from tomldiary.user.user import UserDiary
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+@pytest.fixture
+def alice():
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+    return diary.user("alice")
+
+
+def public(names):
+    return [name for name in names if not name.startswith("_")]
+
+
+def test_completion_shows_at_most_30_names(alice):
+    shown = public(dir(alice))
+    assert len(shown) <= 30
+    for name in ("facts", "blocks", "episodes", "preferences", "upsert_preference", "recall"):
+        assert name in shown
+
+
+def test_completion_shows_no_deprecated_name_and_no_twin(alice):
+    shown = set(public(dir(alice)))
+    assert not shown & set(vars(DeprecatedNames))
+    assert not {name for name in shown if name[0] == "a" and name[1:] in shown}
+
+
+def test_every_verb_has_a_coroutine_twin(alice):
+    cheap = {"transaction"}  # its twin is an async context manager
+    for part in (alice, alice.facts, alice.blocks, alice.episodes):
+        for name in public(dir(part)):
+            verb = inspect.getattr_static(type(part), name, None)
+            if not inspect.isfunction(verb) or name[1:] in dir(part) or name in cheap:
+                continue
+            if name in {"document", "documents", "last_transaction", "problems"}:
+                continue
+            assert inspect.iscoroutinefunction(getattr(part, f"a{name}")), name
+
+
+def test_facts_are_committed_changed_and_queried(alice):
+    key = alice.facts.commit(Diet(role="user", food="rice"))
+    assert alice.facts.update(key, {"food": "soup"}) == key
+    assert alice.facts.get(key).data.food == "soup"
+    assert [fact.id for fact in alice.facts.query("diet")] == [key]
+    assert alice.facts.delete(key) == {"role": "user", "food": "soup"}
+    assert alice.facts.get(key) is None
+
+
+def test_blocks_read_like_a_mapping(alice):
+    alice.blocks.set("persona", "kind")
+    alice.blocks.append("notes", "one")
+    assert alice.blocks["persona"].text == "kind"
+    assert list(alice.blocks) == ["persona", "notes"] == list(alice.blocks())
+    assert len(alice.blocks) == 2
+    assert "notes" in alice.blocks
+    assert "other" not in alice.blocks
+    assert alice.blocks.get("other") is None
+    with pytest.raises(KeyError, match="blocks/other does not exist"):
+        alice.blocks["other"]
+    assert alice.blocks.replace("notes", "one", "two").text == "two"
+    assert alice.blocks.delete("notes").text == "two"
+    assert list(alice.blocks.all()) == ["persona"]
+
+
+def test_episodes_are_added_and_listed(alice):
+    key = alice.episodes.add("Hello", "Hi.", session_id="s1")
+    assert [episode.id for episode in alice.episodes()] == [key]
+    assert alice.episodes("s2") == [] == alice.episodes.list(limit=0)
+    assert alice.episodes.messages("s1", limit=1) == [{"role": "assistant", "content": "Hi."}]
+    assert alice.episodes.delete(key).input == "Hello"
+    assert alice.episodes.list() == []
+
+
+def test_a_transaction_has_the_same_accessors(alice):
+    with alice.transaction(session_id="s1") as tx:
+        key = tx.facts.commit(Diet(role="user", food="rice"))
+        tx.blocks.set("persona", "kind")
+        tx.episodes.add("Hello", "Hi.")
+        assert tx.facts.get(key).data.food == "rice"
+    assert {entry.seq for entry in alice.history()} == {1}
+    assert len(alice.episodes.list("s1")) == 1
+
+
+def test_a_failed_transaction_stores_nothing_of_the_accessors(alice):
+    def fails():
+        with alice.transaction() as tx:
+            tx.facts.commit(Diet(role="user", food="rice"))
+            tx.blocks.set("persona", "kind")
+            tx.blocks.replace("persona", "rude", "kind")
+
+    with pytest.raises(InvalidValue):
+        fails()
+    assert alice.documents() == []
+
+
+def test_accessors_of_a_past_state_are_read_only(alice):
+    alice.blocks.set("persona", "kind")
+    alice.blocks.set("persona", "warm")
+    past = alice.as_of(1)
+    assert past.blocks["persona"].text == "kind"
+    for write in (
+        lambda: past.blocks.set("persona", "cold"),
+        lambda: past.facts.commit(Diet(role="user", food="rice"), session_id="s1"),
+        lambda: past.episodes.add("Hello", "Hi."),
+        lambda: past.remove_preference("likes", "pref001"),
+        past.history,
+    ):
+        with pytest.raises(DiaryError, match="after transaction 1"):
+            write()
+    assert alice.last_transaction() == 2
+
+
+def test_coroutine_twins_do_the_same(alice):
+    async def main():
+        key = await alice.facts.acommit(Diet(role="user", food="rice"))
+        async with alice.atransaction() as tx:
+            await tx.facts.aupdate(key, {"food": "soup"})
+            await tx.blocks.aset("persona", "kind")
+        assert (await alice.facts.aget(key)).data.food == "soup"
+        assert (await alice.blocks.aget("persona")).text == "kind"
+        assert list(await alice.blocks.aall()) == ["persona"]
+        await alice.episodes.aadd("Hello", "Hi.", session_id="s1")
+        assert len(await alice.episodes.amessages("s1")) == 2
+
+    asyncio.run(main())
+
+
+def test_history_keeps_a_removed_preference(alice):
+    key, _ = alice.upsert_preference("likes", "green tea")
+    assert alice.remove_preference("likes", key).text == "green tea"
+    assert alice.preferences("likes") == {}
+    assert alice.history()[0].before["text"] == "green tea"
+    alice.rollback()
+    assert alice.preferences("likes")[key].text == "green tea"
+
+
+def test_deprecated_names_do_what_the_accessors_do(alice):
+    fact = alice.commit(Diet(role="user", food="rice"))
+    alice.update(fact, {"food": "soup"})
+    assert alice.get(fact) == alice.facts.get(fact)
+    assert alice.query("diet") == alice.facts.query("diet")
+    assert alice.delete(fact)["food"] == "soup"
+    alice.set_block("persona", "kind")
+    alice.append_block("persona", "calm")
+    alice.replace_in_block("persona", "kind", "warm")
+    assert alice.block("persona") == alice.blocks["persona"]
+    with pytest.raises(UnknownEntry):
+        alice.block("other")
+    assert alice.forget_block("persona").text == "warm\ncalm"
+    episode = alice.add_episode("Hello", "Hi.", session_id="s1")
+    assert alice.session_messages("s1") == alice.episodes.messages("s1")
+    assert alice.forget_episode(episode).input == "Hello"
+    key, _ = alice.upsert_preference("likes", "green tea")
+    assert alice.forget_preference("likes", key).text == "green tea"
+    alice.add_turn("I like tea.", "Noted.", session_id="s1")
+    alice.forget_conversation("s1")
+    assert alice.conversations() == {}
+
+    async def twins():
+        await alice.aset_block("persona", "kind")
+        assert list(await alice.ablocks()) == ["persona"]
+        assert await alice.aepisodes() == []
+
+    asyncio.run(twins())
+
+
+def test_deprecated_names_say_what_to_use():
+    names = set(public(vars(DeprecatedNames)))
+    assert {"commit", "set_block", "add_episode", "forget_preference"} <= names
+    for name in names:
+        verb = getattr(UserDiary, name)
+        if not inspect.iscoroutinefunction(verb):
+            assert verb.__doc__.startswith("Deprecated: use `alice."), name

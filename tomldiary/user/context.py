@@ -1,0 +1,134 @@
+"""What the parts of one user's diary share: the user, the diary's rules, and where documents are read."""
+
+from __future__ import annotations
+
+import functools
+from operator import attrgetter
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+
+from tomldiary.entries.collections import read_document
+from tomldiary.entries.facts import in_utc
+from tomldiary.history.entry_changes import change_made, refuse_within
+from tomldiary.retrieval.recall import Indexes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from tomldiary.diary import Diary
+    from tomldiary.engine.engine import Engine, Source, Transaction
+    from tomldiary.errors import DocumentError
+    from tomldiary.history.as_of import PastDocuments
+    from tomldiary.history.entry_changes import HistoryEntry
+    from tomldiary.toml.document import Document
+
+__all__ = ["UserContext", "delegated"]
+
+S = TypeVar("S")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class UserContext:
+    """One user of a diary, as of now or as of a point of history.
+
+    Args:
+        diary: Has the schemas, the limits and the engine.
+        user_id: Whose memory.
+        past: The documents of a point of history; None reads the current ones.
+    """
+
+    def __init__(self, diary: Diary, user_id: str, past: PastDocuments | None = None) -> None:
+        self.diary = diary
+        self.user_id = user_id
+        self.past = past
+        # A past state has an index of its own, which never displaces the current one.
+        self.indexes = diary.indexes if past is None else Indexes()
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that reads and writes the current documents.
+
+        Raises:
+            DiaryError: This is a point of history, which cannot be written.
+        """
+        if self.past is not None:
+            raise self.past.refusal()
+        return self.diary.engine
+
+    def document(self, kind: str) -> Document:
+        """Return a document; inside a transaction, with its changes."""
+        if self.past is not None:
+            return self.past.document(kind)
+        return self.diary.engine.document(self.user_id, kind)
+
+    def cached(self, *kinds: str) -> list[Document] | None:
+        """Return documents if all are in the document cache; None if reading them may take time."""
+        return None if self.past is not None else self.diary.engine.cached(self.user_id, *kinds)
+
+    def problem(self, kind: str) -> DocumentError | None:
+        """Return why a document cannot be used at the moment; None if it can."""
+        known = None if self.past is not None else self.diary.engine.load(self.user_id, kind)
+        return None if known is None else known.problem
+
+    def read(self, name: str) -> Document:
+        """Return a document without the hand edits that its rules forbid."""
+        if self.past is not None:
+            return self.past.document(name)
+        return read_document(self.diary.engine, self.user_id, name, self.diary)
+
+    def kinds(self) -> list[str]:
+        """Return the names of the user's documents."""
+        if self.past is not None:
+            return self.past.kinds
+        return self.diary.engine.kinds(self.user_id)
+
+    @property
+    def lists_documents(self) -> bool:
+        """Whether the storage finds documents by itself, such as those of episodes."""
+        return self.past is not None or self.diary.engine.lists_documents
+
+    def moment(self, given: datetime | None) -> datetime:
+        """Return a time in UTC; None is now, or the time of the point of history."""
+        if given is not None:
+            return in_utc(given)
+        return self.diary.engine.now() if self.past is None else self.past.moment
+
+    def session(self, given: str) -> str:
+        """Return the session to write down: the given one, or that of the open transaction."""
+        return given or self.engine.session_here(self.user_id)
+
+    def write(
+        self,
+        change: Callable[[Transaction], R],
+        source: Source,
+        *,
+        on_repeat: Callable[[int], R] | None = None,
+    ) -> R:
+        """Commit a change on fresh state; see `Engine.write`."""
+        return self.engine.write(self.user_id, change, source, on_repeat=on_repeat)
+
+    def refuse_nested(self, operation_id: str) -> None:
+        """Refuse an operation id inside an open transaction, which has one of its own.
+
+        Raises:
+            NestedTransaction: A transaction of the user is open here.
+        """
+        refuse_within(self.engine, self.user_id, operation_id)
+
+    def change_made(self, seq: int) -> HistoryEntry:
+        """Return the one change that a transaction made, to answer its repetition."""
+        return change_made(self.engine.backend, self.user_id, seq)
+
+
+def delegated(
+    part: str, method: Callable[Concatenate[S, P], R]
+) -> Callable[Concatenate[object, P], R]:
+    """Return a method that calls `method` on a part of its object; `part` is the attribute with it."""
+    part_of = attrgetter(part)
+
+    @functools.wraps(method)
+    def call(self: object, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(part_of(self), *args, **kwargs)
+
+    return call
