@@ -9,7 +9,8 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.compaction.runner import CompactionRuns
+from tomldiary.compaction.runner import CompactionRunner
+from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine, Source
 from tomldiary.engine.transaction import fingerprint
@@ -28,6 +29,7 @@ from tomldiary.extraction.apply import (
     current_operation,
 )
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
+from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.protocol import run_extractor
 from tomldiary.extraction.resolve import resolve_extractor
@@ -52,10 +54,10 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
     from tomldiary.text.similarity import Scorer
 
-__all__ = ["Diary", "TOMLDiary"]
+__all__ = ["Diary", "TOMLDiary", "diary_of"]
 
 
-class Diary(CompactionRuns):
+class Diary(AncestorCoroutines):
     """An agent's memory of its users. Thread-safe; serves several event loops at once.
 
     Args:
@@ -139,7 +141,7 @@ class Diary(CompactionRuns):
         self.fact_schemas: dict[str, FactSchema] = {}
         self._descriptions = descriptions
         self._extractor: tuple[Any, Extractor] | None = None
-        self._last_compaction: dict[tuple[str, str], datetime] = {}
+        self.compaction = CompactionRunner(self)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.engine.backend!r}, {self.schema_name})"
@@ -324,7 +326,7 @@ class Diary(CompactionRuns):
         done = await in_thread(
             self.commit_turn, user_id, session_id, operations, now=now, operation=operation
         )
-        await self.compact_if_due(user_id, session_id, now)
+        await self.compaction.run_if_due(user_id, session_id, now)
         return done
 
     async def extract_turn(
@@ -376,8 +378,6 @@ class Diary(CompactionRuns):
         except DiaryError:
             raise
         except Exception as error:
-            from tomldiary.extraction.failures import explained  # noqa: PLC0415 - only where it fails
-
             why, remedy = explained(error)
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
@@ -445,3 +445,19 @@ class Diary(CompactionRuns):
 
 
 TOMLDiary = Diary
+
+
+def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
+    """Return a diary as it is, or the diary of a folder.
+
+    Raises:
+        InvalidValue: It is a writer or a store, which has a diary.
+        BackendError: It is nothing that can keep documents.
+    """
+    held = getattr(given, "diary", None)
+    if isinstance(held, Diary):
+        raise InvalidValue(
+            f"expected a Diary or a folder, found {type(given).__name__}. Give its `.diary`.",
+            where="diary",
+        )
+    return given if isinstance(given, Diary) else Diary(given)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.stores import BaseStore
 
-from tomldiary.agents.options import diary_of
+from tomldiary.diary import diary_of
 from tomldiary.store.byte_items import ByteItems
 
 if TYPE_CHECKING:

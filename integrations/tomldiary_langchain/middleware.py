@@ -21,8 +21,9 @@ from langgraph.channels.untracked_value import UntrackedValue
 from langgraph.errors import GraphBubbleUp
 from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
-from tomldiary.agents.options import diary_of, memory_name, one_of, writer_of
+from tomldiary.agents.options import memory_name, one_of, writer_of
 from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.diary import diary_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread

@@ -12,8 +12,7 @@ from langchain_core.retrievers import BaseRetriever
 from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
-from tomldiary.agents.options import diary_of
-from tomldiary.diary import Diary  # noqa: TC001 - pydantic reads the annotations
+from tomldiary.diary import Diary, diary_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.operations import Search

@@ -11,7 +11,7 @@ from langchain_core.runnables import (
 from langchain_core.tools import StructuredTool, ToolException
 from pydantic import Field
 
-from tomldiary.agents.options import chosen_tools, diary_of, known_tools
+from tomldiary.agents.options import chosen_tools, known_tools
 from tomldiary.agents.verbs import (
     BLOCK_VERBS,
     MOST_HITS,
@@ -22,6 +22,7 @@ from tomldiary.agents.verbs import (
     described_by,
     naming_categories,
 )
+from tomldiary.diary import diary_of
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary_langchain.identity import resolve_session, resolve_user
 

@@ -18,7 +18,8 @@ from uuid import uuid4
 from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
-from tomldiary.agents.options import diary_of, one_of
+from tomldiary.agents.options import one_of
+from tomldiary.diary import diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.writer.writer import Turn

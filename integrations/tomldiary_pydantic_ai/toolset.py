@@ -12,8 +12,9 @@ from pydantic_ai.messages import InstructionPart
 from pydantic_ai.tools import AgentDepsT
 from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolset
 
-from tomldiary.agents.options import chosen_tools, diary_of, known_tools, one_of, positive
+from tomldiary.agents.options import chosen_tools, known_tools, one_of, positive
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
+from tomldiary.diary import diary_of
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read

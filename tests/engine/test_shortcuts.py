@@ -22,7 +22,7 @@ from tomldiary import Constraint, Diary, PreferenceItem, UserDiary
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.errors import InvalidValue, LockTimeout
-from tomldiary.extraction.relevance import relevant_lines
+from tomldiary.extraction.message import relevant_lines
 from tomldiary.hand_edits import detect as outside
 from tomldiary.history.record import (
     Change,

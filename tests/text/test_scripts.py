@@ -6,7 +6,7 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.entries.preferences import PreferenceRules, Preferences
-from tomldiary.extraction.relevance import relevant_lines
+from tomldiary.extraction.message import relevant_lines
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.text.words import query_tokens, searchable, shown

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.errors import InvalidValue
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Collection, Sequence
 
     from tomldiary.diary import Diary
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "chosen_tools",
-    "diary_of",
     "known_keys",
     "known_tools",
     "memory_name",
@@ -27,24 +25,6 @@ __all__ = [
 
 T = TypeVar("T")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,31}")
-
-
-def diary_of(given: Diary | str | os.PathLike[str]) -> Diary:
-    """Return a diary as it is, or the diary of a folder.
-
-    Raises:
-        InvalidValue: It is a writer or a store.
-        BackendError: It is nothing else that documents can be kept in.
-    """
-    from tomldiary.diary import Diary  # noqa: PLC0415 - the diary module is not needed to import this one
-
-    held = getattr(given, "diary", None)
-    if isinstance(held, Diary):
-        raise InvalidValue(
-            f"expected a Diary or a folder, found {type(given).__name__}. Give its `.diary`.",
-            where="diary",
-        )
-    return given if isinstance(given, Diary) else Diary(given)
 
 
 def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:

@@ -15,6 +15,7 @@ from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.operations import SetFields, SetSummary
+from tomldiary.extraction.resolve import load_factory
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
@@ -314,6 +315,4 @@ def load_compactor() -> Any:
     Raises:
         MissingExtra: The adapter's framework is not installed.
     """
-    from tomldiary.extraction.resolve import load_factory  # noqa: PLC0415 - only when a run is due
-
     return load_factory("compactor_agent")()

@@ -1,9 +1,9 @@
-"""When documents are cleaned up, and letting the compactor do it: after a turn, and apart from it."""
+"""Runs the compactor when documents are due: after a turn, or apart from it, part by part."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.compaction.draft import (
     CompactionDeps,
@@ -11,7 +11,6 @@ from tomldiary.compaction.draft import (
     load_compactor,
     operation_path,
 )
-from tomldiary.compat.coroutines import KINDS, AncestorCoroutines
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import timestamp
@@ -25,65 +24,72 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
     from tomldiary.extraction.operations import Operation
 
-__all__ = ["CompactionRuns"]
+__all__ = ["CompactionRunner"]
 
+_KINDS = ("preferences", "conversations")
 _TASK = "Clean up the diary blocks you are given tools for."
 _logger = get_logger(__name__)
 
 
-class CompactionRuns(AncestorCoroutines):
-    """The part of `Diary` that cleans up; it works on the draft that extractors get, too."""
+class CompactionRunner:
+    """Compacts the documents of a diary's users.
 
-    allowed: list[str]
-    compaction_config: CompactionConfig | None
-    compactor: Any
-    _last_compaction: dict[tuple[str, str], datetime]
+    Args:
+        diary: Has the settings, the compactor and the documents.
+    """
 
-    async def compact_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
-        """Clean up what is due after a turn; a failure is logged, because the turn is stored."""
+    def __init__(self, diary: Diary) -> None:
+        self._diary = diary
+        self._last_run: dict[tuple[str, str], datetime] = {}
+
+    async def run_if_due(self, user_id: str, session_id: str, now: datetime | None) -> None:
+        """Compact what is due after a turn; a failure is logged, because the turn is stored."""
         moment = now or datetime.now(UTC)
         try:
-            due = await self.compaction_due(user_id, moment)
+            due = await self.due(user_id, moment)
             if due:
                 await self._compact(user_id, session_id, due, moment)
-        except Exception:  # the turn is committed; a clean-up that fails is tried again later
-            _logger.exception("a clean-up failed; the turn is stored, the clean-up comes later")
+        except Exception:  # the turn is committed; compaction is tried again later
+            _logger.exception(
+                "compaction failed; the turn is stored, and compaction is tried again later"
+            )
 
-    async def compaction_due(self, user_id: str, now: datetime) -> list[str]:
-        """Return the documents that are due for a clean-up; empty if none is wanted."""
-        config = self.compaction_config
+    async def due(self, user_id: str, now: datetime) -> list[str]:
+        """Return the documents that are due for compaction; empty if none is."""
+        config = self._diary.compaction_config
         if config is None or not config.enabled:
             return []
         return await in_thread(self._due, config, user_id, now)
 
-    async def compaction_parts(self, user_id: str, due: Sequence[str]) -> list[tuple[str, str]]:
-        """Return what a clean-up of documents can be divided into: `(kind, category)`, the latter may be ""."""
+    async def parts(self, user_id: str, due: Sequence[str]) -> list[tuple[str, str]]:
+        """Return the parts of a compaction as `(kind, category)`; conversations have the category ""."""
         parts: list[tuple[str, str]] = []
         for kind in due:
             if kind == "preferences":
                 book = Preferences(
-                    await in_thread(self.engine.document, user_id, kind),
-                    self.turn_rules.preferences,
+                    await in_thread(self._diary.engine.document, user_id, kind),
+                    self._diary.turn_rules.preferences,
                 )
-                parts += [(kind, name) for name in self.allowed if any(book.entries(name))]
+                parts += [(kind, name) for name in self._diary.allowed if any(book.entries(name))]
             else:
                 parts.append((kind, ""))
         return parts
 
-    async def compact_part(
+    async def run_part(
         self, user_id: str, session_id: str, part: tuple[str, str], now: datetime
     ) -> None:
-        """Let the compactor clean up one part and commit it, apart from all others."""
+        """Compact one part and commit it, apart from all others."""
         kind, category = part
         await self._compact(user_id, session_id, [kind], now, category=category)
 
-    async def compaction_done(
+    async def note_done(
         self, user_id: str, session_id: str, due: Sequence[str], now: datetime
     ) -> None:
-        """Note that documents were cleaned up, so that they are not due again at once."""
+        """Store that documents were compacted, so that they are not due again at once."""
         deps = CompactionDeps(
             {}, {}, include_preferences=False, include_conversations=False, live_session=session_id
         )
@@ -91,19 +97,19 @@ class CompactionRuns(AncestorCoroutines):
 
     def _due(self, config: CompactionConfig, user_id: str, now: datetime) -> list[str]:
         due: list[str] = []
-        conversations = self.engine.document(user_id, "conversations")
+        conversations = self._diary.engine.document(user_id, "conversations")
         turns = _meta_number(conversations.table(("_meta", "compaction")), "total_turns")
-        for kind in KINDS:
-            document = self.engine.document(user_id, kind)
+        for kind in _KINDS:
+            document = self._diary.engine.document(user_id, kind)
             progress = document.table(("_meta", "compaction")) or {}
             if kind == "preferences":
-                book = Preferences(document, self.turn_rules.preferences)
-                entries = [entry for name in self.allowed for _, entry in book.entries(name)]
+                book = Preferences(document, self._diary.turn_rules.preferences)
+                entries = [entry for name in self._diary.allowed for _, entry in book.entries(name)]
                 stats = CompactionStats.of(entries, "text")
             else:
                 sessions = [entry for _, entry in Conversations(document).entries()]
                 stats = CompactionStats.of(sessions, "summary")
-            tried = self._last_compaction.get((user_id, kind))
+            tried = self._last_run.get((user_id, kind))
             last = max(filter(None, (tried, _moment(progress.get("last_run")))), default=None)
             if config.should_run(
                 store=kind,
@@ -125,11 +131,11 @@ class CompactionRuns(AncestorCoroutines):
         category: str | None = None,
     ) -> None:
         for kind in due:
-            self._last_compaction[user_id, kind] = now
-        if self.compactor is None:
-            self.compactor = await in_thread(load_compactor)  # may load a framework
-        epoch = await in_thread(self.engine.backend.epoch, user_id)
-        draft = await self.build_deps(user_id, session_id, context_now=now)
+            self._last_run[user_id, kind] = now
+        if self._diary.compactor is None:
+            self._diary.compactor = await in_thread(load_compactor)  # may load a framework
+        epoch = await in_thread(self._diary.engine.backend.epoch, user_id)
+        draft = await self._diary.build_deps(user_id, session_id, context_now=now)
         prefs: Any = draft.prefs
         if category:
             tables = prefs.get("preferences", {})
@@ -141,11 +147,11 @@ class CompactionRuns(AncestorCoroutines):
             include_conversations="conversations" in due,
             live_session=session_id,
             now=timestamp(now),
-            max_summary=self.max_summary_chars,
+            max_summary=self._diary.max_summary_chars,
         )
-        await run_extractor(as_extractor(self.compactor), _TASK, cast("Any", deps))
+        await run_extractor(as_extractor(self._diary.compactor), _TASK, deps)
         operations = draft.operations
-        # A part leaves the note that the whole is done to whoever runs all of them.
+        # A part does not store that the whole is done; the caller of all parts does.
         noted: Sequence[str] = due if category is None else ()
         await in_thread(self._commit_compaction, user_id, deps, operations, noted, now, epoch=epoch)
 
@@ -165,14 +171,14 @@ class CompactionRuns(AncestorCoroutines):
             kind, *place = operation_path(operation)
             if kind == "conversations":
                 return Conversations(tx.edit(kind)).find(place[0])
-            found = Preferences(tx.edit(kind), self.turn_rules.preferences).find(*place)
+            found = Preferences(tx.edit(kind), self._diary.turn_rules.preferences).find(*place)
             return found[1] if found is not None else None
 
         def change(tx: Transaction) -> None:
-            # Looked at before any is applied: several may be about one entry.
+            # Checked before any is applied: several may change one entry.
             fitting = [each for each in operations if deps.fits(each, stored(tx, each))]
             apply_turn(
-                tx, fitting, self.turn_rules, session_id=session_id, now=moment,
+                tx, fitting, self._diary.turn_rules, session_id=session_id, now=moment,
                 turns=0,
             )  # fmt: skip
             path = ("_meta", "compaction")
@@ -185,7 +191,7 @@ class CompactionRuns(AncestorCoroutines):
                 edit.put(path, {**(edit.table(path) or {}), **progress})
 
         source = Source("compaction", session_id, actor="compactor")
-        self.engine.write(user_id, change, source, epoch=epoch)
+        self._diary.engine.write(user_id, change, source, epoch=epoch)
 
 
 def _meta_number(table: Any, key: str) -> int:

@@ -1,7 +1,7 @@
-"""Why an extraction failed, in one sentence for people: the first cause, its place, and what to do.
+"""Explains a failed extraction in one sentence: the first cause, its host, and what to do.
 
-Frameworks are told by what their errors look like, so that none has to be imported. Nothing secret is
-repeated: of an address only host and port, of a provider's message nothing that looks like a key.
+Errors of frameworks are recognised by name and attributes, so none has to be imported. Secrets are
+not repeated: an address is reduced to host and port, and text that looks like a key is masked.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
-from tomldiary.writer.retry import causes, status_of
-
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["explained"]
+__all__ = ["causes", "explained", "status_of"]
 
 _LONGEST = 300
 _SECRET = re.compile(
@@ -37,7 +35,7 @@ _AGAIN = "Try again later."
 
 
 def explained(error: BaseException) -> tuple[str, str]:
-    """Return what went wrong, and a sentence that says what to do."""
+    """Return the cause, and a sentence that says what to do."""
     found = [each for each in causes(error) if not isinstance(each, BaseExceptionGroup)]
     where = _host(found)
     model = where or "the model"
@@ -103,3 +101,28 @@ def _text(error: BaseException) -> str:
 def _clean(text: str) -> str:
     text = _SECRET.sub("[secret]", _ADDRESS.sub("[address]", " ".join(text.split())))
     return f"{text[:_LONGEST]}…" if len(text) > _LONGEST else text.rstrip(". ")
+
+
+def status_of(error: BaseException) -> int | None:
+    """Return the HTTP status of a failed request, or None."""
+    for holder in (error, getattr(error, "response", None)):
+        for name in ("status_code", "status", "http_status", "code"):
+            value = getattr(holder, name, None)
+            if isinstance(value, int) and 100 <= value <= 599:  # noqa: PLR2004 - HTTP's range
+                return value
+    return None
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield the error, the members of groups, and what each was raised from."""
+    seen: set[int] = set()
+    todo = [error]
+    while todo:
+        each = todo.pop(0)
+        if each is None or id(each) in seen:
+            continue
+        seen.add(id(each))
+        yield each
+        if isinstance(each, BaseExceptionGroup):
+            todo += each.exceptions  # pyright: ignore[reportUnknownMemberType] - of any exceptions
+        todo.append(each.__cause__ or each.__context__)

@@ -56,8 +56,8 @@ def as_extractor(candidate: object) -> Extractor:
     )
 
 
-async def run_extractor(extractor: Extractor, message: str, deps: MemoryDeps) -> None:
-    """Run an extractor on one turn, off the event loop if it is a plain function."""
+async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
+    """Run an extractor or a compactor on its draft; a plain function runs in a worker thread."""
     run = extractor.run
     if inspect.iscoroutinefunction(run):
         await run(message, deps=deps)

@@ -70,11 +70,11 @@ class Cleaner:
     async def _clean(self, diary: Diary, user: str, session: str, now: datetime) -> None:
         try:
             async with self._one_at_a_time:
-                due = await diary.compaction_due(user, now)
+                due = await diary.compaction.due(user, now)
                 if due:
-                    for part in await diary.compaction_parts(user, due):
+                    for part in await diary.compaction.parts(user, due):
                         await self._clean_part(diary, user, session, part, now)
-                    await diary.compaction_done(user, session, due, now)
+                    await diary.compaction.note_done(user, session, due, now)
         except Exception as error:
             _logger.error("a clean-up failed: %s; it comes later", type(error).__name__)  # noqa: TRY400 - see below
             _logger.debug("why a clean-up failed", exc_info=error)
@@ -91,7 +91,7 @@ class Cleaner:
         for attempt in range(1, _TRIES + 1):
             try:
                 async with asyncio.timeout(self._options.timeout):
-                    await diary.compact_part(user, session, part, now)
+                    await diary.compaction.run_part(user, session, part, now)
             except Exception as error:
                 # What went wrong may quote the memory: details are for who asks for them.
                 _logger.debug("why a part of a clean-up failed", exc_info=error)

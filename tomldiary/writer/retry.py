@@ -10,22 +10,18 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
+from tomldiary.extraction.failures import causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = [
     "Breaker",
     "RetryPolicy",
-    "causes",
     "is_of_the_model",
     "is_transient",
     "retry_after",
-    "status_of",
 ]
 
 _DOUBLINGS = 64  # of a pause; more have no meaning, and a thousand no number
@@ -87,31 +83,6 @@ def _asked_pause(error: BaseException) -> float | None:
         return max(0.0, float(value))
     except (TypeError, ValueError):
         return None
-
-
-def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status that an error tells of, or None."""
-    for holder in (error, getattr(error, "response", None)):
-        for name in ("status_code", "status", "http_status", "code"):
-            value = getattr(holder, name, None)
-            if isinstance(value, int) and 100 <= value <= 599:  # noqa: PLR2004 - HTTP's range
-                return value
-    return None
-
-
-def causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield the error and what it was raised from; groups are looked into."""
-    seen: set[int] = set()
-    todo = [error]
-    while todo:
-        each = todo.pop(0)
-        if each is None or id(each) in seen:
-            continue
-        seen.add(id(each))
-        yield each
-        if isinstance(each, BaseExceptionGroup):
-            todo += each.exceptions  # pyright: ignore[reportUnknownMemberType] - of any exceptions
-        todo.append(each.__cause__ or each.__context__)
 
 
 @dataclass(frozen=True, slots=True)
