@@ -14,9 +14,9 @@ from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.engine.engine import Engine, Source
 from tomldiary.engine.transaction import fingerprint
-from tomldiary.entries import kinds
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
+from tomldiary.entries.kinds import KINDS
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
@@ -180,7 +180,7 @@ class Diary(AncestorCoroutines):
             if other.model is model and other.name != name:
                 raise SchemaError(f"{model.__name__} is registered as {other.name!r} already.")
         self.fact_schemas = {**self.fact_schemas, name: schema}
-        for kind in kinds.KINDS.values():
+        for kind in KINDS.values():
             if kind.is_guarded:
                 self.engine.guards[kind.name] = partial(kind.undo_edits, rules=self)
 

@@ -243,7 +243,7 @@ def fill(reader, gate, size):
     return writer
 
 
-def test_the_health_check_tells_a_full_queue(writing):
+def test_the_health_check_reports_a_full_queue(writing):
     reader, gate = writing
     reader.names["app"] = app = App()
     reader.run(block("Health Check Endpoints"))

@@ -132,14 +132,14 @@ def test_a_turn_on_files_of_0_9_adds_its_entry_and_counts(tmp_path):
     assert ("_meta.compaction", "+", "total_turns = 4") in counted
 
 
-def test_a_turn_that_stores_nothing_leaves_the_preferences_of_0_9_byte_for_byte(tmp_path):
+def test_a_turn_without_changes_leaves_0_9_preferences_byte_for_byte(tmp_path):
     guest = guest_of(tmp_path, "tomldiary-0.9")
     before = (tmp_path / "guest" / "preferences.toml").read_bytes()
     guest.add_turn("Is the terrace open?", "From May on.", "booking-2")
     assert (tmp_path / "guest" / "preferences.toml").read_bytes() == before
 
 
-def test_ids_go_on_where_0_9_stopped_and_a_folder_named_by_the_plain_id_stays_in_use(tmp_path):
+def test_ids_and_plain_folder_names_of_0_9_stay_in_use(tmp_path):
     guest = guest_of(tmp_path, "tomldiary-0.9", name="Zoë Müller")
     assert guest.diary.users() == ["Zoë Müller"]
     assert guest.upsert_preference("tastes", "rye bread")[0] == "pref004"
@@ -160,7 +160,7 @@ def test_sessions_of_0_2_are_read_where_they_are(tmp_path):
     assert guest.document("conversations") == before
 
 
-def test_the_first_write_gives_sessions_of_0_2_their_header_and_keeps_bodies_and_comments(tmp_path):
+def test_the_first_write_migrates_0_2_sessions_and_keeps_comments(tmp_path):
     guest = guest_of(tmp_path, "tomldiary-0.2")
     before = guest.document("conversations")
     guest.add_turn("The usual table, please.", "Booked.", "booking-3")

@@ -48,7 +48,7 @@ SHORT = LONG.replace("[preferences.", "[")
 @pytest.mark.parametrize(
     "text", [LONG, SHORT, LONG.partition("\n\n")[2], SHORT.partition("\n\n")[2]]
 )
-def test_preferences_are_read_in_the_long_and_the_short_layout_with_and_without_meta(text):
+def test_preferences_load_in_both_layouts_with_and_without_meta(text):
     table = load_preferences(text, Table)
     assert type(table) is Table
     assert table.likes["pref001"].text == "dark roast"
@@ -84,7 +84,7 @@ def test_an_empty_file_is_an_empty_table(text):
     assert load_conversations(text.replace("preferences", "conversations")) == {}
 
 
-def test_a_category_the_table_lacks_is_left_out_unless_the_table_forbids_it():
+def test_an_unknown_category_is_ignored_unless_the_table_forbids_it():
     class Strict(Table):
         model_config = ConfigDict(extra="forbid")
 
@@ -129,7 +129,7 @@ def test_a_part_is_validated_with_the_entry_class_of_its_category():
         loader.validate_partial("allergies", {"a": {"text": "x", "strength": "much"}})
 
 
-def test_a_part_of_an_unknown_category_is_a_value_error_that_names_the_known_ones():
+def test_validating_an_unknown_category_names_the_known_ones():
     with pytest.raises(UnknownCategory, match=r"'pets'\. Use one of: likes, allergies") as caught:
         PreferenceLoader(Table).validate_partial("pets", {})
     assert isinstance(caught.value, ValueError)

@@ -54,7 +54,7 @@ CONVS = {
 }
 
 
-def test_preferences_are_laid_out_by_category():
+def test_preferences_are_printed_by_category():
     assert pretty_print_preferences(PREFS) == (
         "preferences:\n"
         "  likes:\n"
@@ -72,7 +72,7 @@ def test_preferences_are_laid_out_by_category():
     )
 
 
-def test_conversations_are_laid_out_one_after_the_other():
+def test_conversations_are_printed_one_after_the_other():
     assert pretty_print_conversations(CONVS) == (
         "chat_1 (Updated: Jan 03, 2025 12:00 AM)\n"
         "  Talked about coffee. Talked about coffee. Talked about coffee. Talked about\n"
@@ -94,7 +94,7 @@ def test_metadata_is_shown_when_asked_for():
 
 
 @pytest.mark.parametrize("text", ["", '[_meta]\nversion = "0.3"', "[preferences]"])
-def test_nothing_stored_is_said_so(text):
+def test_an_empty_memory_prints_a_message(text):
     assert pretty_print_preferences(text) == "No preferences found."
     assert pretty_print_conversations({}) == "No conversations found."
     assert pretty_print_conversations({"_meta": {}}) == "No conversations found."
@@ -225,7 +225,7 @@ ESCAPED = [
 
 
 @pytest.mark.parametrize("code", ESCAPED, ids=hex)
-def test_controls_become_visible_escapes_that_read_back_as_the_same_character(code):
+def test_control_characters_become_escapes_that_read_back_equal(code):
     shown = printable(f"a{chr(code)}b")
     assert shown.isascii()
     assert shown.isprintable()

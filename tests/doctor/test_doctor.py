@@ -77,7 +77,7 @@ def test_a_healthy_folder_has_only_notes_and_names_the_last_write(root):
     assert "MB are free" in told[str(root)]
 
 
-def test_namespaces_with_the_user_second_are_told(root):
+def test_namespaces_with_the_user_as_second_label_are_reported(root):
     store = ItemStore(Diary(root, agent="rules"))
     store.run([Put(("memories", "ann"), "k", {"text": "tea"})])
     store.run([Put(("alice", "notes"), "k", {"text": "tea"})])
@@ -87,7 +87,7 @@ def test_namespaces_with_the_user_second_are_told(root):
     assert "user_label=1" in told.remedy
 
 
-def test_a_checkup_changes_nothing_not_even_what_a_crash_left(root, monkeypatch):
+def test_a_check_changes_nothing_not_even_after_a_crash(root, monkeypatch):
     (root / "alice/.staged-999999999-0-preferences.tmp").write_text("half")
     with segment(root).open("ab") as file:
         file.write(b"[[tx]]\nche")
@@ -195,7 +195,7 @@ def as_user(number, root):
     return json.loads(told)
 
 
-def test_a_left_over_of_a_crash_is_found_but_not_a_write_under_way(root):
+def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     folder = root / "alice"
     dead = folder / ".staged-999999999-0-preferences.tmp"
     own = folder / f".staged-{os.getpid()}-0-preferences.tmp"
@@ -442,7 +442,7 @@ def test_sessions_that_do_not_fit_are_named_too(root):
 # Documents beside history
 
 
-def test_what_a_person_saved_is_no_finding(root):
+def test_a_hand_edit_is_no_finding(root):
     rewrite(root / "alice/preferences.toml", lambda text: text.replace("crêpes", "waffles"))
     assert wrong(root) == []
 
@@ -458,7 +458,7 @@ def test_a_document_behind_history_is_found(root):
     assert found.message == "the file is behind history: transaction 5 is not in it."
 
 
-def test_a_document_that_was_never_put_in_place_is_found(root):
+def test_an_unpublished_document_is_found(root):
     (root / "bob/preferences.toml").rename(root / "bob/other.txt")
     found = only(wrong(root, ["bob"]))
     assert found.message == "the file is behind history: transaction 1 is not in it."
@@ -521,7 +521,7 @@ def test_the_first_damaged_record_is_named(root):
         assert verify(LocalBackend(root), "alice").seq == seq
 
 
-def test_a_torn_end_is_told_from_damage(root):
+def test_a_torn_end_is_distinguished_from_damage(root):
     backend = LocalBackend(root)
     path = segment(root)
     whole = path.read_bytes()
@@ -546,7 +546,7 @@ def test_a_torn_end_is_told_from_damage(root):
     assert only(wrong(root)).level == "problem"
 
 
-def test_an_end_that_is_gone_without_a_trace_is_found_by_what_the_documents_say(root):
+def test_a_lost_end_of_history_is_found_through_the_documents(root):
     path = segment(root)
     data = path.read_bytes()
     path.write_bytes(data[: data.rfind(b"[[tx]]")])
@@ -567,7 +567,7 @@ def test_a_record_that_is_missing_in_the_middle_is_found(root):
     assert (damage.seq, "records are missing" in damage.message) == (2, True)
 
 
-def test_a_record_that_does_not_lead_where_it_says_is_found_although_its_checksum_fits(root):
+def test_a_record_with_a_wrong_result_is_found_despite_its_checksum(root):
     path = segment(root)
     data = path.read_text(encoding="utf-8")
     second = data.index("[[tx]]", 1)
@@ -656,7 +656,7 @@ def damage_the_end(root):
     return bytes(data[data.rfind(b"[[tx]]\n") :])
 
 
-def test_a_damaged_last_record_is_set_aside_before_it_is_cut_off_and_told_until_it_is_removed(root):
+def test_a_damaged_last_record_is_kept_and_reported_until_removed(root):
     record = damage_the_end(root)
     Diary(root, agent="rules").user("alice").upsert_preference("likes", "next")
     (aside,) = (root / "alice/history").glob("*.damaged-*")
@@ -673,7 +673,7 @@ def test_a_damaged_last_record_is_set_aside_before_it_is_cut_off_and_told_until_
     assert wrong(root, ["alice"]) == []
 
 
-def test_the_torn_end_of_an_append_is_cut_off_and_nothing_is_set_aside(root):
+def test_the_torn_end_of_an_append_is_truncated_not_kept(root):
     path = segment(root)
     whole = path.read_bytes()
     last = whole.rfind(b"[[tx]]\n")

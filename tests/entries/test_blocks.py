@@ -206,7 +206,7 @@ def test_a_pinned_block_over_the_budget_is_cut_with_a_mark(alice, text, counter)
     assert "more fact" not in shown
 
 
-def test_what_is_shown_of_a_cut_block_is_a_start_of_whole_lines(alice):
+def test_a_shortened_block_shows_its_first_whole_lines(alice):
     lines = [f"Line {number} is here." for number in range(100)]
     alice.set_block("persona", "\n".join(lines))
     shown = alice.render(max_tokens=200).split("\n")[2:-1]

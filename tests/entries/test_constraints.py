@@ -227,7 +227,7 @@ def test_case_11_a_rollback_that_fails_can_be_done_again(failing):
 
 
 @pytest.mark.parametrize("remover", ["", "b"])
-def test_case_12_undoing_a_session_whose_fact_somebody_else_removed_is_refused(alice, remover):
+def test_case_12_undoing_a_session_with_a_removed_fact_is_refused(alice, remover):
     fact = alice.commit(diet("vegan"), session_id="a")
     alice.delete(fact, session_id=remover)
     with pytest.raises(Conflict) as caught:
@@ -237,7 +237,7 @@ def test_case_12_undoing_a_session_whose_fact_somebody_else_removed_is_refused(a
     assert foods(alice) == ["vegan"]
 
 
-def test_case_13_taking_a_session_back_can_be_undone_and_search_follows(alice):
+def test_case_13_undoing_a_session_can_be_undone_and_search_follows(alice):
     alice.commit(diet("lentils"), session_id="a")
     alice.commit(diet("beans", role="dog"), session_id="a")
     done = alice.rollback(to=0, session_id="a")
@@ -248,7 +248,7 @@ def test_case_13_taking_a_session_back_can_be_undone_and_search_follows(alice):
     assert sorted(found(alice, "lentils beans")) == ["diet/dog", "diet/user"]
 
 
-def test_case_14_what_another_session_confirmed_survives_when_the_first_is_forgotten(alice):
+def test_case_14_a_confirmed_fact_survives_forgetting_its_first_session(alice):
     alice.commit(diet("vegan"), session_id="a")
     alice.commit(diet("fish", role="dog"), session_id="a")
     alice.commit(diet("vegan"), session_id="b")
@@ -378,7 +378,7 @@ def test_case_25_a_field_that_is_emptied_is_not_found_any_more(alice):
     assert alice.get("diet/user").data.note is None
 
 
-def test_case_26_hits_are_sorted_and_limited_whatever_document_they_are_from(alice):
+def test_case_26_hits_of_all_documents_are_sorted_and_limited(alice):
     alice.commit(diet("lentils and beans"))
     alice.commit(diet("lentils", role="dog", note="no " * 30))
     alice.upsert_preference("likes", "lentils, beans and rice")
@@ -389,7 +389,7 @@ def test_case_26_hits_are_sorted_and_limited_whatever_document_they_are_from(ali
     assert len(alice.recall("lentils beans", limit=2)) == 2
 
 
-def test_case_27_what_was_committed_without_a_session_can_be_taken_back(alice):
+def test_case_27_a_commit_without_a_session_can_be_undone(alice):
     alice.commit(diet("vegan"))
     alice.commit(diet("fish"))
     assert alice.rollback(1).undone == [2]

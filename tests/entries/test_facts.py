@@ -104,7 +104,7 @@ def test_a_fact_is_a_table_that_people_can_read(alice, file):
     assert alice.why("facts/diet/user").turn == "s1#2"
 
 
-def test_history_tells_who_committed_what_and_why(alice):
+def test_history_names_actor_fact_and_reason(alice):
     alice.commit(Diet(role="user", food="vegan"), session_id="s1", actor="agent", reason="said so")
     alice.update("diet/user", {"food": "fish"}, actor="hand")
     alice.delete("diet/user", reason="wrong")
@@ -135,7 +135,7 @@ def test_every_verb_has_a_coroutine_and_joins_a_transaction(alice):
     assert alice.last_transaction() == 1
 
 
-def test_committing_what_is_there_writes_nothing_unless_another_session_confirms_it(alice):
+def test_committing_an_equal_fact_writes_only_for_another_session(alice):
     fact = Diet(role="user", food="vegan")
     alice.commit(fact, session_id="s1")
     alice.commit(fact, session_id="s1")
@@ -202,7 +202,7 @@ def opened_with(diary, place):
     return again
 
 
-def test_what_does_not_fit_is_told_in_the_words_of_the_file_and_nothing_is_written(alice):
+def test_an_invalid_fact_is_refused_in_toml_words_and_not_written(alice):
     class Odd(BaseModel):
         role: str
         size: Literal["s", "l"]
@@ -301,7 +301,7 @@ def test_a_type_can_be_registered_again(diary, alice):
 # Limits
 
 
-def test_a_full_type_takes_no_more_and_undoing_a_removal_does_not_exceed_it(alice):
+def test_a_full_type_refuses_new_facts_also_on_rollback(alice):
     first = alice.commit(Tag(text="a"), session_id="s1")
     alice.commit(Tag(text="b"), session_id="s1")
     with pytest.raises(LimitReached, match=r"facts/tag is full \(2/2\)"):
@@ -369,7 +369,7 @@ def test_at_no_time_do_two_facts_with_one_singleton_key_hold():
             assert len(alice.query("home", valid_at=day(number))) <= 1
 
 
-def test_taking_a_move_back_lets_the_home_before_hold_again(alice):
+def test_undoing_a_move_lets_the_earlier_home_hold_again(alice):
     alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
     before = alice.query("home")
     alice.commit(Home(who="user", city="Tokyo"))
@@ -379,7 +379,7 @@ def test_taking_a_move_back_lets_the_home_before_hold_again(alice):
     ]
 
 
-def test_what_held_from_one_moment_on_is_corrected_in_place(alice, file):
+def test_a_fact_from_the_same_moment_is_corrected_in_place(alice, file):
     first = alice.commit(Home(who="user", city="Paris"), valid_from=day(1), session_id="s1")
     assert alice.commit(Home(who="user", city="Rome"), valid_from=day(1), valid_to=day(9)) == first
     fact = alice.get(first)
@@ -401,7 +401,7 @@ def test_removing_the_last_interval_lets_the_one_before_hold_again(alice):
     assert cities(alice, valid_at=day(2)) == ["Paris"]
 
 
-def test_an_update_of_a_temporal_fact_begins_a_new_interval_and_can_only_end_what_holds(alice):
+def test_updating_a_temporal_fact_ends_the_interval_that_holds(alice):
     old = alice.commit(Home(who="user", city="Paris"), valid_from=day(1))
     new = alice.update("home/user", {"city": "Rome"})
     assert new != old
@@ -479,7 +479,7 @@ def test_inner_fields_are_asked_for_with_dots(tmp_path):
     assert [f.id for f in alice.query("place", {"at.zip": None})] == ["place/Rome"]
 
 
-def test_what_is_not_there_is_none_or_an_error(alice):
+def test_a_missing_fact_is_none_or_an_error(alice):
     assert alice.get("diet/nobody") is None
     for ask in (lambda: alice.update("diet/nobody", {}), lambda: alice.delete("diet/nobody")):
         with pytest.raises(UnknownEntry, match="facts/diet/nobody"):
@@ -489,7 +489,7 @@ def test_what_is_not_there_is_none_or_an_error(alice):
 # People's edits
 
 
-def test_a_persons_change_of_a_fact_is_read_and_kept(alice, file):
+def test_a_hand_edit_of_a_fact_is_read_and_kept(alice, file):
     alice.commit(Diet(role="user", food="vegan"))
     file.write_text(file.read_text().replace('"vegan"', '"fish"  # since May'))
     assert alice.get("diet/user").data.food == "fish"
@@ -498,7 +498,7 @@ def test_a_persons_change_of_a_fact_is_read_and_kept(alice, file):
     assert [h.actor for h in alice.history("facts/diet/user")] == ["", "hand", ""]
 
 
-def test_a_persons_change_of_an_immutable_fact_is_undone_and_kept_in_history(alice, file):
+def test_a_hand_edit_of_an_immutable_fact_is_undone_and_recorded(alice, file):
     alice.commit(Birth(who="user", year=1980))
     alice.commit(Birth(who="dog", year=2015))
     good = file.read_text()
@@ -512,7 +512,7 @@ def test_a_persons_change_of_an_immutable_fact_is_undone_and_kept_in_history(ali
     assert changes == [("", 1980), ("hand", 1999), ("", 1980)]
 
 
-def test_an_immutable_fact_that_a_person_changes_during_a_transaction_is_put_back_too(alice, file):
+def test_a_hand_edit_of_an_immutable_fact_in_a_transaction_is_undone(alice, file):
     alice.commit(Birth(who="user", year=1980))
     with alice.transaction():
         alice.commit(Diet(role="user", food="vegan"))
@@ -522,7 +522,7 @@ def test_an_immutable_fact_that_a_person_changes_during_a_transaction_is_put_bac
     assert [h.actor for h in alice.history("facts/birth/user")] == ["", "hand", ""]
 
 
-def test_forgetting_takes_no_change_of_an_immutable_fact_over(alice, file):
+def test_forget_undoes_hand_edits_of_immutable_facts(alice, file):
     alice.commit(Birth(who="user", year=1980))
     alice.commit(Diet(role="user", food="vegan"), session_id="s1")
     file.write_text(file.read_text().replace("1980", "1999"))
@@ -546,7 +546,7 @@ def test_a_user_whose_facts_never_parsed_can_be_forgotten_as_a_whole(alice, file
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])
-def test_an_immutable_fact_that_a_person_removed_comes_back(
+def test_an_immutable_fact_removed_by_hand_comes_back(
     alice, file, in_transaction, monkeypatch
 ):
     alice.commit(Birth(who="user", year=1980))
@@ -592,7 +592,7 @@ def test_a_fact_that_breaks_its_rules_stays_in_the_file_unread_with_a_message(
     assert change[1] in file.read_text()
 
 
-def test_what_a_person_is_writing_in_a_facts_place_is_not_overwritten(alice, file):
+def test_a_hand_edit_in_the_place_of_a_fact_is_not_overwritten(alice, file):
     alice.commit(Diet(role="user", food="vegan"))
     file.write_text(file.read_text().replace('food = "vegan"', "food = 7"))
     for write in (
@@ -609,7 +609,7 @@ def test_what_a_person_is_writing_in_a_facts_place_is_not_overwritten(alice, fil
     assert alice.problems() == []
 
 
-def test_a_fact_that_a_person_adds_is_a_fact(alice, file):
+def test_a_fact_added_by_hand_is_a_fact(alice, file):
     alice.commit(Diet(role="user", food="vegan"))
     with file.open("a") as handle:
         handle.write('\n[facts.diet.dog]\nrole = "dog"\nfood = "meat"\n')

@@ -71,7 +71,7 @@ def test_descriptions_join_the_docstring_line_and_the_field():
     }
 
 
-def test_a_description_given_twice_is_told_once():
+def test_a_description_given_twice_is_shown_once():
     class Twice(BaseModel):
         """likes: What the user enjoys."""
 
@@ -100,7 +100,7 @@ def test_a_word_inside_another_word_is_not_the_same_description():
         "Title\n\n    likes  :  close",
     ],
 )
-def test_docstring_lines_are_read_however_they_are_laid_out(doc):
+def test_docstring_lines_are_read_in_any_layout(doc):
     class Laid(BaseModel):
         likes: dict[str, PreferenceItem] = {}
 

@@ -59,7 +59,7 @@ def values(diary, collection):
     return {key: entry_value(entry) for key, entry in stored.entries(collection)}
 
 
-def test_what_is_put_is_what_the_diary_reads_and_the_other_way_round(diary):
+def test_stores_and_users_share_preferences_and_conversations(diary):
     apply(diary, (LIKES, "a", {"text": " tea "}), (TALKS, "s1", {"summary": "About tea."}))
     alice = diary.user("alice")
     assert alice.preferences("likes")["a"].text == "tea"
@@ -72,7 +72,7 @@ def test_what_is_put_is_what_the_diary_reads_and_the_other_way_round(diary):
     assert values(diary, TALKS) == {"s1": {"summary": "About tea.", "keywords": []}}
 
 
-def test_what_leaves_makes_room_for_what_comes_in_whatever_the_order(diary):
+def test_removals_apply_before_additions_in_any_order(diary):
     apply(diary, (LIKES, "a", {"text": "one"}), (LIKES, "b", {"text": "two"}))
     apply(diary, (LIKES, "c", {"text": "three"}), (LIKES, "a", None), (LIKES, "gone", None))
     assert list(values(diary, LIKES)) == ["b", "c"]
@@ -131,7 +131,7 @@ def test_a_diary_has_a_collection_for_each_category_and_each_type(diary):
     assert found[-6:] == [TALKS, DIET, HOME, BIRTH, BLOCKS, EPISODES]
 
 
-def test_facts_blocks_and_episodes_that_are_put_are_those_of_the_user_and_the_other_way_round(
+def test_stores_and_users_share_facts_blocks_and_episodes(
     diary,
 ):
     alice = diary.user("alice")

@@ -25,7 +25,6 @@ from count_lines import (
 # A number here is lowered as its package shrinks, and never raised.
 OVER = {
     "tomldiary.cli.commands": 15,
-    "tomldiary.entries": 13,
     "tomldiary.extraction": 13,
     "tomldiary.storage.local": 20,
     "tomldiary.store": 17,

@@ -71,7 +71,7 @@ def test_a_word_that_was_never_said_is_not_found(query):
     assert alice.recall(query) == []
 
 
-def test_the_words_that_matched_are_told_as_they_are_written():
+def test_hits_name_matching_words_as_they_are_written():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("biography", "彼女は東京に住んでいます")
     assert alice.recall("東京 tea")[0].reasons == ["東京"]
@@ -84,7 +84,7 @@ def test_a_text_has_the_words_of_a_question_that_quotes_it(text):
     assert all(shown(token) in text for token in query_tokens(text))
 
 
-def test_an_extractor_is_shown_the_preferences_that_share_words_without_spaces():
+def test_extractors_see_preferences_in_scripts_without_spaces():
     rules = PreferenceRules(("likes",), 100)
     diary = Diary("memory:")
     alice = diary.user("alice")

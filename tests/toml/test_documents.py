@@ -141,7 +141,7 @@ def test_an_edit_changes_only_the_touched_value():
     assert edit.done().text == HAND.replace("_count = 2", "_count = 3")
 
 
-def test_a_new_entry_goes_behind_its_last_sibling_and_before_a_free_comment():
+def test_a_new_entry_goes_after_its_siblings_before_a_free_comment():
     edit = Edit(Document.parse(HAND))
     edit.put(("preferences", "likes", "pref002"), {"text": "tea"})
     added = '# about coffee\n\n[preferences.likes.pref002]\ntext = "tea"\n\n# ---- dislikes'
@@ -155,7 +155,7 @@ def test_deleting_an_entry_keeps_comments_that_do_not_belong_to_it():
 
 
 @pytest.mark.parametrize("head", ["", 'note = "x"\n'])
-def test_an_entry_is_deleted_below_a_header_that_a_person_wrote_for_its_category(head):
+def test_an_entry_below_a_hand_written_category_header_is_deleted(head):
     category = f"[preferences.likes]\n{head}\n"
     other = '[preferences.likes.b]\ntext = "2"\n'
     edit = Edit(Document.parse(f'{category}[preferences.likes.a]\ntext = "1"\n\n{other}'))
@@ -311,7 +311,7 @@ def test_a_byte_order_mark_is_kept_and_ignored():
     assert edit.done().text == "\ufeff[a]\nx = 2\n"
 
 
-def test_a_table_is_deleted_with_the_lists_of_tables_below_it_wherever_they_stand():
+def test_deleting_a_table_deletes_the_lists_of_tables_below_it():
     text = (
         "[[p.a.list]]\nx = 1\n\n# mine\n[p.a]\ny = 1\n\n\n[p.b]\nz = 1\n\n[[p.a.list]]\nx = 2\n"
         "[p.a.list.below]\nx = 3\n[[p.a.list]]\n[p.a.list.below]\nx = 4\n\n# end\n"
@@ -324,7 +324,7 @@ def test_a_table_is_deleted_with_the_lists_of_tables_below_it_wherever_they_stan
 
 
 @pytest.mark.parametrize("literal", [f"0x{'f' * 4000}", f"0b1{'0' * 20_000}"])
-def test_an_integer_that_could_be_read_but_never_written_is_refused_where_it_stands(literal):
+def test_an_integer_too_long_to_write_is_refused_with_its_place(literal):
     with pytest.raises(InvalidTOML, match=r"more than 4,000 digits.*quotes") as caught:
         parse_toml(f"# first\n[a]\nlist = [1, {literal}]\n", path="f.toml")
     assert (caught.value.line, caught.value.column) == (3, 12)

@@ -1,9 +1,10 @@
-"""The coroutines that TOMLDiary has: documents as text, as fields, as a draft, and laid out for people."""
+"""The coroutines of TOMLDiary 0.9: documents as text, fields, drafts and printed text."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrinter
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import timestamp
@@ -19,15 +20,15 @@ if TYPE_CHECKING:
     from tomldiary.text.similarity import Similarity
     from tomldiary.toml.document import Document
 
-__all__ = ["KINDS", "AncestorCoroutines"]
+__all__ = ["DOCUMENTS", "AncestorCoroutines"]
 
-KINDS = ("preferences", "conversations")
-"""The documents that the ancestor has."""
+DOCUMENTS = ("preferences", "conversations")
+"""The documents of TOMLDiary 0.9."""
 _ALL = 2**31
 
 
 class AncestorCoroutines:
-    """The part of `Diary` that reads one user's two oldest documents."""
+    """The part of `Diary` that TOMLDiary 0.9 has: preferences and conversations of one user."""
 
     engine: Engine
     schema_name: str
@@ -66,7 +67,7 @@ class AncestorCoroutines:
     async def ensure_session(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> bool:
-        """Create a session if it is new, and tell whether it was."""
+        """Create a session if it is new, and return whether it was."""
         now = timestamp(context_now)
 
         def change(tx: Transaction) -> bool:
@@ -82,7 +83,7 @@ class AncestorCoroutines:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory, as an extractor gets it."""
-        documents = self.engine.cached(user_id, *KINDS)
+        documents = self.engine.cached(user_id, *DOCUMENTS)
         if documents is None:
             documents = await in_thread(self._documents, user_id)
         deps = MemoryDeps.from_documents(
@@ -98,7 +99,7 @@ class AncestorCoroutines:
         return deps
 
     def _documents(self, user_id: str) -> list[Document]:
-        return [self.engine.document(user_id, kind) for kind in KINDS]
+        return [self.engine.document(user_id, kind) for kind in DOCUMENTS]
 
     async def pretty_preferences(
         self,
@@ -108,9 +109,7 @@ class AncestorCoroutines:
         show_count: bool = True,  # noqa: FBT001, FBT002
         show_timestamps: bool = True,  # noqa: FBT001, FBT002
     ) -> str:
-        """Return the preferences laid out for people."""
-        from tomldiary.compat.pretty_print import PreferencesPrinter  # noqa: PLC0415 - only for people
-
+        """Return the preferences as indented text for people."""
         printer = PreferencesPrinter(
             fields=fields, show_count=show_count, show_timestamps=show_timestamps
         )
@@ -124,9 +123,7 @@ class AncestorCoroutines:
         fields: set[str] | None = None,
         show_turns: bool = True,  # noqa: FBT001, FBT002
     ) -> str:
-        """Return the conversations laid out for people."""
-        from tomldiary.compat.pretty_print import ConversationsPrinter  # noqa: PLC0415 - only for people
-
+        """Return the conversations as indented text for people."""
         printer = ConversationsPrinter(fields=fields, show_turns=show_turns)
         shown = await self.last_conversations(user_id, _ALL if limit is None else limit)
         return printer.format_conversations(shown, skip_metadata)

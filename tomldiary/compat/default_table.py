@@ -1,4 +1,4 @@
-"""The preference table for those who did not write one."""
+"""The preference table of a diary without one of its own."""
 
 from __future__ import annotations
 

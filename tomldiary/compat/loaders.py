@@ -17,6 +17,7 @@ from pydantic import BaseModel, TypeAdapter
 from tomldiary.entries.models import FORMAT_VERSION, ConversationItem, PreferenceItem
 from tomldiary.entries.schema import categories, item_type
 from tomldiary.errors import InvalidTOML, InvalidValue, NewerVersion
+from tomldiary.toml.parse import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -115,7 +116,7 @@ class ConversationLoader:
     def _load(self, text: str, path: str) -> dict[str, ConversationItem]:
         document, current = _document(text, path)
         nested = document.pop("conversations", None)
-        # From 0.3 on, other tables beside [conversations] are none of ours; before, each was a session.
+        # From 0.3 on, tables beside [conversations] are not sessions; before, each was one.
         sessions: dict[str, Any] = {}
         if nested is None or not current:
             sessions = {key: table for key, table in document.items() if isinstance(table, dict)}
@@ -156,8 +157,6 @@ def _read(path: Path | str) -> str:
 
 def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:
     """The tables without `_meta`, and whether they are in the current layout."""
-    from tomldiary.toml.document import parse_toml  # noqa: PLC0415 - schemas load without a parser
-
     document = parse_toml(text, path=path)
     meta = document.pop("_meta", {})
     if not isinstance(meta, dict):
@@ -185,7 +184,7 @@ def _version(written: object) -> tuple[int, ...]:
 
 
 def _joined(first: object, second: object) -> object:
-    """Both tables as one, the second winning; what is not a table is kept for the validation to name."""
+    """Both tables as one, the second winning; a value that is no table is kept, so that validation names it."""
     if isinstance(first, dict) and isinstance(second, dict):
         return cast("dict[str, Any]", first) | cast("dict[str, Any]", second)
     return second

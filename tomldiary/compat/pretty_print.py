@@ -13,6 +13,7 @@ from typing import Any, TypeGuard, cast
 from pydantic import BaseModel
 
 from tomldiary.text.visible import printable
+from tomldiary.toml.parse import parse_toml
 
 __all__ = [
     "BasePrettyPrinter",
@@ -104,8 +105,6 @@ class PreferencesPrinter(BasePrettyPrinter):
         Raises:
             InvalidTOML: The text does not parse; has line and column.
         """
-        from tomldiary.toml.document import parse_toml  # noqa: PLC0415 - printing a dict needs no parser
-
         document = parse_toml(prefs_toml)
         head = "" if skip_metadata else self._metadata(document.get("_meta"))
         nested = document.pop("preferences", {})

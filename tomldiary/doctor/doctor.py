@@ -1,6 +1,6 @@
-"""A look at the health of a store: what is wrong, where, and what to do about it.
+"""Health checks of a store: what is wrong, where, and what to do about it.
 
-Nothing is changed: no lock is taken, and what a crash left half done is told, not finished.
+Checks only read: they take no lock, and report the traces of a crash without finishing its writes.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.doctor.files import check_files, check_place
-from tomldiary.doctor.findings import Finding
+from tomldiary.doctor.files import Finding, check_files, check_place
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
@@ -42,7 +41,7 @@ _NO_USERS = {
     "profiles", "semantic", "store", "user", "users",
 }  # fmt: skip
 """First labels of namespaces in the documentation of LangGraph and langmem, with the user behind them."""
-_AGAIN = 0.05  # seconds; what a writer is just doing is gone when one looks again
+_AGAIN = 0.05  # seconds; a write that is under way has finished by the second read
 
 
 def check(
@@ -51,11 +50,11 @@ def check(
     *,
     mounts: str | os.PathLike[str] = "/proc/mounts",
 ) -> list[Finding]:
-    """Return what is worth knowing about a store, worst first; nothing is changed.
+    """Return the findings about a store, worst first; nothing is changed.
 
     Args:
         diary: Its preference table says which fields entries may have.
-        users: Whose memory to look at; None is everybody's.
+        users: The users to check; None is all of them.
         mounts: The kernel's list of file systems; without it (not on Linux) that check is left out.
     """
     found = findings(diary, users, mounts=mounts)
@@ -91,13 +90,13 @@ def findings(
 
 
 def _users(backend: Backend) -> list[str]:
-    """Return all users; unlike the usual list, this finishes nothing, and one bad folder hides no other."""
+    """Return all users; unlike `Backend.users`, this finishes no write, and one bad folder hides no other."""
     if not isinstance(backend, LocalBackend):
         return backend.users()
     try:
         folders = [entry for entry in os.scandir(backend.base_path) if entry.is_dir()]
     except OSError:
-        return []  # which is told as unreadable
+        return []  # `check_place` reports that it cannot be read
     names = [_owner(Path(entry.path)) for entry in folders if not entry.name.startswith(".")]
     return sorted(name for name in names if name is not None)
 
@@ -131,7 +130,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
         time.sleep(_AGAIN)
         walked = walk(backend, user)
     if walked.damage is not None:
-        yield _told(walked.damage)
+        yield _damaged(walked.damage)
     else:
         yield from _check_lag(backend, user, documents, walked)
     if walked.newest is not None:
@@ -143,7 +142,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
 
 
 def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
-    """Tell of a word such as "memories" in the place of a user, with namespaces of users below it."""
+    """Report a user called like a namespace label, such as "memories", with users as second labels."""
     if user.lower() not in _NO_USERS:
         return
     items = [namespace_of(user, kind) for kind in kinds if kind.startswith(ITEMS)]
@@ -163,12 +162,12 @@ def _strays(folder: Path) -> Iterator[Finding]:
         yield Finding(
             "warning",
             str(folder / name),
-            "no document can have this name: nobody reads it, and forgetting has to wait for it.",
+            "no document can have this name, so nothing reads it, and forget waits for it.",
             "Remove the file, or move it out of the folder.",
         )
 
 
-def _told(damage: Damage) -> Finding:
+def _damaged(damage: Damage) -> Finding:
     if damage.is_torn:
         remedy = "Nothing is needed: the next write cuts it off."
         return Finding("warning", damage.place, damage.message, remedy)
@@ -205,7 +204,7 @@ def _read(backend: Backend, user: str, kind: str) -> tuple[Document | None, list
         return None, [Finding("problem", where, _without(where, error), remedy)]
     except BackendError as error:
         if isinstance(backend, LocalBackend) and not os.access(place, os.R_OK):
-            return None, []  # told with the permissions
+            return None, []  # `check_files` reports the permissions
         return None, [Finding("problem", place, _without(place, error), "Put a usual file there.")]
     return document, []
 

@@ -8,16 +8,16 @@ import shlex
 import shutil
 import stat
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tomldiary.doctor.findings import Finding
 from tomldiary.storage.local.layout import AT_REST, JOB_NAME, is_spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["FREE_BYTES", "check_files", "check_place"]
+__all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
 
 FREE_BYTES = 100 * 1024 * 1024
 """Free space below which a disk is called nearly full."""
@@ -31,6 +31,17 @@ _SYNCED = re.compile(
 _REMOTE = re.compile(
     r"nfs4?|cifs|smb.*|9p|afs|ceph|glusterfs|lustre|beegfs|virtiofs|vboxsf|fuse\..*"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One result of a health check: what was found, where, and what to do about it."""
+
+    level: Literal["note", "warning", "problem"]
+    """`note`: for information. `warning`: works, but is not as it should be. `problem`: does not work."""
+    place: str
+    message: str
+    remedy: str = ""
 
 
 def check_place(base: Path, mounts: Path) -> Iterator[Finding]:

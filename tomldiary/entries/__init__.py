@@ -1,4 +1,7 @@
-"""What is stored and under which rule: preferences, conversations, facts, blocks, episodes.
+"""The kinds of entries: what is stored, and under which rules.
 
-Imports `toml` only. Begin with `models` and `schema`.
+Imports `text`, `toml`, `errors` and `logging`; knows no engine, storage or history.
+`kinds` is the registry: documents, keys, text, line in a prompt, rules and checks of each kind.
+`preferences`, `conversations`, `facts`, `blocks` and `episodes` read and change their documents.
+Begin with `kind` (what a kind is), then `kinds`.
 """

@@ -176,12 +176,12 @@ class Blocks:
 
 
 def is_pinned(entry: Mapping[str, Any]) -> bool:
-    """Tell whether a block comes before everything else; blocks do, unless they say otherwise."""
+    """Return whether a block comes before everything else; blocks do, unless they say otherwise."""
     return entry.get("pinned", True) is not False
 
 
 def to_block(entry: Mapping[str, Any]) -> TextBlock:
-    """Return an entry as a block; what a person left out or wrote oddly is filled in."""
+    """Return an entry as a block; missing and malformed fields get defaults."""
     managed = ("_created", "_updated", "_created_by", "_updated_by")
     return TextBlock(
         entry_text(entry), is_pinned(entry), *(str(entry.get(name, "")) for name in managed)

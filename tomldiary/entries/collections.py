@@ -2,7 +2,7 @@
 
 A collection is `("preferences", category)`, `("conversations",)`, `("facts", type)`, `("blocks",)` or
 `("episodes",)`. A value is an entry without the fields that begin with an underscore, which the diary
-keeps for itself.
+manages.
 """
 
 from __future__ import annotations

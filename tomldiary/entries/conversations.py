@@ -1,4 +1,4 @@
-"""The rules of the conversations document: sessions, turns, summaries, and the oldest one leaving."""
+"""The rules of the conversations document: sessions, turns, summaries, and the limit."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Conversations:
         return True
 
     def _begin(self, session_id: str, now: str) -> dict[str, Any]:
-        """Make room for a new session, and return its entry."""
+        """Remove the least recently used sessions above the limit, and return a new entry."""
         if not session_id:
             raise InvalidValue("the session id is empty.", where=_ROOT)
         known = list(self.entries())
@@ -187,7 +187,7 @@ def checked_summary(
 
 
 def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
-    """Return a session as a typed item; what a person left out or wrote oddly is filled in."""
+    """Return a session as a typed item; missing and malformed fields get defaults."""
     turns, keywords = entry.get("_turns", 0), entry.get("keywords")
     known: dict[str, Any] = {
         "_created": str(entry.get("_created", "")),

@@ -1,12 +1,12 @@
-"""Episodes: what was said, word for word, appended turn by turn, one document for each month.
+"""Episodes: turns word for word, appended to one document for each month.
 
     [episodes."2026-11-20T06:50:12.123456Z"]
     input = "…"
     output = "…"
     _created_by = "s1"
 
-An id is the time in UTC, so that ids sort by time and name their month. A document that has grown large
-is followed by `episodes/2026-11-002`: every write stores its document as a whole.
+An id is the time in UTC, so that ids sort by time and name their month. A document of 128 KB
+is followed by `episodes/2026-11-002`, since a write stores its document as a whole.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _ROOT = "episodes"
 _KIND = re.compile(r"episodes/\d{4}-\d{2}(-\d{3,})?", re.ASCII)
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
-_FULL = 256 * 1024  # characters
+_FULL = 128 * 1024  # characters
 _MAX_TEXT = 100_000
 _MAX_KEY = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """One turn as it was told; a copy."""
+    """One turn as it was stored; a copy."""
 
     id: str
     input: str
@@ -93,7 +93,7 @@ def happened(entry: Mapping[str, Any]) -> str:
 
 
 def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
-    """Return an entry as an episode; what a person left out or wrote oddly is filled in."""
+    """Return an entry as an episode; missing and malformed fields get defaults."""
     names = ("input", "output", "_created_by", "_created")
     return Episode(key, *(str(entry.get(name, "")) for name in names))
 

@@ -6,8 +6,8 @@
     _created = "…"
 
 A fact of a temporal type has its first moment in the key. It holds from `_valid_from` until the next one
-with the same singleton key begins, or until `_valid_to` if somebody said so: the end of an interval is
-not written twice, so that facts may arrive in any order, and one that is removed leaves no gap.
+with the same singleton key begins, or until `_valid_to` if that is given. The end of an interval is written
+once, so facts may arrive in any order, and a removed fact leaves no gap.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Facts:
         return found
 
     def entry(self, name: str, key: str) -> Mapping[str, Any] | None:
-        """Return an entry as it is in the file, whether it can be read or not."""
+        """Return an entry as it is in the file, valid or not."""
         return self._tables.table((_ROOT, name, key))
 
     def find(self, fact_id: str, at: datetime | None = None) -> tuple[FactSchema, Held] | None:
@@ -187,7 +187,7 @@ class Facts:
                     yield wrong
 
     def raw(self, name: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the entries of a type, whether they can be read or not."""
+        """Yield the entries of a type, valid or not."""
         for key, entry in (self._tables.table((_ROOT, name)) or {}).items():
             if isinstance(entry, Mapping):
                 yield key, cast("Mapping[str, Any]", entry)
@@ -222,7 +222,7 @@ class Facts:
 
 
 def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema]) -> None:
-    """Put facts of immutable types back to what history has, where a person changed or removed them."""
+    """Undo hand edits that changed or removed facts of immutable types."""
     before = Facts(logged, schemas)
     for name, schema in schemas.items():
         if not schema.constraint.immutable:
@@ -238,7 +238,7 @@ def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema
                 else:
                     edit.put(path, held.entry)
             except InvalidValue:
-                continue  # something that is no table stands in its way: it is told as a problem
+                continue  # a value in the place of its table blocks it; `problems` reports that
 
 
 def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]:

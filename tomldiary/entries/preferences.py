@@ -1,4 +1,4 @@
-"""The rules of the preferences document: ids, counts, limits, and where an entry stands.
+"""The rules of the preferences document: ids, counts, limits, and layouts.
 
 The same rules run twice: on a draft while a model works, and on fresh state when it is committed.
 """
@@ -11,8 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from tomldiary.entries.models import FORMAT_VERSION, PreferenceItem
 from tomldiary.errors import InvalidValue, LimitReached, UnknownCategory, UnknownEntry
-from tomldiary.text.incremental_index import Following, ask
-from tomldiary.text.text_index import Catalog, entry_text, number_of
+from tomldiary.text.incremental_index import (
+    Catalog,
+    Following,
+    ask,
+    entry_text,
+    number_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -78,7 +83,7 @@ class Preferences:
             raise UnknownCategory(category, list(self.rules.categories))
 
     def find(self, category: str, key: str) -> tuple[tuple[str, ...], Mapping[str, Any]] | None:
-        """Return where an entry stands and its fields; both layouts are looked in."""
+        """Return the path and the fields of an entry, in either layout; None if there is none."""
         for path in ((_ROOT, category, key), (category, key)):
             if path[0] != _ROOT or len(path) == 3:  # noqa: PLR2004 - a category may be called "preferences"
                 table = self._tables.table(path)
@@ -98,7 +103,7 @@ class Preferences:
         return None if key is None or key == NEW else self.named(category, key)
 
     def has(self, path: tuple[str, ...]) -> bool:
-        """Tell whether `path` is that of an entry in a category of the schema."""
+        """Return whether `path` is that of an entry in a category of the schema."""
         return (
             len(path) == 3  # noqa: PLR2004 - preferences, category, id
             and path[0] == _ROOT
@@ -147,7 +152,7 @@ class Preferences:
         return similarity.find(category, text, keys, normalised, text_of, limit=limit)
 
     def following(self, category: str, kind: type[F], question: Callable[[F], T]) -> T:
-        """Ask what is worked out from the entries of a category, as they are now."""
+        """Ask an incremental index of a category about its entries as they are now."""
         return ask(
             self._tables,
             (kind, category),
@@ -299,7 +304,7 @@ class Preferences:
         if wanted is not None:
             if not wanted or len(wanted) > _MAX_ID:
                 raise InvalidValue(f"an id has 1 to {_MAX_ID} characters.", where=category)
-            # An id of our own pattern may have belonged to something that was forgotten.
+            # An id of the form prefN may have belonged to a forgotten entry.
             number = number_of(wanted)
             if number is None or number >= following:
                 return wanted
@@ -309,7 +314,7 @@ class Preferences:
         return self.following(category, Catalog, lambda catalog: catalog.highest)
 
     def _put(self, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-        """Store an entry, and tell whoever follows the document, who then has not to look for what changed."""
+        """Store an entry, and pass the change on to the incremental indexes of the document."""
         edit = self._edit
         before = edit.stamp
         edit.put(path, entry)
@@ -323,7 +328,7 @@ class Preferences:
                     found.pass_over(before, edit.stamp)
 
     def next_number(self, category: str) -> int:
-        """Return the number of the next id of our own pattern."""
+        """Return the number of the next id of the form prefN."""
         return self._next_number(category, self._highest(category))
 
     def _next_number(self, category: str, highest: int) -> int:
@@ -334,7 +339,7 @@ class Preferences:
         return max(highest + 1, marked if isinstance(marked, int) else 0)
 
     def reserve(self, category: str, number: int) -> None:
-        """Let the next id of our own pattern have at least this number."""
+        """Make the next id of the form prefN have at least this number."""
         meta: dict[str, Any] = dict(self._edit.table(("_meta",)) or {"version": FORMAT_VERSION})
         marks: Any = meta.get(_NEXT)
         known = cast("dict[str, Any]", marks) if isinstance(marks, dict) else {}
@@ -366,7 +371,7 @@ def entry_count(entry: Mapping[str, Any]) -> int:
 def entry_to_item(
     entry: Mapping[str, Any], item_type: type[PreferenceItem] = PreferenceItem
 ) -> PreferenceItem:
-    """Return an entry as a typed item; what a person left out or wrote oddly is filled in.
+    """Return an entry as a typed item; missing and malformed fields get defaults.
 
     Raises:
         pydantic.ValidationError: A field of your own item type has a wrong value.

@@ -1,4 +1,7 @@
-"""Natural-language text: words of every script, similarity, and what a reader can see of a text.
+"""Words, similarity and visible text: what search, duplicates and prompts need.
 
-Knows no entry. Begin with `words` and `similarity`.
+Imports `runtime` only, and knows no entry and no file.
+`words` splits text for the index, `similarity` compares texts, `visible` removes hidden characters.
+`incremental_index` keeps what is derived from a table up to date between versions.
+Begin with `words`.
 """

@@ -1,7 +1,7 @@
-"""What is worked out from a category's entries, kept up to date from one version to the next.
+"""Incremental indexes over the entries of a table, updated from one version of a document to the next.
 
-An entry that did not change is the same object in the next version, so only what changed is looked at
-again. One object serves drafts, readers and writers of a user at once: it follows whoever asks.
+An unchanged entry is the same object in the next version, so an update reads only changed entries.
+One index serves the drafts, readers and writers of a user: each call updates it to the caller's version.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.text.similarity import normalise
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
-__all__ = ["Following", "Memo", "ask", "is_followed"]
+__all__ = ["Catalog", "Following", "Memo", "ask", "entry_text", "is_followed", "number_of"]
 
 F = TypeVar("F", bound="Following")
 T = TypeVar("T")
@@ -23,11 +24,11 @@ T = TypeVar("T")
 _STRIDE = 64  # entries compared at once
 
 Memo = dict[Any, "Following"]
-"""What was worked out from a document; handed on from version to version."""
+"""The indexes of a document, passed on from version to version."""
 
 
 class Following:
-    """Base of what follows one category; hold `lock` from `follow` to the last use of what it found."""
+    """Base of the indexes; hold `lock` from `follow` to the last use of the result."""
 
     lock: threading.Lock
 
@@ -46,11 +47,11 @@ class Following:
         self._cut(0)
 
     def is_at(self, stamp: object) -> bool:
-        """Tell whether `stamp` is the version that was followed last."""
+        """Return whether the index shows version `stamp`."""
         return self._stamp is stamp
 
     def follow(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
-        """Take over version `stamp`: ids and entries in the order of the file."""
+        """Update to version `stamp`, given its ids and entries in the order of the file."""
         self._stamp = None  # nothing is known if this fails half way
         known = min(len(self._keys), len(keys))
         if keys[:known] != self._keys[:known]:
@@ -68,14 +69,14 @@ class Following:
         self._stamp = stamp
 
     def note(self, before: object, after: object, key: str, entry: Any) -> None:
-        """Take over version `after`, which differs from `before` only in `entry`; a new one is the last."""
+        """Update to version `after`, which differs from `before` only in `entry`; a new one is the last."""
         if self._stamp is before:
             self._stamp = None
             self._take(self._places.get(key, len(self._keys)), key, entry)
             self._stamp = after
 
     def pass_over(self, before: object, after: object) -> None:
-        """Take over version `after`, which differs from `before` in another category only."""
+        """Update to version `after`, which differs from `before` in another category only."""
         if self._stamp is before:
             self._stamp = after
 
@@ -88,7 +89,7 @@ class Following:
         self._entries[number] = entry
 
     def _cut(self, known: int) -> None:
-        """Let go of everything from position `known` on."""
+        """Drop everything from position `known` on."""
         self._stamp = None
         for key in self._keys[known:]:
             del self._places[key]
@@ -97,11 +98,11 @@ class Following:
         self._forget(known)
 
     def _put(self, number: int, key: str, entry: Any) -> None:
-        """Take in what stands at a position, in place of what stood there; it may be no entry."""
+        """Index the value at a position, which may be no entry, instead of the one before."""
         raise NotImplementedError
 
     def _forget(self, known: int) -> None:
-        """Let go of what was taken in from position `known` on."""
+        """Drop what is indexed from position `known` on."""
         raise NotImplementedError
 
 
@@ -121,12 +122,12 @@ def ask(
     columns: Callable[[], tuple[list[str], list[Any]]],
     question: Callable[[F], T],
 ) -> T:
-    """Ask what is worked out from a table, as it is in a version.
+    """Ask an index of a table as it is in a version.
 
     Args:
         version: The document.
-        key: What is worked out, and of which table.
-        make: Makes it, if nobody has asked before.
+        key: The class of the index, and the table.
+        make: Makes the index on first use.
         columns: Returns the ids of the table and what stands there, in the order of the file.
         question: Called with the lock held.
     """
@@ -140,6 +141,87 @@ def ask(
 
 
 def is_followed(version: _Version, key: tuple[object, ...]) -> bool:
-    """Tell whether that is worked out already, so that `ask` has nothing to do."""
+    """Return whether an index is up to date, so that `ask` reads no entry."""
     found = version.memo.get(key)
     return found is not None and found.is_at(version.stamp)
+
+
+class Catalog(Following):
+    """The normalised texts and the numbers of a category, to find equal text and free ids."""
+
+    def __init__(self, category: str) -> None:
+        super().__init__(category)
+        self._texts: list[str | None] = []
+        self._by_text: dict[str, set[int]] = {}
+        self._numbers: list[int] = []
+        self._highest: int | None = 0
+        self._strays = 0
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return len(self._texts) - self._strays
+
+    @property
+    def highest(self) -> int:
+        """The highest N of an id of the form prefN, 0 if there is none."""
+        if self._highest is None:
+            self._highest = max(self._numbers, default=0)
+        return self._highest
+
+    @property
+    def normalised(self) -> tuple[list[str], list[str | None]]:
+        """The ids, and the normalised texts with None for what is no entry; copies."""
+        return self._keys.copy(), self._texts.copy()
+
+    def same(self, text: str) -> str | None:
+        """Return the id of the first entry with the same normalised text, or None."""
+        places = self._by_text.get(normalise(text))
+        return self._keys[min(places)] if places else None
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        is_entry = type(entry) is dict
+        text = normalise(entry_text(cast("Mapping[str, Any]", entry))) if is_entry else None
+        if number == len(self._texts):
+            self._texts.append(None)
+            self._numbers.append(0)
+            self._strays += 1
+        before = self._texts[number]
+        if before != text:
+            self._unplace(before, number)
+            if text is not None:
+                self._by_text.setdefault(text, set()).add(number)
+            self._texts[number] = text
+        self._strays += (before is not None) - (text is not None)
+        self._numbers[number] = (number_of(key) or 0) if is_entry else 0
+        if self._highest is not None:
+            self._highest = max(self._highest, self._numbers[number]) if is_entry else None
+
+    def _forget(self, known: int) -> None:
+        for number, text in enumerate(self._texts[known:], known):
+            self._unplace(text, number)
+            self._strays -= text is None
+        del self._texts[known:]
+        del self._numbers[known:]
+        self._highest = None if known else 0
+
+    def _unplace(self, text: str | None, number: int) -> None:
+        if text is not None:
+            places = self._by_text[text]
+            places.discard(number)
+            if not places:
+                del self._by_text[text]
+
+
+def entry_text(entry: Mapping[str, Any]) -> str:
+    """Return an entry's text, also one written by hand as a number; empty if it has none."""
+    text = entry.get("text", "")
+    return text if isinstance(text, str) else str(text)
+
+
+def number_of(key: str) -> int | None:
+    """Return N of an id of the form prefN, else None."""
+    digits = key[4:]
+    if key.startswith("pref") and digits.isdecimal() and digits.isascii() and len(digits) <= 9:  # noqa: PLR2004
+        return int(digits)
+    return None

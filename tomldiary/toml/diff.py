@@ -23,7 +23,7 @@ _STRIDE = 256  # blocks compared at once
 
 
 class Span(NamedTuple):
-    """At character `at` of the old version, the text `old` gives way to `new`; both are whole blocks.
+    """At character `at` of the old version, the text `new` replaces `old`; both are whole blocks.
 
     A blank line may stand in front of blocks that are added.
     """

@@ -61,11 +61,11 @@ class Document:
         self._has_arrays = has_arrays
         self._pieces = pieces
         self.memo: dict[Any, Any] = {} if memo is None else memo
-        """What others worked out from this version or one before it; they see to it that it fits."""
+        """Incremental indexes of this version or an earlier one; each checks its own version."""
         self.stamp = stamp or object()
-        """Names what the entries are in this version; `_meta` is none."""
+        """The identity of the entries in this version; `_meta` does not count."""
         self.starts = starts or [0]
-        """Where every so many blocks one begins in the text, as far as somebody asked; see `compare`."""
+        """Where every so many blocks one begins in the text, as far as it was computed; see `diff`."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -185,7 +185,7 @@ class Overlay:
         # The empty documents that memories start from are shared; what is worked out is not.
         self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
         self.stamp = document.stamp
-        """Names what the entries are, with the changes so far."""
+        """The identity of the entries, with the changes so far."""
         self._owned: dict[int, Table] = {}
         self._changed = False
 

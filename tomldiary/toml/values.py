@@ -1,7 +1,7 @@
 """Values as TOML text, exactly: what is written parses back to an equal value.
 
 TOML has no null. `encode_nulls` takes None out of a table and keeps where it stood as JSON Pointers
-(RFC 6901) in the entry's `_null` field; `decode_nulls` puts it back.
+(RFC 6901) in the entry's `_null` field; `decode_nulls` restores it.
 """
 
 from __future__ import annotations
