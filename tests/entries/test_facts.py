@@ -546,9 +546,7 @@ def test_a_user_whose_facts_never_parsed_can_be_forgotten_as_a_whole(alice, file
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])
-def test_an_immutable_fact_removed_by_hand_comes_back(
-    alice, file, in_transaction, monkeypatch
-):
+def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transaction, monkeypatch):
     alice.commit(Birth(who="user", year=1980))
     alice.commit(Diet(role="user", food="vegan"))
     good = file.read_text()

@@ -228,7 +228,7 @@ def _check_lag(
             found = _without(place, emptied(place))
             yield Finding("problem", place, found, f"Run: tomldiary show --at {record.seq} --raw")
             continue
-        # Saved by somebody, a text has a fingerprint that history does not know yet.
+        # After a hand edit, a text has a fingerprint that history does not have yet.
         now = digest(text)
         is_known = is_gone or now in walked.versions[kind]
         is_newest = now == record.results[kind]
