@@ -22,7 +22,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[1]
-NOT_YET: frozenset[str] = frozenset()  # packages whose findings are reported and do not fail
+# Packages whose findings are reported and do not fail yet.
+NOT_YET = frozenset(
+    [
+        "agents",
+        "compaction",
+        "compat",
+        "doctor",
+        "engine",
+        "entries",
+        "extraction",
+        "forgetting",
+        "hand_edits",
+        "history",
+        "retrieval",
+        "runtime",
+        "storage",
+        "store",
+        "testing",
+        "text",
+        "toml",
+        "tomldiary",
+        "tomldiary_langchain",
+        "tomldiary_langgraph",
+        "tomldiary_pydantic_ai",
+        "user",
+        "writer",
+    ]
+)
 MEDIAN_WORDS, MOST_WORDS = 20, 40
 
 # A pattern and the standard term to use.

@@ -1,4 +1,4 @@
-"""A restaurant-booking agent that gets to know its guests.
+"""A restaurant-booking agent that learns the preferences of its guests.
 
 Shows an extractor of your own: any object with `run(message, *, deps)`, here a scripted one that
 uses the same tools a model gets. Runs offline. Run: python examples/booking_agent.py [FOLDER]
@@ -25,7 +25,7 @@ CUES = {"quiet": "seating", "window": "seating", "vegan": "diet", "nuts": "diet"
 
 
 class Guest(BaseModel):
-    """What a restaurant remembers of a guest.
+    """Preferences of a restaurant guest.
 
     diet    : what may and may not be on the plate
     seating : where the guest likes to sit
@@ -36,7 +36,7 @@ class Guest(BaseModel):
 
 
 class Waiter:
-    """Listens for a few words, where a model would understand."""
+    """Searches for a few words, in place of a model."""
 
     async def run(self, _message: str, *, deps: MemoryDeps) -> None:
         """Store each sentence with a cue; confirm what is known instead of storing it twice."""
@@ -55,12 +55,12 @@ class Waiter:
 
     @staticmethod
     def _cue(text: str) -> str | None:
-        """Return the word that tells what a text is about; two texts with one cue are one wish."""
+        """Return the cue word of a text; texts with the same cue are the same wish."""
         return next((cue for cue in CUES if cue in text), None)
 
 
 def main(folder: Path) -> None:
-    """Let a guest come twice, and choose the table from memory the third time."""
+    """Serve a guest twice, and choose the table from memory the third time."""
     diary = Diary(folder, Guest, agent=Waiter())  # with a model: agent="openai-chat:gpt-5-mini"
     for evening, message in {
         "friday": "A quiet corner with no music, please. I eat vegan",

@@ -22,14 +22,14 @@ text    = """plans a surprise party"""   # in June
 
 
 def save(path: Path, text: str) -> None:
-    """Save like an editor: write beside the file, then put it in place."""
+    """Save like an editor: write a temporary file, then rename it."""
     beside = path.with_name("preferences.toml~")
     beside.write_text(text, "utf-8")
     beside.replace(path)
 
 
 def main(folder: Path) -> None:
-    """Let agent and person take turns on one file, and print what each of them changed."""
+    """Let agent and person change one file alternately, and print the changes of both."""
     robin = Diary(folder).user("robin")
     path = folder / "robin" / "preferences.toml"
     robin.upsert_preference("likes", "the spring menu", session_id="spring")
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
         text = f"# Robin is my favourite guest.\n{text}{BY_HAND}"
     save(path, text)
 
-    # The agent was running all the time and goes on with what it finds.
+    # The agent kept running and continues with the edited file.
     robin.upsert_preference("likes", "the summer menu", session_id="summer")
     print("the agent reads:", robin.preferences("routines")["pref001"].text)
     print("and remembers:", robin.recall("is there a party?")[0].text)

@@ -1,4 +1,4 @@
-"""First steps: what an agent hears, and what you tell it, become TOML files you can read.
+"""First steps: turns and your own entries become TOML files that you can read.
 
 Shows the offline rules extractor, direct changes, recall, the text for a prompt, and the file.
 Needs no model, no key and no network. Run: python examples/first_steps.py [FOLDER]
@@ -14,18 +14,18 @@ from tomldiary import Diary
 
 
 def main(folder: Path) -> None:
-    """Fill a diary in `folder` and print what it knows."""
+    """Fill a diary in `folder` and print its content."""
     diary = Diary(folder, agent="rules")
     alice = diary.user("alice")
 
-    # 1. Give it a turn of a conversation; the extractor decides what is worth remembering.
+    # 1. Give it a turn of a conversation; the extractor decides what to remember.
     alice.add_turn(
         "I'm allergic to walnuts. Could you find a table for tonight?",
         "Noted: no walnuts. Eight o'clock at the Lindenhof?",
         session_id="monday",
     )
 
-    # 2. Or write it down yourself; equal text is confirmed, not stored twice.
+    # 2. Or store it yourself; equal text is confirmed, not stored twice.
     key, tea = alice.upsert_preference("likes", "green tea", contexts=["morning"])
     key, tea = alice.upsert_preference("likes", "Green tea!", contexts=["office"])
     print(f"likes/{key}: {tea.text}, said {tea.count} times, contexts {tea.contexts}\n")
@@ -34,7 +34,7 @@ def main(folder: Path) -> None:
     for hit in alice.recall("is she allergic to anything?"):
         print(f"recalled {hit.key}: {hit.text} (because of {', '.join(hit.reasons)})")
 
-    # 4. Put what is known in front of a model: escaped, and within a budget.
+    # 4. Render it for a model: escaped, and within a budget.
     print(f"\n{alice.render(query='breakfast', max_tokens=200)}\n")
 
     # 5. All of it is a file that you may open, edit and diff.

@@ -1,4 +1,4 @@
-"""A health endpoint for the background writer, and its figures for Prometheus.
+"""A health endpoint for the background writer, and its metrics for Prometheus.
 
 Serves `/health/memory` (200 or 503, JSON) and `/metrics`; a handler of FastAPI returns the same two answers, see docs/writer.md.
 With `opentelemetry-api` installed the writer makes spans and metrics as well; `logfire.configure()` before it
@@ -19,7 +19,7 @@ from tomldiary import Diary, MemoryWriter, Turn
 
 
 def endpoint(writer: MemoryWriter) -> type[BaseHTTPRequestHandler]:
-    """Return what answers requests about `writer`."""
+    """Return the request handler for `writer`."""
 
     class Endpoint(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -38,13 +38,13 @@ def endpoint(writer: MemoryWriter) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.encode())
 
         def log_message(self, *_arguments: object) -> None:
-            """Keep quiet."""
+            """Log nothing."""
 
     return Endpoint
 
 
 def get(port: int, path: str) -> tuple[int, str]:
-    """Ask the endpoint like a load balancer would."""
+    """Request the endpoint like a load balancer."""
     connection = HTTPConnection("127.0.0.1", port, timeout=10)
     connection.request("GET", path)
     response = connection.getresponse()
@@ -52,7 +52,7 @@ def get(port: int, path: str) -> tuple[int, str]:
 
 
 def main(folder: Path) -> None:
-    """Serve, write some turns, and look at the answers before and after closing."""
+    """Serve, write some turns, and print the answers before and after closing."""
     writer = MemoryWriter(Diary(folder, agent="rules"))
     server = ThreadingHTTPServer(("127.0.0.1", 0), endpoint(writer))
     threading.Thread(target=server.serve_forever, daemon=True).start()

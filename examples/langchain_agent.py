@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Guest:
-    """Whom a run is about; the middleware looks here for the user."""
+    """The context of a run; the middleware reads the user from it."""
 
     user_id: str
 
@@ -56,7 +56,7 @@ def main(folder: Path) -> None:
             context=Guest(user),
         )
         print(f"{user}, {thread}: {text}\n  {answer['messages'][-1].text}")
-        memory.writer.flush()  # only for this demonstration: the next turn is to know at once
+        memory.writer.flush()  # only here, so that the next turn sees it
 
     say("ana", "monday", "I'm allergic to walnuts.")
     say("ana", "friday", "Which cake is good?")

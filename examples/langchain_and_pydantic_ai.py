@@ -1,4 +1,4 @@
-"""One user, one file, two frameworks: LangChain hears it, pydantic-ai knows it, and the other way.
+"""One user, one file, two frameworks: what one stores, the other recalls.
 
 Shows `DiaryMiddleware` and `DiaryToolset` on the same diary; there is nothing to synchronise.
 The models are scripted, so it runs offline. Run: python examples/langchain_and_pydantic_ai.py [FOLDER]
@@ -30,7 +30,7 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 class Concierge(SimpleChatModel):
-    """Stands in for a model in LangChain: it says what it was shown."""
+    """A scripted LangChain model that repeats what it was shown."""
 
     _llm_type = "concierge"
 
@@ -41,7 +41,7 @@ class Concierge(SimpleChatModel):
 
 
 def travel_desk(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model in pydantic-ai: note something down, then look something up."""
+    """A scripted pydantic-ai model that stores an entry, then recalls."""
     told = [part.content for part in messages[-1].parts if part.part_kind == "tool-return"]
     if not told:
         noted = ToolCallPart("remember", {"category": "likes", "text": "night trains"})

@@ -36,12 +36,12 @@ def call(**arguments: str) -> AIMessage:
 
 
 def write(**arguments: str) -> AIMessage:
-    """Return a message that writes a call down."""
+    """Return a message with a call as text."""
     return AIMessage(json.dumps({"calls": [{"tool": "upsert_preference", "arguments": arguments}]}))
 
 
 def scripted(*answers: BaseMessage) -> Any:
-    """Return the answers of a model, in their order."""
+    """Return the answers of a model, in order."""
     return iter(answers)
 
 

@@ -29,7 +29,7 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 class State(TypedDict, total=False):
-    """What the graph works on."""
+    """The state of the graph."""
 
     memory: Memory
     answer: str
@@ -44,13 +44,13 @@ def waiter(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
 
 
 def kitchen(state: State) -> State:
-    """Stand in for a node with a model: it reads what the first node has put into the state."""
+    """Stand in for a node with a model: it reads the memory that the first node wrote to the state."""
     avoided = next(food for food in ("mushrooms", "leeks") if food in state["memory"])
     return {"answer": f"A risotto without {avoided}."}
 
 
 async def main(folder: Path) -> None:
-    """Let the agent hear it, and the graph use it."""
+    """Store with the agent, recall in the graph."""
     diary = Diary(folder)
     agent = Agent(FunctionModel(waiter), capabilities=[DiaryCapability(diary, "lea", record=False)])
     print(f"waiter: {(await agent.run('No mushrooms for me, please.')).output}")

@@ -1,4 +1,4 @@
-"""An agent that is described in a file, memory included; whose memory it is comes with each run.
+"""An agent that is described in a file, memory included; each run names its user.
 
 Shows `Agent.from_file` with `DiaryCapability`. Run: python examples/pydantic_ai_spec.py [FOLDER]
 """
@@ -37,7 +37,7 @@ async def main(folder: Path) -> None:
     """Write a spec, make the agent, and let two readers ask."""
     Diary(folder).user("ida").upsert_preference("likes", "crime novels")
     file = folder / "librarian.json"
-    # The librarian reads what others have noted, and records nothing itself.
+    # The librarian reads the entries of others and records no turns.
     memory = {"diary": str(folder), "tools": "read", "heading": "## Reader", "record": False}
     spec = {
         "model": "test",  # yours: the name of a model

@@ -1,4 +1,4 @@
-"""A stream that its reader leaves, and a run that is cancelled: what the user said is remembered all the same.
+"""A stream that its reader leaves, and a cancelled run: both turns are recorded.
 
 The turn says how its run ended. Run: python examples/pydantic_ai_stream.py [FOLDER]
 """

@@ -29,13 +29,13 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 @dataclass
 class Customer:
-    """Whom a run is about; `user_id` is what the capability looks for."""
+    """The dependencies of a run; the capability reads `user_id`."""
 
     user_id: str
 
 
 def support(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model: note down the device, and use what it was told before."""
+    """Stand in for a model: store the device, and use the memory."""
     last, known = messages[-1].parts, str(messages)
     if any(part.part_kind == "tool-return" for part in last):
         return ModelResponse([TextPart("Noted. Have you tried turning it off and on?")])
@@ -63,7 +63,7 @@ async def main(folder: Path) -> None:
         ):
             answer = await agent.run(text, deps=Customer(user))
             print(f"{user}: {text}\n  {answer.output}")
-            await writer.aflush()  # only here: the next conversation is to know at once
+            await writer.aflush()  # only here, so that the next conversation sees it
     print(f"\n{(folder / 'ana' / 'preferences.toml').read_text('utf-8')}")
 
 

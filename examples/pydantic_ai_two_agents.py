@@ -1,4 +1,4 @@
-"""Two agents share what they know of a user, and each keeps notes of its own.
+"""Two agents share a user's memory, and each keeps its own notes.
 
 Shows that what one agent writes the other is told as a change, in a conversation that goes on, and
 `AgentMemoryToolset` for an agent's notes. Run: python examples/pydantic_ai_two_agents.py [FOLDER]
@@ -27,7 +27,7 @@ models.ALLOW_MODEL_REQUESTS = False  # the models here are scripted
 
 
 def planner(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model: say what this request tells of the user."""
+    """Stand in for a model: store what the request says about the user."""
     lines = [line for part in messages[-1].parts for line in told(part.content)]
     return ModelResponse([TextPart(" / ".join(lines) or "nothing new")])
 
@@ -42,7 +42,7 @@ def told(content: object) -> list[str]:
 
 
 def booker(messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
-    """Stand in for a model: correct what is known, and write down how it went."""
+    """Stand in for a model: correct an entry, and append a note."""
     if any(part.part_kind == "tool-return" for part in messages[-1].parts):
         return ModelResponse([TextPart("booked")])
     changed = {"key": "likes/pref001", "text": "an aisle seat"}

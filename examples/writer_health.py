@@ -25,7 +25,7 @@ kitchen_open = threading.Event()
 
 
 def slow_model(_message: str, *, deps: MemoryDeps) -> None:
-    """Stand in for a model that answers only when the kitchen opens, and chokes on gibberish."""
+    """Stand in for a model that answers only when the kitchen opens, and fails on gibberish."""
     started.release()
     kitchen_open.wait()
     if deps.user_msg == "???":
@@ -34,7 +34,7 @@ def slow_model(_message: str, *, deps: MemoryDeps) -> None:
 
 
 def verdict(writer: MemoryWriter) -> str:
-    """Return what a health check would say."""
+    """Return the verdict of a health check."""
     stats = writer.stats()
     full, errors = stats["queue_utilization"], stats["error_rate"]
     state = "degraded" if full >= 0.9 or errors > 0.05 else "healthy"  # noqa: PLR2004 - thresholds
@@ -42,14 +42,14 @@ def verdict(writer: MemoryWriter) -> str:
 
 
 async def serve(writer: MemoryWriter) -> None:
-    """Fill the queue, see it push back, let it drain, and see one turn fail."""
+    """Fill the queue until it blocks, drain it, and let one turn fail."""
     print(verdict(writer))
     receipts = []
     try:
         for n in range(100):
             receipts.append(writer.submit_nowait(Turn(f"guest-{n}", "lunch", f"soup {n}", "Soon.")))
             if n < WORKERS:
-                started.acquire()  # only so that this shows the same figures each time
+                started.acquire()  # only so that the numbers are the same each time
     except WriterBusy as busy:
         print(f"submit_nowait: {busy}\n{verdict(writer)}")
 
