@@ -9,13 +9,11 @@ import pytest
 from power_cuts import Recorder, crash_states, materialise
 from tomldiary import Turn
 from tomldiary.forgetting.selection import Selection
-from tomldiary.writer import forget as erasure
+from tomldiary.storage import log
 from tomldiary.writer import journal as journal_module
-from tomldiary.writer import journal_owner as ownership
-from tomldiary.writer.forget import forget_turns
-from tomldiary.writer.job import Job
 from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_record import render_turn
+from tomldiary.writer.journal_record import forget_turns, render_turn
+from tomldiary.writer.receipts import Job
 
 CANARY = "zanzibar"
 
@@ -139,12 +137,16 @@ def test_without_a_sync_a_power_cut_would_lose_turns(disk, monkeypatch, guard):
     with monkeypatch.context() as patch:
         if guard == "records":
             patch.setattr(Journal, "sync", lambda _self: None)
-        elif guard == "folder":
-            patch.setattr(journal_module, "sync_folder", lambda _folder: None)
-        elif guard == "root":
-            patch.setattr(ownership, "sync_folder", lambda _folder: None)
+        elif guard in {"folder", "root"}:
+            real, root = journal_module.sync_folder, disk / "recorded/nested/journal"
+
+            def only_others(folder):
+                if (folder == root) != (guard == "root"):
+                    real(folder)
+
+            patch.setattr(journal_module, "sync_folder", only_others)
         else:
-            patch.setattr(erasure, "sync_folder", lambda _folder: None)
+            patch.setattr(log, "sync_folder", lambda _folder: None)
         workload = record(disk, monkeypatch)
     _, problems = examine(workload, disk, crash_states(workload.recorder, subsets=2))
     assert problems != []

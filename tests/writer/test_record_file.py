@@ -7,9 +7,9 @@ import os
 import pytest
 
 from tomldiary import Turn
-from tomldiary.writer.job import Job
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_turn
+from tomldiary.writer.receipts import Job
 
 SYNCED = pytest.mark.parametrize("sync", [True, False], ids=["synced", "not synced"])
 

@@ -364,7 +364,7 @@ async def waiting(writer, *names, user="alice"):
     """Return tasks that wait in line for room."""
     tasks = [asyncio.create_task(writer.submit(user, "s", name, "ok")) for name in names]
     await asyncio.sleep(0)  # each ran until it had to wait
-    assert len(writer._reception.line) == len(names)
+    assert len(writer._admission.waiting) == len(names)
     return tasks
 
 

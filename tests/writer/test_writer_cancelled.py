@@ -9,8 +9,8 @@ import threading
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
-from tomldiary.writer.job import Job
-from tomldiary.writer.lanes import Lines
+from tomldiary.writer.queue import UserQueues
+from tomldiary.writer.receipts import Job
 
 LONG = 120
 
@@ -128,7 +128,7 @@ def test_when_all_who_submitted_it_are_cancelled_it_is_gone(tmp_path, sync, mome
 
 def test_not_turns_that_are_read_together_with_it():
     """Its first try has failed, before the event loop of its submitter came to tell it anything."""
-    lines = Lines()
+    lines = UserQueues()
     for text in ("tea", "juice"):
         lines.push(Job(Turn("alice", "s", text, "ok"), text, is_new=True))
     job = lines.pop(2)

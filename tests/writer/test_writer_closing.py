@@ -102,14 +102,14 @@ def test_a_signal_handler_may_close_while_the_program_does(tmp_path, stubborn, m
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
     assert stubborn.began.acquire(timeout=LONG)
-    stop, found = writer._intake.stop, []
+    stop, found = writer._journal_queue.stop, []
 
     def close_too():
         monkeypatch.undo()
         found.append(writer.close_sync(0.0))
         stop()
 
-    monkeypatch.setattr(writer._intake, "stop", close_too)
+    monkeypatch.setattr(writer._journal_queue, "stop", close_too)
     closer = threading.Thread(target=lambda: found.append(writer.close_sync(0.0)), daemon=True)
     closer.start()
     closer.join(LONG)

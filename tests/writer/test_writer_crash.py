@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
-from tomldiary.writer.journal_reader import segment_files
-from tomldiary.writer.journal_record import split_entries
+from tomldiary.storage.log import scan_log
+from tomldiary.writer.journal_record import segment_files
 
 SCRIPT = Path(__file__).parents[1] / "support/writer_process.py"
 TURNS = 50
@@ -55,7 +55,7 @@ def extracted_and_pending(folder):
         if not journal.is_dir():
             continue
         for path in segment_files(journal):
-            for entry in split_entries(path.read_bytes()):
+            for entry in scan_log(path.read_bytes()):
                 if entry.data is None:
                     continue
                 if entry.kind == "turn":

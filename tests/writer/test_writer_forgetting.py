@@ -11,13 +11,12 @@ import pytest
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.errors import ExtractionError
 from tomldiary.forgetting.selection import Selection
+from tomldiary.storage import log
 from tomldiary.storage.local import forget_job
-from tomldiary.writer import forget as erasure
-from tomldiary.writer import journal
-from tomldiary.writer.dead_letters import DeadLetters
-from tomldiary.writer.job import Job
+from tomldiary.writer import journal, journal_record
+from tomldiary.writer.dead_letters import DeadLetters, requeue
 from tomldiary.writer.journal_record import render_turn
-from tomldiary.writer.requeue import put_back
+from tomldiary.writer.receipts import Job
 from tomldiary.writer.retry import RetryPolicy
 from tomldiary.writer.worker import Workers
 
@@ -243,7 +242,7 @@ def test_of_turns_that_are_read_together_only_those_are_gone_that_were_forgotten
     assert hits(tmp_path, "secret") == []
 
 
-def test_a_dead_letter_that_is_put_back_while_it_is_being_forgotten_is_gone(tmp_path, monkeypatch):
+def test_a_dead_letter_requeued_during_a_forgetting_is_forgotten(tmp_path, monkeypatch):
     gate = Gate()
     gate.open.set()
     diary = Diary(tmp_path, agent=gate)
@@ -252,15 +251,15 @@ def test_a_dead_letter_that_is_put_back_while_it_is_being_forgotten_is_gone(tmp_
             with pytest.raises(ExtractionError):
                 receipt.wait(LONG)
     letters = DeadLetters(tmp_path / ".tomldiary" / "journal")
-    forget_in = erasure._forget_in
+    rewrite_log = journal_record.rewrite_log
     taken = []
 
-    def look_late(path, *arguments):
+    def requeue_first(path, keep):
         if path.name == "dead-letters.toml":
-            taken.extend(letters.take(None, lambda them: put_back(diary.engine.backend, them)))
-        return forget_in(path, *arguments)
+            taken.extend(letters.take(None, lambda them: requeue(diary.engine.backend, them)))
+        return rewrite_log(path, keep)
 
-    monkeypatch.setattr(erasure, "_forget_in", look_late)
+    monkeypatch.setattr(journal_record, "rewrite_log", requeue_first)
     diary.user("alice").forget(session_id="gone")
     assert [letter.turn.user_msg for letter in taken] == ["bad secret"]
     assert hits(tmp_path, "secret") == []
@@ -312,7 +311,7 @@ def test_a_file_that_is_removed_while_somebody_forgets_in_it_does_not_come_back(
         "000001.toml",
         "000002.toml",
     ]
-    write_new = erasure.write_new
+    write_new = log.write_new
     finisher = threading.Thread(target=lambda: made.finish(jobs[:1], now=True))
 
     def finish_meanwhile(*arguments, **named):
@@ -320,8 +319,8 @@ def test_a_file_that_is_removed_while_somebody_forgets_in_it_does_not_come_back(
         finisher.join(0.3)  # it comes to its end if nothing holds it
         return write_new(*arguments, **named)
 
-    monkeypatch.setattr(erasure, "write_new", finish_meanwhile)
-    erasure.forget_turns(tmp_path / "journal", "alice", Selection(session_id="s"), 1)
+    monkeypatch.setattr(log, "write_new", finish_meanwhile)
+    journal_record.forget_turns(tmp_path / "journal", "alice", Selection(session_id="s"), 1)
     finisher.join(LONG)
     assert [path.name for path in made.folder.glob("*.toml")] == ["000002.toml"]
     made.drop()

@@ -30,14 +30,13 @@ from tomldiary.extraction.operations import (
     to_table,
 )
 from tomldiary.forgetting.selection import Selection
+from tomldiary.storage import log
 from tomldiary.storage.file_lock import lock_file
+from tomldiary.storage.log import scan_log
 from tomldiary.writer import journal as journal_module
-from tomldiary.writer import journal_owner as ownership
-from tomldiary.writer import record_file
-from tomldiary.writer.forget import forget_turns
-from tomldiary.writer.job import Job
 from tomldiary.writer.journal import Journal
-from tomldiary.writer.journal_record import render_operations, render_turn, split_entries, turn_of
+from tomldiary.writer.journal_record import forget_turns, render_operations, render_turn, turn_of
+from tomldiary.writer.receipts import Job
 
 LONG = 120
 
@@ -114,7 +113,7 @@ def test_a_journal_is_readable_toml_in_private_files(tmp_path):
 )
 def test_any_turn_comes_back_as_it_was(turn):
     text = journal_module.render_turn_record(3, 7, render_turn(turn, "op", "2026-11-20"))
-    [entry] = split_entries(text.encode())
+    [entry] = scan_log(text.encode())
     assert turn_of(entry.data) == replace(turn, operation_id="op")
     assert (entry.data["number"], entry.data["epoch"]) == (3, 7)
 
@@ -133,7 +132,7 @@ def test_any_turn_comes_back_as_it_was(turn):
     ],
 )  # fmt: skip
 def test_any_operation_comes_back_as_it_was(operation):
-    [entry] = split_entries(render_operations([1], "op", [operation]).encode())
+    [entry] = scan_log(render_operations([1], "op", [operation]).encode())
     assert from_dict(entry.data["operations"][0]) == operation
     assert from_dict(to_table(operation)) == operation
 
@@ -180,7 +179,7 @@ def test_a_torn_end_is_cut_off_and_a_damaged_record_set_aside(tmp_path, caplog):
     assert b'"tw0"' in path.with_suffix(".damaged").read_bytes()
     more = jobs_of("five")
     journal.append_turns(more, first_epoch)
-    assert [entry.data["number"] for entry in split_entries(path.read_bytes()) if entry.data] == [
+    assert [entry.data["number"] for entry in scan_log(path.read_bytes()) if entry.data] == [
         1, 3, 4,
     ]  # fmt: skip
     journal.finish([*left, *more])
@@ -209,14 +208,14 @@ def test_a_disk_that_is_full_takes_nothing_in_and_leaves_the_file_as_it_was(tmp_
     journal.append_turns(jobs_of("one"), first_epoch)
     [path] = journal.folder.glob("*.toml")
     before = path.read_bytes()
-    real = record_file.write_all
+    real = log.write_all
 
     def full(descriptor, data):
         real(descriptor, data[:40])
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(record_file, "write_all", full)
+        patch.setattr(log, "write_all", full)
         with pytest.raises(BackendError, match="No space left"):
             journal.append_turns(jobs_of("two"), first_epoch)
     assert path.read_bytes().rstrip(b"\n") == before.rstrip(b"\n")
@@ -282,7 +281,7 @@ def test_an_owner_that_has_no_check_would_be_robbed(tmp_path, monkeypatch):
     """The lock is what keeps others away."""
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("tea"), first_epoch)
-    monkeypatch.setattr(ownership, "try_lock", lambda *_arguments, **_options: True)
+    monkeypatch.setattr(journal_module, "try_lock", lambda *_arguments, **_options: True)
     assert Journal.adopt(journal.folder, sync=False) is not None
     die(journal)
 
@@ -598,7 +597,7 @@ def test_a_journal_whose_folder_was_removed_closes_nothing_that_is_not_its_own(t
     shutil.rmtree(journal.folder)
     others = []
     for text in ("two", "three", "four"):
-        with pytest.raises(BackendError, match="was not taken in"):
+        with pytest.raises(BackendError, match="was not stored"):
             journal.append_turns(jobs_of(text), first_epoch)
         # Whoever opens a file gets the number that was freed last.
         others.append(os.open(tmp_path, os.O_RDONLY))

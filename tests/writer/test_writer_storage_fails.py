@@ -87,7 +87,7 @@ def test_after_a_failed_sync_nothing_goes_to_that_file_though_no_other_can_be_be
             "fsync": lambda _descriptor: True,
         }
         fail_once(monkeypatch, step, OSError(errno.EMFILE, "Too many open files"), is_second[step])
-        with pytest.raises(BackendError, match="not taken in"):
+        with pytest.raises(BackendError, match="not stored"):
             store(writer, "refused")
         later = store(writer, "juice")
         assert len(journals(tmp_path)) == 2
@@ -150,10 +150,10 @@ def test_a_folder_that_somebody_removed_costs_one_turn_that_is_told_so(tmp_path,
     with MemoryWriter(diary) as writer:
         store(writer, "tea").wait(LONG)
         shutil.rmtree(tmp_path / ".tomldiary")
-        with pytest.raises(BackendError, match="not taken in"):
+        with pytest.raises(BackendError, match="not stored"):
             store(writer, "refused")
         store(writer, "juice").wait(LONG)
-        assert len(writer._intake.journals) == 1
+        assert len(writer._journal_queue.journals) == 1
     assert texts(diary) == ["tea", "juice"]
 
 
@@ -193,7 +193,7 @@ def test_a_journal_that_cannot_be_begun_leaves_nothing_behind(tmp_path, monkeypa
 
     monkeypatch.setattr(os, name, fail)
     for _ in range(3):
-        with pytest.raises(BackendError, match="not taken in"):
+        with pytest.raises(BackendError, match="not stored"):
             journal.Journal.create(root, sync=True)
     monkeypatch.undo()
     assert list(root.iterdir()) == []

@@ -1,6 +1,8 @@
-"""Background updates: turns go to disk at once, and into memory a little later.
+"""Background updates: a turn is on disk when `submit` returns and is applied to the memory later.
 
-Begin with `writer`, then `journal` and `worker`.
+May import `diary` and the layers below it; `storage.log` stores the journal's records.
+Begin reading with `writer`, then follow a turn: `queue` (admission), `journal_queue`, `journal`, `worker`, `jobs`.
+Failures: `retry`, `dead_letters`. Observation: `metrics`.
 """
 
 from __future__ import annotations

@@ -1,30 +1,35 @@
-"""Turns that could not be applied, in one readable file beside the journals: `dead-letters.toml`.
+"""Dead letters: turns that could not be applied, in one readable file, `dead-letters.toml`.
 
-Written before the journal says that the turn is done, and emptied after a turn is in a journal again, so
-that a crash at any moment leaves a turn in one of the two or in both, where its operation id tells that
-they are one.
+A turn is written here before its journal records it as done. A requeued turn is removed here after it is in a
+journal again. So a crash at any moment leaves a turn in one of the two files or in both; if in both, its
+operation id makes it one turn.
 """
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
 from tomldiary.runtime.capabilities import make_private, sync_file
 from tomldiary.storage.file_lock import lock_file
-from tomldiary.storage.files import make_folder, read_all, sync_folder, write_all, write_new
-from tomldiary.writer.journal_record import render_dead, split_entries, turn_of
+from tomldiary.storage.files import make_folder, read_all, sync_folder, write_all
+from tomldiary.storage.log import rewrite_log, scan_log
+from tomldiary.writer.journal import Journal
+from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
+from tomldiary.writer.receipts import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from tomldiary.writer.job import Job
+    from tomldiary.storage.local.backend import LocalBackend
+    from tomldiary.storage.log import LogRecord
     from tomldiary.writer.receipts import Turn
 
-__all__ = ["DeadLetter", "DeadLetters"]
+__all__ = ["DeadLetter", "DeadLetters", "requeue"]
 
 _NAME = "dead-letters.toml"
 
@@ -39,11 +44,11 @@ class DeadLetter:
     error: str
     attempts: int
     queued: str
-    """When it was taken in."""
+    """When it was submitted (ISO 8601)."""
     parked: str
-    """When it was given up."""
+    """When it was parked (ISO 8601)."""
     epoch: int
-    """The user's epoch that it is of: what is forgotten later may be it."""
+    """The user's epoch when it was submitted: a later forgetting may concern it."""
 
 
 class DeadLetters:
@@ -61,16 +66,16 @@ class DeadLetters:
         return f"DeadLetters({str(self._path)!r})"
 
     def add(self, job: Job, error: str, epoch_of: Callable[[str], int]) -> None:
-        """Park a turn; it is on the disk when this returns.
+        """Park a turn; it is durable when this returns.
 
         Args:
             job: The turn.
             error: Why it could not be applied.
-            epoch_of: Tells a user's epoch; it is asked while the file is locked, so that a turn is either
-                found by a forgetting or not parked.
+            epoch_of: Returns a user's epoch. It is called while the file is locked, so a concurrent forgetting
+                finds the turn, or the turn is not parked.
 
         Raises:
-            Forgotten: Something of the user was forgotten since the turn was taken in. Nothing was parked.
+            Forgotten: Something of the user was forgotten since the turn was submitted. Nothing was parked.
             BackendError: It could not be written.
         """
         text = render_dead(
@@ -89,9 +94,9 @@ class DeadLetters:
                 data = read_all(descriptor)
                 turn = replace(job.turn, operation_id=job.operation)
                 if any(each.turn == turn for each in _letters(data)):
-                    return  # written just before a crash; another user's may have the same id
+                    return  # parked just before a crash; another user may use the same id
                 if data and not data.endswith(b"\n"):
-                    text = f"\n{text}"  # behind what is torn, or was saved like that
+                    text = f"\n{text}"  # behind a torn record or a hand edit
                 try:
                     write_all(descriptor, text.encode())
                     sync_file(descriptor)
@@ -106,7 +111,7 @@ class DeadLetters:
             ) from failure
 
     def list(self) -> list[DeadLetter]:
-        """Return all of them, oldest first."""
+        """Return all dead letters, oldest first."""
         try:
             with lock_file(self._path) as descriptor:
                 return _letters(read_all(descriptor))
@@ -120,48 +125,63 @@ class DeadLetters:
         *,
         user: str | None = None,
     ) -> list[DeadLetter]:
-        """Remove dead letters once `then` has seen them, and return them. If `then` raises, all stay.
+        """Remove dead letters once `then` was called with them, and return them.
 
         Args:
             ids: Their operation ids; None is all.
-            then: Called with them.
-            user: Whose; None is everybody's, unless several users have turns of one of the ids.
+            then: Called before they are removed. If it raises, all stay.
+            user: Only this user's; None is any user's, unless several users have turns with one of the ids.
 
         Raises:
-            InvalidValue: `user` is needed to tell whose turn an id is. All stay.
+            InvalidValue: `user` is needed, as several users have a turn with one of the ids. All stay.
         """
-        try:
-            with lock_file(self._path) as descriptor:
-                entries = split_entries(read_all(descriptor))
+        taken: list[DeadLetter] = []
+
+        def keep(records: list[LogRecord]) -> list[str] | None:
+            kept: list[str] = []
+            for record in records:
                 chosen = [
-                    entry.data is not None
-                    and (ids is None or entry.data["operation"] in ids)
-                    and user in (None, entry.data["user"])
-                    for entry in entries
+                    letter
+                    for letter in _letters_of([record])
+                    if (ids is None or letter.id in ids) and user in (None, letter.turn.user_id)
                 ]
-                taken = _letters(
-                    "".join(entry.text for entry, is_mine in zip(entries, chosen, strict=True) if is_mine).encode()
-                )  # fmt: skip
-                if not taken:
-                    return []
-                if ids is not None:
-                    _check_owners(taken)
-                then(taken)
-                rest = "".join(
-                    entry.text for entry, is_mine in zip(entries, chosen, strict=True) if not is_mine
-                )  # fmt: skip
-                temp = self._path.with_name(f".{_NAME}.tmp")
-                temp.unlink(missing_ok=True)  # of somebody who was killed
-                write_new(str(temp), rest.encode(), sync=True)
-                os.replace(temp, self._path)  # noqa: PTH105 - next to the descriptor's calls
-                sync_folder(self._root)
-        except FileNotFoundError:
-            return []
+                taken.extend(chosen)
+                if not chosen:
+                    kept.append(record.text)
+            if not taken:
+                return None
+            if ids is not None:
+                _check_owners(taken)
+            then(taken)
+            return kept
+
+        with suppress(FileNotFoundError):
+            rewrite_log(self._path, keep)
         return taken
 
 
+def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
+    """Write turns to a new journal, which the next writer takes over.
+
+    The turns keep their operation ids, so none is applied twice.
+
+    Raises:
+        BackendError: The journal could not be written.
+    """
+    journal = Journal.create(backend.journal_root, sync=True)
+    try:
+        for letter in letters:
+            job = Job(letter.turn, letter.id, is_new=False)
+            job.rendered = render_turn(letter.turn, letter.id, letter.queued)
+            # Their own epoch, not today's: a forgetting that is under way has to find them.
+            journal.append_turns([job], lambda _user, epoch=letter.epoch: epoch)
+        journal.sync()
+    finally:
+        journal.close()
+
+
 def _check_owners(letters: list[DeadLetter]) -> None:
-    """Refuse an id that turns of several users have: callers choose the ids."""
+    """Refuse an id that several users' turns have: callers choose the ids."""
     owners: dict[str, str] = {}
     for letter in letters:
         user = letter.turn.user_id
@@ -173,16 +193,20 @@ def _check_owners(letters: list[DeadLetter]) -> None:
 
 
 def _letters(data: bytes) -> list[DeadLetter]:
+    return _letters_of(scan_log(data))
+
+
+def _letters_of(records: list[LogRecord]) -> list[DeadLetter]:
     return [
         DeadLetter(
-            entry.data["operation"],
-            turn_of(entry.data),
-            entry.data["error"],
-            entry.data["attempts"],
-            entry.data["time"],
-            entry.data["parked"],
-            entry.data["epoch"],
+            each.data["operation"],
+            turn_of(each.data),
+            each.data["error"],
+            each.data["attempts"],
+            each.data["time"],
+            each.data["parked"],
+            each.data["epoch"],
         )
-        for entry in split_entries(data)
-        if entry.kind == "dead" and entry.data is not None
+        for each in records
+        if each.kind == "dead" and each.data is not None
     ]

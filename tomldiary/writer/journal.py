@@ -1,53 +1,56 @@
-"""A writer's journal: turns are on disk before `submit` returns, and are found again after a crash.
+"""A writer's journal: turns are on disk before `submit` returns and are found again after a crash.
 
-All journals are below one folder, each in one of its own:
+Each writer has a folder of its own below the folder of the journals:
 
     .tomldiary/journal/
-      20261120-034512-320748-9f0c2a71/    one writer's
-        owner.lock                        locked by the writer for as long as it lives
-        000001.toml                       records, see `entries`; a file goes when all its turns are done
+      20261120-034512-320748-9f0c2a71/
+        owner.lock                        locked by the writer as long as it lives
+        000001.toml                       a record log, see `journal_record`; removed when all its turns are done
 
-A folder whose owner file nobody holds is a dead writer's; any other writer takes it over.
+A folder whose owner file is not locked belongs to a dead writer; any other writer may take it over.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import threading
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import sync_data
-from tomldiary.storage.file_lock import remove_locked
-from tomldiary.storage.files import read_file, sync_folder
-from tomldiary.writer.journal_owner import claim_dead, claim_new, give_up
-from tomldiary.writer.journal_reader import read_journal, segment_files
+from tomldiary.runtime.capabilities import PRIVATE, make_private, sync_data
+from tomldiary.storage.file_lock import remove_locked, try_lock
+from tomldiary.storage.files import make_folder, read_file, sync_folder
+from tomldiary.storage.log import LogFile, scan_log
 from tomldiary.writer.journal_record import (
+    read_journal,
     render_done,
     render_operations,
     render_turn_record,
-    split_entries,
+    segment_files,
 )
-from tomldiary.writer.record_file import RecordFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from tomldiary.extraction.operations import Operation
-    from tomldiary.writer.job import Job
-    from tomldiary.writer.journal_reader import Found
+    from tomldiary.writer.journal_record import JournalContent
+    from tomldiary.writer.receipts import Job
 
 __all__ = ["SEGMENT_BYTES", "Journal"]
 
 SEGMENT_BYTES = 1024 * 1024
-_IDLE_BYTES = 64 * 1024  # a file of finished turns is emptied from this size on
-_DONE_AT_ONCE = 64  # finished turns that may wait for the next append
+_CLEAR_BYTES = 64 * 1024  # a file of finished turns is cleared from this size on
+_DONE_BATCH = 64  # finished turns that may wait for the next append
+_OWNER = "owner.lock"
+_OWNER_FLAGS = os.O_RDWR | PRIVATE
 _FORGOTTEN = (
-    "something of this user was forgotten while a turn was read, and what was extracted may hold what was"
-    " forgotten. Nothing was written."
+    "something of this user was forgotten while a turn was read, so what was extracted may hold it."
+    " Nothing was written."
 )
 
 _logger = get_logger(__name__)
@@ -67,11 +70,11 @@ class Journal:
         self.is_synced = sync
         self._owner = owner
         self._mutex = threading.Lock()
-        self._file = RecordFile(folder)
+        self._file = LogFile()
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
-        """Turns that are not done, by segment; a segment goes when it has none."""
+        """Turns that are not done, by segment; a segment without any is removed."""
         self._done: dict[int, list[int]] = {}
         self._unwritten: list[int] = []
 
@@ -88,7 +91,7 @@ class Journal:
             BackendError: The folder cannot be written.
         """
         try:
-            folder, owner = claim_new(root, sync=sync)
+            folder, owner = _claim_new(root, sync=sync)
             journal = cls(folder, owner, sync=sync)
             try:
                 journal._new_segment()
@@ -101,11 +104,11 @@ class Journal:
 
     @classmethod
     def adopt(cls, folder: Path, *, sync: bool) -> tuple[Journal, list[Job]] | None:
-        """Take over the journal of a dead writer, with the turns that are not done, in their order.
+        """Take over the journal of a dead writer, with its unfinished turns in their order.
 
-        Returns None if its writer lives, or somebody else has taken it over.
+        Returns None if its writer lives or another writer has taken it over.
         """
-        owner = claim_dead(folder)
+        owner = _claim_dead(folder)
         if owner is None:
             return None
         journal = cls(folder, owner, sync=sync)
@@ -119,7 +122,7 @@ class Journal:
             raise
         return journal, found.jobs
 
-    def _continue(self, found: Found) -> None:
+    def _continue(self, found: JournalContent) -> None:
         self._next = found.last + 1
         self._open, self._done = found.open, found.done
         for job in found.jobs:
@@ -149,7 +152,7 @@ class Journal:
         return sum(map(len, self._open.values()))
 
     def append_turns(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> None:
-        """Append turns in this order; they are durable once `sync` has returned.
+        """Append turns in this order; they are durable once `sync` returned.
 
         Args:
             jobs: Turns, rendered.
@@ -161,14 +164,14 @@ class Journal:
         """
         with self._mutex:
             if self.problem is not None:
-                raise BackendError(f"{self.problem} The turn was not taken in. Submit it again.")
+                raise BackendError(f"{self.problem} The turn was not stored. Submit it again.")
             try:
                 if self._file.end > SEGMENT_BYTES:
                     self._new_segment()
                 self._append(lambda: self._render(jobs, epoch_of))
             except OSError as error:
-                if isinstance(error, FileNotFoundError):  # somebody has removed the folder
-                    self._take_no_more(error)
+                if isinstance(error, FileNotFoundError):  # the folder was removed
+                    self._refuse_appends(error)
                 raise _cannot(self._path(self._segment), error) from error
             self._open[self._segment].update([job.number for job in jobs])
 
@@ -193,7 +196,7 @@ class Journal:
         """Append what was extracted from a turn, or from turns that were read together.
 
         Raises:
-            Forgotten: Something of the user was forgotten since the turn was taken in; this may hold it.
+            Forgotten: Something of the user was forgotten since the turn was submitted.
             BackendError: Nothing was appended.
         """
         first = jobs[0]
@@ -213,10 +216,10 @@ class Journal:
             self.sync()
 
     def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:
-        """Note that nothing is left to do for these turns.
+        """Record that these turns are done.
 
-        A turn that was applied is in the user's history, so its note may wait for the next append; `now`
-        is for what left no other trace.
+        History shows which turns were applied, so their record may wait for the next append. `now` is for
+        turns that left no other trace.
         """
         with self._mutex:
             for job in jobs:
@@ -227,18 +230,18 @@ class Journal:
             is_emptied = any(
                 each != self._segment and not turns for each, turns in self._open.items()
             )
-            if not (now or is_idle or is_emptied) and len(self._unwritten) < _DONE_AT_ONCE:
+            if not (now or is_idle or is_emptied) and len(self._unwritten) < _DONE_BATCH:
                 return
             try:
                 self._clean()
             except (OSError, BackendError) as error:
-                # History knows which turns were applied; the next append tries again.
+                # History shows which turns were applied; the next append tries again.
                 _logger.warning("%s: cannot be written (%s)", self.folder, error)
 
     def _clean(self) -> None:
-        """Write what is done, and remove files that nothing is left to do in; the caller holds the mutex."""
+        """Record the finished turns and remove files without unfinished ones; the caller holds the mutex."""
         is_idle = not any(self._open.values())
-        if is_idle and self._file.end > _IDLE_BYTES:
+        if is_idle and self._file.end > _CLEAR_BYTES:
             self._file.clear()
             self._unwritten.clear()
         elif self._unwritten:
@@ -248,23 +251,23 @@ class Journal:
         for segment in [
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
-            # What a newer file says is done in this one need not be said any more.
+            # "done" records of a newer file about this file are not needed any more.
             remove_locked(self._path(segment))
             del self._open[segment]
             self._done.pop(segment, None)
 
     def _append(self, render: Callable[[], str]) -> None:
-        """Append records, and which turns became done since the last append."""
+        """Append records, with a "done" record for turns finished since the last append."""
         unwritten = len(self._unwritten)
         done = render_done(self._unwritten) if unwritten else ""
         self._file.append(lambda: render() + done)
         del self._unwritten[:unwritten]
 
     def _new_segment(self) -> None:
-        """Begin the next file; it says again which turns of older files are done."""
+        """Begin the next file; it repeats which turns of older files are done."""
         segment = self._segment + 1
         self._file.create(str(self._path(segment)))
-        # Only now: as long as there is no other file, turns are in the old one.
+        # If the file could not be created, turns still go to the old one.
         self._segment = segment
         self._open.setdefault(segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
@@ -275,17 +278,17 @@ class Journal:
             if done:
                 self._file.append(lambda: render_done(done))
         except OSError as error:
-            self._take_no_more(error)
+            self._refuse_appends(error)
             raise
 
-    def _take_no_more(self, error: OSError) -> None:
+    def _refuse_appends(self, error: OSError) -> None:
         self._file.problem = f"{self.folder}: cannot be written any more ({error.strerror})."
 
     def sync(self) -> None:
         """Make what was appended durable.
 
         Raises:
-            BackendError: It is not known whether it is; a failed sync is never taken for a later success.
+            BackendError: It is unknown what is durable. A later success never counts for a failed sync.
         """
         if not self.is_synced:
             return
@@ -298,26 +301,26 @@ class Journal:
                 try:
                     self._new_segment()
                 except OSError as another:
-                    self._take_no_more(another)
+                    self._refuse_appends(another)
             raise _cannot(self._path(self._segment), error) from error
         finally:
             with self._mutex:
                 self._file.release()
 
-    # Looking, ending
+    # Ending
 
     def holds(self, job: Job) -> bool:
-        """Tell whether the turn's text is still in the journal, or was forgotten."""
+        """Return whether the turn's text is still in the journal, not forgotten."""
         found = read_file(self._path(job.segment))
         return found is not None and any(
-            entry.kind == "turn" and entry.data is not None and entry.data["number"] == job.number
-            for entry in split_entries(found[0])
+            each.kind == "turn" and each.data is not None and each.data["number"] == job.number
+            for each in scan_log(found[0])
         )
 
     def close(self) -> int:
-        """Let go of the journal, and return how many turns it holds that are not done.
+        """Close the journal and return how many unfinished turns it holds.
 
-        Without any, nothing is left of it; otherwise the next writer takes it over.
+        A journal without any is removed; otherwise the next writer takes it over.
         """
         with self._mutex:
             left = self.pending
@@ -334,10 +337,10 @@ class Journal:
             remove_locked(path)
         for path in self.folder.glob(".*.tmp"):
             path.unlink(missing_ok=True)
-        give_up(self.folder)
+        _remove_folder(self.folder)
 
     def drop(self) -> None:
-        """Close the descriptors without a word: the process ends, or is a forked child and owns nothing."""
+        """Close the descriptors and write nothing: after a fork, or when taking over failed."""
         self._file.close()
         if self._owner >= 0:
             with contextlib.suppress(OSError):
@@ -348,6 +351,70 @@ class Journal:
 
 def _cannot(path: Path, error: OSError) -> BackendError:
     return BackendError(
-        f"{error.filename or path}: cannot be written ({error.strerror}). The turn was not taken in. Check"
+        f"{error.filename or path}: cannot be written ({error.strerror}). The turn was not stored. Check"
         " free space and permissions."
     )
+
+
+# Owners
+
+
+def _claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
+    """Make a journal folder; return it with the descriptor of its locked owner file.
+
+    Raises:
+        OSError: It cannot be made.
+    """
+    make_folder(root, sync=sync)
+    # Journals are taken over in the order of their names, and a process may leave several in a second.
+    name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
+    hidden = root / f".{name}"
+    hidden.mkdir(mode=0o700)
+    hidden.chmod(0o700)
+    owner = -1
+    try:
+        owner = os.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600)
+        make_private(owner)
+        try_lock(owner)
+        # Other writers skip hidden folders, so none takes it over before it is locked.
+        hidden.rename(root / name)
+        if sync:
+            sync_folder(root)
+    except BaseException:
+        for folder in (hidden, root / name):
+            with contextlib.suppress(OSError):
+                _remove_folder(folder)
+        if owner >= 0:
+            os.close(owner)
+        raise
+    return root / name, owner
+
+
+def _claim_dead(folder: Path) -> int | None:
+    """Lock the owner file of a journal and return its descriptor; None if its writer lives.
+
+    The system releases a lock when its process dies, so no age or process id has to be judged.
+    """
+    try:
+        owner = os.open(folder / _OWNER, _OWNER_FLAGS)
+    except OSError:
+        return None
+    if try_lock(owner) and _is_at(owner, folder / _OWNER):
+        return owner
+    os.close(owner)
+    return None
+
+
+def _remove_folder(folder: Path) -> None:
+    """Remove an empty journal; its owner file is still locked."""
+    (folder / _OWNER).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):  # damaged records are kept for inspection
+        folder.rmdir()
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether the open file is still at the path: its owner may have removed it."""
+    try:
+        return os.fstat(descriptor).st_ino == path.stat().st_ino
+    except FileNotFoundError:
+        return False

@@ -1,6 +1,6 @@
-"""The records of a journal, as TOML: turns that were taken in, what was extracted, and what is done.
+"""What a writer's journal records, and how a journal is read back or loses forgotten turns.
 
-A journal file is a list of them, and valid TOML itself:
+A journal file is a record log (see `storage.log`), so it is valid TOML:
 
     [[turn]]
     check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
@@ -13,86 +13,79 @@ A journal file is a list of them, and valid TOML itself:
     user_msg = "I moved to Lyon."
     assistant_msg = "Noted."
 
-    [[operations]]                    # what the model made of it: replaying costs no second call
+    [[operations]]                    # the model's result: a replay does not call the model again
     check = "…"
     numbers = [7]
     operation = "9f0c…-7"
     operations = [{ op = "UpsertPreference", category = "likes", … }]
 
-    [[done]]                          # applied, parked or taken back: nothing is left to do
+    [[done]]                          # applied, parked or withdrawn: nothing is left to do
     check = "…"
     numbers = [5, 7]
 
-Numbers are those of the journal: a later file of it may say that a turn of this one is done.
+Turns are numbered per journal: a later file can record that a turn of an earlier file is done. Dead letters are
+records too, `[[dead]]`, in a file beside the journals.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from datetime import datetime
+import os
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
-from zlib import crc32
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.operations import from_dict, to_table
+from tomldiary.logging import get_logger
+from tomldiary.runtime.capabilities import PRIVATE
+from tomldiary.storage.file_lock import lock_file
+from tomldiary.storage.files import write_all
+from tomldiary.storage.log import cut_torn_tail, render_record, rewrite_log
 from tomldiary.toml.values import plain_text, render_value
-from tomldiary.writer.receipts import Turn
+from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from tomldiary.extraction.operations import Operation
+    from tomldiary.forgetting.selection import Selection
+    from tomldiary.storage.log import LogRecord
 
 __all__ = [
-    "Entry",
+    "JournalContent",
+    "forget_turns",
     "operations_of",
+    "read_journal",
     "render_dead",
     "render_done",
     "render_operations",
     "render_turn",
     "render_turn_record",
-    "split_entries",
+    "segment_files",
     "turn_of",
-    "without_earlier",
 ]
 
-_HEADER = re.compile(rb"^\[\[(turn|operations|done|dead)\]\]\n", re.MULTILINE)
-_WHOLE = re.compile(rb"\[\[[a-z]+\]\]\n(?:[a-z_]+ = [^\n\0]+\n)*")
 _EARLIER = "earlier = "
-_CHECK = re.compile(r'check = "([0-9a-f]{8})"\n')
+_DAMAGED_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | PRIVATE
+
+_logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One record: its kind, its exact text, and what it says.
-
-    `data` is None if it is torn or altered; its text goes up to the next record then.
-    """
-
-    kind: str
-    text: str
-    data: dict[str, Any] | None
-    at: int
-    """Where it stands in the file, in bytes."""
-
-    @property
-    def end(self) -> int:
-        """Where it ends, if it is whole."""
-        return self.at + len(self.text.encode())
+# Rendering
 
 
 def render_turn(turn: Turn, operation: str, time: str) -> str:
-    """Render what is known of a turn before the journal gives it a number.
+    """Return the lines of a turn's record that are known before the journal numbers it.
 
     Raises:
-        InvalidValue: A text that no file can store.
+        InvalidValue: A text cannot be stored in a file.
     """
     texts = (turn.user_id, turn.session_id, operation, turn.user_msg, turn.assistant_msg)
     is_usual = turn.status == "completed" and not turn.context_now and not turn.earlier
     if is_usual and _are_plain(texts):
-        # Nothing to escape: nearly every turn, on the hot path of `submit`.
+        # Nothing to escape: the usual case, on the hot path of `submit`.
         user, session, name, said, answer = texts
         return (
             f'user = "{user}"\nsession = "{session}"\noperation = "{name}"\ntime = "{time}"\n'
@@ -119,14 +112,14 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
 def _are_plain(texts: tuple[str, ...]) -> bool:
     try:
         return plain_text("".join(texts)) is not None
-    except TypeError:  # something else than text, which the long way says more about
+    except TypeError:  # not text: `render_value` raises with the name of the value
         return False
 
 
 def _user_line(user: str) -> str:
     try:
         return f"user = {render_value(user)}"
-    except InvalidValue:  # any string is a user id, also one that no file can hold as it is
+    except InvalidValue:  # a user id may be any string, even one with lone surrogates
         return f"user_escaped = {render_value(_escaped(user))}"
 
 
@@ -135,69 +128,53 @@ def _escaped(text: str) -> str:
 
 
 def render_turn_record(number: int, epoch: int, rendered: str) -> str:
-    """Complete the record of a turn."""
-    return _record("turn", f"number = {number}\nepoch = {epoch}\n{rendered}")
+    """Return the whole record of a turn."""
+    return render_record("turn", f"number = {number}\nepoch = {epoch}\n{rendered}")
 
 
 def render_operations(
     numbers: Sequence[int], operation: str, operations: Iterable[Operation]
 ) -> str:
-    """Render what was extracted from one turn, or from several that were read together.
+    """Return the record of what was extracted from one turn, or from several read together.
 
     Raises:
-        InvalidValue: The extractor recorded a value that TOML has no word for.
+        InvalidValue: The extractor returned a value that TOML cannot express.
     """
     tables = [to_table(each) for each in operations]
     body = (
         f"numbers = {_numbers(numbers)}\noperation = {render_value(operation)}\n"
         f"operations = {render_value(tables)}\n"
     )
-    return _record("operations", body)
+    return render_record("operations", body)
 
 
 def render_done(numbers: Sequence[int]) -> str:
-    """Render that nothing is left to do for these turns."""
-    return _record("done", f"numbers = {_numbers(numbers)}\n")
+    """Return the record that these turns are done."""
+    return render_record("done", f"numbers = {_numbers(numbers)}\n")
 
 
 def _numbers(numbers: Sequence[int]) -> str:
     return f"[{', '.join(map(str, numbers))}]"
 
 
-def _record(kind: str, body: str) -> str:
-    # Every value is on one line, so no text of a user's can look like a record's first line.
-    return f'[[{kind}]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
+def render_dead(
+    turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
+) -> str:
+    """Return the record of a dead letter: a turn that could not be applied, and why."""
+    # An error message may quote text that no file can store.
+    storable = error.encode("utf-8", "backslashreplace").decode()
+    body = (
+        f"error = {render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
+        f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
+    )
+    return render_record("dead", body)
 
 
-def split_entries(data: bytes) -> list[Entry]:
-    """Return the records of a file, oldest first."""
-    import tomllib  # noqa: PLC0415 - only after a crash, and for forgetting
-
-    starts = [*_HEADER.finditer(data)]
-    if not starts:
-        return []
-    ends = [*(found.start() for found in starts[1:]), len(data)]
-    entries: list[Entry] = []
-    for found, end in zip(starts, ends, strict=True):
-        kind = found.group(1).decode()
-        whole = data[found.start() : end]
-        # A power cut may leave zeros or a part of the next record behind it.
-        text = cast("re.Match[bytes]", _WHOLE.match(whole)).group().decode("utf-8", "replace")
-        body = text[len(kind) + 5 :]
-        check = _CHECK.match(body)
-        values: dict[str, Any] | None = None
-        if check is not None:
-            rest = body[check.end() :]
-            if f"{crc32(rest.encode()):08x}" == check.group(1):
-                values = tomllib.loads(rest)
-        if values is None:
-            text = whole.decode("utf-8", "replace")
-        entries.append(Entry(kind, text, values, found.start()))
-    return entries
+# Reading
 
 
 def turn_of(data: dict[str, Any]) -> Turn:
-    """Return the turn that a record holds."""
+    """Return the turn of a record."""
     now = data.get("context_now")
     user = data.get("user")
     if user is None:
@@ -216,29 +193,201 @@ def turn_of(data: dict[str, Any]) -> Turn:
     )
 
 
-def without_earlier(entry: Entry) -> str:
-    """Return the text of a turn's or a dead letter's record without what was said before the turn."""
-    body = "".join(
-        f"{line}\n"
-        for line in entry.text.removesuffix("\n").split("\n")[2:]  # without header and checksum
-        if not line.startswith(_EARLIER)
-    )
-    return _record(entry.kind, body)
-
-
 def operations_of(data: dict[str, Any]) -> list[Operation]:
-    """Return the operations that a record holds."""
+    """Return the operations of a record."""
     return [from_dict(each) for each in cast("list[dict[str, Any]]", data["operations"])]
 
 
-def render_dead(
-    turn: Turn, operation: str, *, error: str, attempts: int, queued: str, epoch: int
-) -> str:
-    """Render a turn that could not be applied, for people to look at."""
-    # An error may quote anything, also what no file can hold.
-    storable = error.encode("utf-8", "backslashreplace").decode()
-    body = (
-        f"error = {render_value(storable)}\nattempts = {attempts}\nepoch = {epoch}\n"
-        f'parked = "{timestamp()}"\n{render_turn(turn, operation, queued)}'
+@dataclass(slots=True)
+class JournalContent:
+    """What a dead writer left in its journal."""
+
+    jobs: list[Job] = field(default_factory=list[Job])
+    """The turns that are not done, in their order; turns that were read together are one job with a group."""
+    open: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
+    """The numbers of these turns, by segment."""
+    done: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
+    """The numbers of the turns that are done, by segment."""
+    last: int = 0
+    """The highest number of a turn."""
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """Return a journal's files, oldest first."""
+    return sorted(path for path in folder.glob("*.toml") if path.stem.isdecimal())
+
+
+def read_journal(folder: Path) -> JournalContent:
+    """Read the journal of a dead writer; cut torn tails off and copy damaged records to a file."""
+    found = JournalContent()
+    jobs: dict[int, Job] = {}
+    places: dict[int, int] = {}
+    groups: dict[int, list[int]] = {}
+    for path in segment_files(folder):
+        segment = int(path.stem)
+        found.open[segment], found.done[segment] = set(), []
+        for entry in _records(path):
+            data = entry.data
+            if data is None:
+                continue
+            if entry.kind == "turn":
+                job = _job(data, segment)
+                jobs[job.number] = job
+                places[job.number] = segment
+            elif entry.kind == "operations":
+                _set_operations(jobs, data, groups)
+            else:
+                for number in data["numbers"]:
+                    jobs.pop(number, None)
+    found.last = max(places, default=0)
+    for number, segment in places.items():
+        if number in jobs:
+            found.open[segment].add(number)
+        else:
+            found.done[segment].append(number)
+    found.jobs = _grouped(jobs, groups)
+    return found
+
+
+def _records(path: Path) -> list[LogRecord]:
+    with lock_file(path) as descriptor:
+        records = cut_torn_tail(descriptor)
+        damaged = [each.text for each in records if each.body is None]
+        if damaged:
+            aside = path.with_suffix(".damaged")
+            _logger.error(
+                "%s: %d records do not match their checksum; they are left out and kept in %s",
+                path, len(damaged), aside.name,
+            )  # fmt: skip
+            copy = os.open(aside, _DAMAGED_FLAGS, 0o600)
+            try:
+                write_all(copy, "".join(damaged).encode())
+            finally:
+                os.close(copy)
+    return records
+
+
+def _job(data: dict[str, Any], segment: int) -> Job:
+    job = Job(turn_of(data), data["operation"], is_new=False)
+    job.segment, job.number = segment, data["number"]
+    job.epoch, job.time = data["epoch"], data["time"]
+    job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
+    return job
+
+
+def _set_operations(
+    jobs: dict[int, Job], data: dict[str, Any], groups: dict[int, list[int]]
+) -> None:
+    numbers = [number for number in data["numbers"] if number in jobs]
+    if numbers:
+        first = jobs[numbers[0]]
+        first.operations, first.operation = operations_of(data), data["operation"]
+        groups[numbers[0]] = numbers
+
+
+def _grouped(jobs: dict[int, Job], groups: dict[int, list[int]]) -> list[Job]:
+    """Restore the groups of turns that were read together: their operations are applied once."""
+    inside: set[int] = set()
+    for first, numbers in groups.items():
+        if first in jobs:
+            others = [number for number in numbers[1:] if number in jobs]
+            jobs[first].group = [jobs[number] for number in others]
+            inside.update(others)
+    return [job for number, job in sorted(jobs.items()) if number not in inside]
+
+
+# Forgetting
+
+
+def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int:
+    """Remove a user's selected turns from all journals and dead letters; return how many there were.
+
+    What was extracted from any other turn of the user goes too: the model had read the memory before it.
+
+    Args:
+        root: The folder of the journals.
+        user: Whose turns.
+        selection: Which turns.
+        epoch: The user's epoch from now on; turns of this epoch were submitted later and stay.
+
+    Raises:
+        OSError: A file could not be written. Run it again.
+    """
+    count = 0
+    foreign: dict[Path, set[int]] = {}
+    for path in _journal_files(root):
+        numbers = foreign.setdefault(path.parent, set())
+        removed = 0
+
+        def keep(records: list[LogRecord], numbers: set[int] = numbers) -> list[str]:
+            nonlocal removed
+            kept, removed = _kept(records, user, selection, epoch, numbers)
+            return kept
+
+        try:
+            rewrite_log(path, keep)
+        except FileNotFoundError:
+            continue  # all its turns are done
+        count += removed
+    return count
+
+
+def _journal_files(root: Path) -> Iterator[Path]:
+    # Dead letters first: a letter that is requeued meanwhile is in a journal before it leaves the dead letters.
+    # A journal's files oldest first: operations are in their turn's file or in a later one.
+    yield from sorted(root.glob("*.toml"))
+    yield from sorted(root.glob("*/*.toml"))
+    yield from sorted(root.glob("*/*.damaged"))
+
+
+def _kept(
+    records: list[LogRecord], user: str, selection: Selection, epoch: int, foreign: set[int]
+) -> tuple[list[str], int]:
+    """Return the records to keep and how many turns were selected.
+
+    The numbers of other users' turns are added to `foreign`.
+    """
+    kept: list[str] = []
+    count = 0
+    for record in records:
+        data = record.data
+        if data is None:
+            continue  # an unreadable record may hold what is forgotten
+        if record.kind == "operations":
+            # The user of a turn that is in no file any more is not known.
+            if foreign.issuperset(data["numbers"]):
+                kept.append(record.text)
+        elif record.kind == "done":
+            kept.append(record.text)
+        else:
+            turn = turn_of(data)
+            if turn.user_id == user and data["epoch"] < epoch:
+                if _is_selected(turn, data, selection):
+                    count += 1
+                else:
+                    kept.append(_without_earlier(record) if turn.earlier else record.text)
+            else:
+                foreign.add(data.get("number", 0))
+                kept.append(record.text)
+    return kept, count
+
+
+def _without_earlier(record: LogRecord) -> str:
+    """Return a turn's record without the earlier exchanges: they may quote what is forgotten."""
+    lines = (record.body or "").splitlines(keepends=True)
+    return render_record(
+        record.kind, "".join(each for each in lines if not each.startswith(_EARLIER))
     )
-    return f'[[dead]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
+
+
+def _is_selected(turn: Turn, data: dict[str, Any], selection: Selection) -> bool:
+    if selection.everything:
+        return True
+    if selection.session_id:
+        return turn.session_id == selection.session_id
+    if selection.source:
+        source = f"{turn.session_id}#{data['operation']}"
+        return selection.names(source, selection.source) or data["operation"] == selection.source
+    said = turn.context_now or datetime.fromisoformat(data["time"])
+    said = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+    return selection.before is not None and said < selection.before

@@ -1,24 +1,45 @@
-"""What a writer counts, and what the counts say about its health."""
+"""What a writer counts: its statistics, health, Prometheus text and OpenTelemetry signals.
+
+OpenTelemetry is used if `opentelemetry-api` is installed. Span and attribute names follow the GenAI conventions for
+memory (open-telemetry/semantic-conventions-genai). Texts of conversations are never sent; a user id is sent as a
+hash under a salt of this process.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import math
+import secrets
 import time
 from collections import deque
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Generator, Iterator, Mapping
+    from contextlib import AbstractContextManager
 
-__all__ = ["Figures", "Health", "health_of", "prometheus_text"]
+    from tomldiary.writer.queue import Admission
+    from tomldiary.writer.receipts import Job
+    from tomldiary.writer.retry import Options
+    from tomldiary.writer.worker import Workers
+
+__all__ = ["Health", "Metrics", "Telemetry", "health_of", "prometheus_text", "stats_of"]
 
 _REMEMBERED = 1024  # turns
+_OBSERVED = (
+    ("tomldiary.queue.depth", "{turn}", "queue_size"),
+    ("tomldiary.queue.oldest_age", "s", "oldest_age"),
+    ("tomldiary.dead_letters", "{turn}", "dead_letters"),
+    ("tomldiary.last_success_unixtime", "s", "last_success"),
+)
 
 
 @dataclass(slots=True)
-class Figures:
-    """Counters and recent durations of one writer; whoever changes them holds the writer's state."""
+class Metrics:
+    """Counters and recent durations of one writer, guarded by the writer's lock."""
 
     submitted: int = 0
     completed: int = 0
@@ -28,7 +49,7 @@ class Figures:
     dead_letters: int = 0
     """Failed turns that were parked."""
     last_failure: str | None = None
-    """Why the last turn failed, as far as it may be logged; None since a turn was applied."""
+    """Why the last turn failed, without texts of the conversation; None once a turn was applied."""
     recovered: int = 0
     """Turns taken over from dead writers, in `submitted` too."""
     repeated: int = 0
@@ -40,7 +61,7 @@ class Figures:
     _durations: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
 
     def complete(self, seconds: float, count: int = 1) -> None:
-        """Count applied turns; `seconds` from taking them in to having them applied."""
+        """Count applied turns; `seconds` is the time from submitting to applying them."""
         self.completed += count
         self.last_failure = None
         self.last_success = time.time()
@@ -50,6 +71,53 @@ class Figures:
         """Return the seconds within which these shares of the last 1,024 turns were applied."""
         ordered = sorted(self._durations) or [0.0]
         return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in shares]
+
+
+def stats_of(
+    metrics: Metrics, options: Options, workers: Workers, admission: Admission
+) -> dict[str, Any]:
+    """Return what `MemoryWriter.stats` returns; the caller holds the writer's lock."""
+    journal_queue = admission.journal_queue
+    finished = metrics.completed + metrics.failed
+    active, queued = workers.active, admission.queued
+    waiting = (
+        workers.queues.oldest(),
+        journal_queue.oldest() if journal_queue is not None else None,
+    )
+    oldest = min(
+        filter(None, (*waiting, *(job.queued_at for job in workers.working))), default=None
+    )
+    pending = queued + active + workers.kept
+    p50, p95, p99 = metrics.latencies(0.5, 0.95, 0.99)
+    return {
+        "queue_size": queued,
+        "queue_capacity": options.qsize,
+        "queue_utilization": queued / options.qsize,
+        "total_workers": options.workers,
+        "active_workers": len(workers.working),
+        "idle_workers": options.workers - len(workers.working),
+        "submitted": metrics.submitted,
+        "completed": metrics.completed,
+        "failed": metrics.failed,
+        "pending": pending,
+        "error_rate": metrics.failed / finished if finished else 0.0,
+        "is_running": not admission.is_closed,
+        "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
+        "retries": metrics.retries,
+        "dead_letters": metrics.dead_letters,
+        "last_failure": metrics.last_failure,
+        "recovered": metrics.recovered,
+        "repeated": metrics.repeated,
+        "compactions": metrics.compactions,
+        "compactions_failed": metrics.compactions_failed,
+        "breaker_is_open": workers.breaker.is_open,
+        "last_success": metrics.last_success,
+        "latency_p50": p50,
+        "latency_p95": p95,
+        "latency_p99": p99,
+        "loss_window": pending if journal_queue is None else len(journal_queue),
+        "durability": "none" if journal_queue is None else journal_queue.durability,
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +145,7 @@ def health_of(
     """Judge a writer by its `stats()`.
 
     Args:
-        stats: The figures.
+        stats: What `MemoryWriter.stats` returns.
         longest_wait: Seconds that the oldest turn may wait.
         most_errors: Share of turns that may fail.
     """
@@ -105,14 +173,14 @@ def health_of(
 
 
 _COUNTERS = {
-    "submitted": "Turns taken in.",
+    "submitted": "Turns submitted.",
     "completed": "Turns applied.",
-    "failed": "Turns given up.",
+    "failed": "Turns that failed for good.",
     "retries": "Attempts after the first.",
     "dead_letters": "Turns parked in the dead letters.",
     "recovered": "Turns taken over from dead writers.",
-    "compactions": "Clean-ups done.",
-    "compactions_failed": "Clean-ups given up.",
+    "compactions": "Compactions done.",
+    "compactions_failed": "Compactions given up.",
 }
 _GAUGES = {
     "pending": "Turns waiting or in work.",
@@ -121,7 +189,7 @@ _GAUGES = {
     "active_workers": "Turns in work.",
     "oldest_age": "Seconds that the oldest turn has been waiting.",
     "loss_window": "Turns that a killed process would lose now.",
-    "breaker_is_open": "1 while the model is taken to be down.",
+    "breaker_is_open": "1 while the model is considered down.",
     "last_success": "When a turn was last applied, in seconds since 1970.",
 }
 
@@ -137,13 +205,13 @@ def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer
             metric = f"{prefix}_{name}{ending}"
             lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
             lines.append(
-                f"{metric} {value!r}"  # all digits: seconds since 1970 have ten before the point
+                f"{metric} {value!r}"  # all digits: seconds since 1970 have ten in front of the point
                 if isinstance(value, float)
                 else f"{metric} {int(value)}"
             )
     metric = f"{prefix}_latency_seconds"
     lines += [
-        f"# HELP {metric} From taking a turn in to having it applied.",
+        f"# HELP {metric} Time from submitting a turn to applying it.",
         f"# TYPE {metric} summary",
     ]
     lines += [
@@ -156,3 +224,114 @@ def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer
     ]
     lines.append(f"{metric}_count {stats['completed']}")
     return "\n".join(lines) + "\n"
+
+
+# OpenTelemetry
+
+
+@cache
+def _salt() -> bytes:
+    # Not at import time: a workflow sandbox that imports this module allows no randomness.
+    return secrets.token_bytes(16)
+
+
+class Telemetry:
+    """Reports turns to OpenTelemetry, if it is installed.
+
+    Args:
+        store: The diary's name, sent as `gen_ai.memory.store.id`.
+        stats: Returns the writer's statistics, or None once the writer is gone.
+    """
+
+    def __init__(self, store: str, stats: Callable[[], Mapping[str, Any] | None]) -> None:
+        self._store = store
+        self._tracer: Any = None
+        self._duration: Any = None
+        self._turns: Any = None
+        try:
+            from opentelemetry import metrics, trace  # noqa: PLC0415 - optional dependency
+        except ImportError:
+            return
+        self._tracer = trace.get_tracer("tomldiary")
+        meter = metrics.get_meter("tomldiary")
+        self._duration = meter.create_histogram(
+            "tomldiary.write.duration", "s", "One attempt at applying a turn."
+        )
+        self._turns = meter.create_counter(
+            "tomldiary.turns", "{turn}", "Attempts at applying a turn."
+        )
+
+        for name, unit, field_name in _OBSERVED:
+            meter.create_observable_gauge(
+                name, [self._observer(stats, field_name, metrics.Observation)], unit
+            )
+
+    def _observer(
+        self, stats: Callable[[], Mapping[str, Any] | None], field_name: str, observation: Any
+    ) -> Any:
+        def observe(_options: object) -> Iterator[Any]:
+            found = stats()
+            if found is not None and found[field_name] is not None:
+                yield observation(found[field_name], {"gen_ai.memory.store.id": self._store})
+
+        return observe
+
+    @contextmanager
+    def turn(self, job: Job) -> Generator[None]:
+        """Record one attempt at a turn as a span."""
+        if self._tracer is None:
+            yield
+            return
+        begin = time.perf_counter()
+        outcome: dict[str, Any] = {}
+        try:
+            with self._span(job):
+                yield
+        except BaseException as error:
+            outcome = {"error.type": _type_of(error)}
+            raise
+        finally:
+            measured = {"gen_ai.operation.name": "update_memory", **outcome}
+            self._duration.record(time.perf_counter() - begin, measured)
+            self._turns.add(1 + len(job.group), measured)
+
+    def _span(self, job: Job) -> AbstractContextManager[None]:
+        from opentelemetry import trace  # noqa: PLC0415 - optional dependency
+
+        span = self._tracer.start_span(
+            "update_memory", record_exception=False, set_status_on_exception=False,
+            attributes={
+                "gen_ai.operation.name": "update_memory",
+                "gen_ai.memory.store.id": self._store,
+            },
+        )  # fmt: skip
+        # Without an SDK nothing records the span, and nothing has to be made current.
+        return nullcontext() if span is trace.INVALID_SPAN else _current(span, job)
+
+
+@contextmanager
+def _current(span: Any, job: Job) -> Generator[None]:
+    """Make the span current while the turn is applied."""
+    from opentelemetry.trace import Status, StatusCode, use_span  # noqa: PLC0415 - optional dependency
+
+    span.set_attribute("tomldiary.user.hash", _hashed(job.turn.user_id))
+    span.set_attribute("tomldiary.attempt", job.attempts + 1)
+    span.set_attribute("tomldiary.turns", 1 + len(job.group))
+    with use_span(span, end_on_exit=True, record_exception=False, set_status_on_exception=False):
+        try:
+            yield
+        except BaseException as error:
+            span.set_attribute("error.type", _type_of(error))
+            span.set_status(Status(StatusCode.ERROR))
+            raise
+
+
+def _type_of(error: BaseException) -> str:
+    """Return the type of an error; its message may quote the conversation."""
+    return type(error.__cause__ or error).__name__
+
+
+def _hashed(user: str) -> str:
+    return hashlib.blake2b(
+        user.encode("utf-8", "surrogatepass"), key=_salt(), digest_size=8
+    ).hexdigest()

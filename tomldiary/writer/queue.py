@@ -1,4 +1,4 @@
-"""Where turns come in: back-pressure, ids that were seen already, and who waits for what."""
+"""Admission of turns (back-pressure, repeated ids, cancelled submits) and the queue of each user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import Conflict, WriterBusy
 from tomldiary.extraction.dialogue import checked_exchanges
-from tomldiary.writer.job import Job
+from tomldiary.writer.receipts import Job
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,27 +20,27 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.dialogue import Sessions
     from tomldiary.storage.protocol import Backend
-    from tomldiary.writer.intake import Intake
-    from tomldiary.writer.metrics import Figures
+    from tomldiary.writer.journal_queue import JournalQueue
+    from tomldiary.writer.metrics import Metrics
     from tomldiary.writer.receipts import Receipt, Turn
     from tomldiary.writer.worker import Workers
 
-__all__ = ["CLOSED", "Reception"]
+__all__ = ["Admission", "UserQueues"]
 
-CLOSED = "MemoryWriter is closed"
+_CLOSED = "MemoryWriter is closed"
 
 
-class Reception:
-    """Takes turns in and passes them on: to the journal if there is one, else to the workers.
+class Admission:
+    """Admits turns and passes them on: to the journal if there is one, else to the workers.
 
     Args:
         qsize: Turns that may wait.
-        backend: Tells epochs; None if the diary has none that we know.
+        backend: Knows epochs; None if the diary has no backend of ours.
         state: The writer's lock.
-        figures: Counts turns.
+        metrics: Counts turns.
         workers: Apply turns.
-        watch: Called with the state held before a turn is counted: starts what has to run.
-        sessions: Knows when the last turn of a session came; None if the diary is of a third party.
+        start: Starts the writer's thread; called with the lock held before a turn is counted.
+        sessions: Knows when the last turn of a session came; None if the diary is not a `Diary`.
     """
 
     def __init__(
@@ -48,64 +48,64 @@ class Reception:
         qsize: int,
         backend: Backend | None,
         state: Condition,
-        figures: Figures,
+        metrics: Metrics,
         workers: Workers,
-        watch: Callable[[], None],
+        start: Callable[[], None],
         sessions: Sessions | None = None,
     ) -> None:
-        self.intake: Intake | None = None
+        self.journal_queue: JournalQueue | None = None
         self.is_closed = False
-        self.line: deque[tuple[Job, Future[None]]] = deque()
-        """Submitters that wait for room; there are none unless the queue is full."""
+        self.waiting: deque[tuple[Job, Future[None]]] = deque()
+        """Submits that wait until the queue has space, in their order."""
         self._qsize = qsize
         self._backend = backend
         self._state = state
-        self._figures = figures
+        self._metrics = metrics
         self._workers = workers
-        self._watch = watch
+        self._start = start
         self._sessions = sessions
-        self._asking: ThreadPoolExecutor | None = None
+        self._epoch_reader: ThreadPoolExecutor | None = None
         self._by_operation: dict[tuple[str, str], Job] = {}
         self._prefix, self._numbers = secrets.token_hex(16), itertools.count(1)
 
     @property
     def queued(self) -> int:
-        """How many turns wait, stored or not."""
-        unstored = len(self.intake) if self.intake is not None else 0
-        return len(self._workers.lines) + unstored
+        """How many admitted turns wait, stored or not."""
+        unstored = len(self.journal_queue) if self.journal_queue is not None else 0
+        return len(self._workers.queues) + unstored
 
     async def submit(self, turn: Turn) -> Receipt:
         """See `MemoryWriter.submit`."""
         job = self._new_job(turn)
         loop = asyncio.get_running_loop()
-        room: Future[None] | None = None
+        space: Future[None] | None = None
         with self._state:
             same = self._same(job)
             if same is None:
                 self._check_open()
                 if self.queued >= self._qsize:
-                    room = Future()
-                    self.line.append((job, room))
-                if self.intake is not None:
+                    space = Future()
+                    self.waiting.append((job, space))
+                if self.journal_queue is not None:
                     job.waiter = (loop, loop.create_future())
-                if room is None:
-                    self._accept(job)
+                if space is None:
+                    self._admit(job)
         if same is not None:
             try:
                 await same.receipt.astored()
             except asyncio.CancelledError:
-                self._take_back(same, None)
+                self._cancel(same, None)
                 raise
             return same.receipt
         try:
-            if room is not None:
-                # Whoever makes room queues the turn as well: woken first and asked to queue it himself,
-                # its submitter could be overtaken.
-                await asyncio.wrap_future(room)
+            if space is not None:
+                # `admit_waiting` also queues the turn: a submit that was woken and then queued its turn itself
+                # could be overtaken.
+                await asyncio.wrap_future(space)
             if job.waiter is not None:
                 await job.waiter[1]
         except asyncio.CancelledError:
-            self._take_back(job, room)
+            self._cancel(job, space)
             raise
         return job.receipt
 
@@ -121,7 +121,7 @@ class Reception:
                 raise WriterBusy(
                     f"{self.queued} turns are waiting already. Try again, or use submit, which waits."
                 )
-            self._accept(job)
+            self._admit(job)
         return job.receipt
 
     def _new_job(self, turn: Turn) -> Job:
@@ -133,123 +133,123 @@ class Reception:
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
         job.began, job.time = began, now
-        if self.intake is not None:
-            self.intake.prepare(job)
+        if self.journal_queue is not None:
+            self.journal_queue.prepare(job)
         elif self._backend is not None and self._backend.is_quick:
             job.epoch = self._backend.epoch(turn.user_id)
         elif self._backend is not None:
-            # On a disk, and the caller may be an event loop: asked now, as what is forgotten later may be in it.
-            if self._asking is None:
-                self._asking = ThreadPoolExecutor(1, "tomldiary-epoch")
-            job.asked = self._asking.submit(self._backend.epoch, turn.user_id)
+            # Read in another thread: the backend may use a disk, and the caller may be an event loop.
+            if self._epoch_reader is None:
+                self._epoch_reader = ThreadPoolExecutor(1, "tomldiary-epoch")
+            job.asked = self._epoch_reader.submit(self._backend.epoch, turn.user_id)
         return job
 
     def _same(self, job: Job) -> Job | None:
-        """Return the turn with this operation id that is on its way already, if any."""
+        """Return the admitted turn with the same operation id, if any."""
         if job.is_new:
             return None
         before = self._by_operation.get((job.turn.user_id, job.operation))
         if before is not None and before.content != job.content:
             raise Conflict(
-                f"operation {job.operation!r} is on its way already, with other content. Use a new id.",
+                f"operation id {job.operation!r} was already submitted with different content; use a new id.",
                 keys=[job.operation],
             )
         if before is not None:
-            # From now on, a submitter that is cancelled does not take it from this one.
+            # Cancelling one of several submits of a turn does not cancel the turn.
             before.wanted += 1
         return before
 
     def _check_open(self) -> None:
         if self.is_closed:
-            raise RuntimeError(CLOSED)
+            raise RuntimeError(_CLOSED)
 
-    def _accept(self, job: Job) -> None:
-        """Count a turn and pass it on; the caller holds the state."""
-        self._watch()  # first: without a thread, nothing may be counted as queued
-        self._figures.submitted += 1
+    def _admit(self, job: Job) -> None:
+        """Count a turn and pass it on; the caller holds the lock."""
+        self._start()  # first: nothing may be queued if the thread cannot start
+        self._metrics.submitted += 1
         if not job.is_new:
             self._by_operation[job.turn.user_id, job.operation] = job
-        if self.intake is None:
-            job.receipt.settle_stored(False)  # noqa: FBT003 - the answer itself
+        if self.journal_queue is None:
+            job.receipt.settle_stored(False)  # noqa: FBT003 - the result itself
             self._workers.add([job])
         else:
-            self.intake.put(job)
+            self.journal_queue.put(job)
 
-    def take_in(self, jobs: list[Job]) -> None:
-        """Queue turns that are in a journal; called with the state held."""
-        unwanted = [job for job in jobs if not job.wanted]
-        if unwanted:  # cancelled while they were being stored
+    def deliver(self, jobs: list[Job]) -> None:
+        """Queue turns that are in a journal; called with the lock held."""
+        cancelled = [job for job in jobs if not job.wanted]
+        if cancelled:  # while they were being stored
             jobs = [job for job in jobs if job.wanted]
-            for job in unwanted:
+            for job in cancelled:
                 self._withdraw(job)
         for job in jobs:
-            if job.receipt.is_stored:  # taken over
-                self._figures.submitted += 1 + len(job.group)
-                self._figures.recovered += 1 + len(job.group)
+            if job.receipt.is_stored:  # taken over from a dead writer
+                self._metrics.submitted += 1 + len(job.group)
+                self._metrics.recovered += 1 + len(job.group)
             else:
-                job.receipt.settle_stored(True)  # noqa: FBT003 - the answer itself
+                job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
         self._workers.add(jobs)
         _wake(jobs, None)
-        if unwanted:
-            self.make_room()
+        if cancelled:
+            self.admit_waiting()
 
     def refuse(self, jobs: list[Job], error: BaseException) -> None:
-        """Answer for turns that could not be stored; called with the state held."""
-        self._figures.failed += len(jobs)
+        """Fail turns that could not be stored; called with the lock held."""
+        self._metrics.failed += len(jobs)
         for job in jobs:
             job.receipt.settle_stored(error)
             job.receipt.settle(None, error)
             self.forget_operation(job)
         _wake(jobs, error)
-        self.make_room()
+        self.admit_waiting()
         self._state.notify_all()
 
-    def make_room(self) -> None:
-        """Queue the turns of those who wait in line; called with the state held."""
-        while self.line and self.queued < self._qsize:
-            job, room = self.line.popleft()
-            if room.set_running_or_notify_cancel():
-                self._accept(job)
-                room.set_result(None)
+    def admit_waiting(self) -> None:
+        """Admit waiting submits while the queue has space; called with the lock held."""
+        while self.waiting and self.queued < self._qsize:
+            job, space = self.waiting.popleft()
+            if space.set_running_or_notify_cancel():
+                self._admit(job)
+                space.set_result(None)
 
-    def _take_back(self, job: Job, room: Future[None] | None) -> None:
+    def _cancel(self, job: Job, space: Future[None] | None) -> None:
         with self._state:
-            if room is not None and (job, room) in self.line:
-                self.line.remove((job, room))
+            if space is not None and (job, space) in self.waiting:
+                self.waiting.remove((job, space))
                 return
             job.wanted -= 1
             if job.wanted:
                 return
-            is_unstored = self.intake is not None and self.intake.take_back(job)
-            if is_unstored or self._workers.lines.remove(job):
+            is_unstored = self.journal_queue is not None and self.journal_queue.remove(job)
+            if is_unstored or self._workers.queues.remove(job):
                 self._withdraw(job)
-                self.make_room()
+                self.admit_waiting()
                 self._state.notify_all()
 
     def _withdraw(self, job: Job) -> None:
-        """Have it as if a turn had never come; called with the state held."""
-        if self.intake is not None:
-            self.intake.withdraw(job)
-        self._figures.submitted -= 1
+        """Undo the admission of a turn; called with the lock held."""
+        if self.journal_queue is not None:
+            self.journal_queue.withdraw(job)
+        self._metrics.submitted -= 1
         self.forget_operation(job)
 
     def forget_operation(self, job: Job) -> None:
-        """Let the turn's id go: history knows it now, if it was applied; called with the state held."""
+        """Forget a turn's id: history knows it if it was applied; called with the lock held."""
         if not job.is_new and self._by_operation.get((job.turn.user_id, job.operation)) is job:
             del self._by_operation[job.turn.user_id, job.operation]
 
     def close(self) -> None:
-        """Take no more turns, and send those away who wait for room."""
+        """Refuse further turns, and fail the submits that wait for space."""
         with self._state:
             self.is_closed = True
-            while self.line:
-                _, room = self.line.popleft()
-                if room.set_running_or_notify_cancel():
-                    room.set_exception(RuntimeError(CLOSED))
+            while self.waiting:
+                _, space = self.waiting.popleft()
+                if space.set_running_or_notify_cancel():
+                    space.set_exception(RuntimeError(_CLOSED))
 
 
 def _wake(jobs: list[Job], error: BaseException | None) -> None:
-    """Let those go on who wait for their turn to be stored: one call for each event loop."""
+    """Wake the submits that wait for their turns to be stored: one call for each event loop."""
     waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in jobs:
         if job.waiter is not None:
@@ -257,7 +257,7 @@ def _wake(jobs: list[Job], error: BaseException | None) -> None:
     for loop, futures in waiting.items():
         try:
             loop.call_soon_threadsafe(_resolve, futures, error)
-        except RuntimeError:  # the loop is closed: nobody waits any more
+        except RuntimeError:  # the loop is closed
             continue
 
 
@@ -269,3 +269,104 @@ def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -
             future.set_exception(error)
         else:
             future.set_result(None)
+
+
+class UserQueues:
+    """One queue of turns for each user, served round robin. Not thread-safe: callers hold the writer's lock.
+
+    A user with a turn in work, or in a pause before another attempt, is held: the user's next turn waits.
+    """
+
+    def __init__(self) -> None:
+        self._queues: dict[str, deque[Job]] = {}
+        self._ready: deque[str] = deque()
+        self._held: set[str] = set()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def is_ready(self) -> bool:
+        """Whether a turn can be worked on now."""
+        return bool(self._ready)
+
+    def oldest(self) -> float | None:
+        """Return when the longest waiting turn was submitted (monotonic clock), or None."""
+        return min((queue[0].queued_at for queue in self._queues.values() if queue), default=None)
+
+    def push(self, job: Job) -> None:
+        """Add a turn at the end of its user's queue."""
+        user = job.turn.user_id
+        queue = self._queues.get(user)
+        if queue is None:
+            self._queues[user] = deque([job])
+            if user not in self._held:
+                self._ready.append(user)
+        else:
+            queue.append(job)
+        self._count += 1 + len(job.group)
+
+    def put_back(self, job: Job) -> None:
+        """Return a turn to the head of its user's queue; the user stays held until `release`."""
+        self._queues.setdefault(job.turn.user_id, deque()).appendleft(job)
+        self._count += 1 + len(job.group)
+
+    def pop(self, together: int = 1) -> Job | None:
+        """Return the next turn, grouped with up to `together` - 1 that follow, and hold its user."""
+        if not self._ready:
+            return None
+        user = self._ready.popleft()
+        queue = self._queues[user]
+        job = queue.popleft()
+        self._held.add(user)
+        self._count -= 1 + len(job.group)
+        while queue and len(job.group) + 1 < together and _can_be_grouped(job, queue[0]):
+            job.group.append(queue.popleft())
+            self._count -= 1
+        if not queue:
+            del self._queues[user]
+        return job
+
+    def release(self, user: str) -> None:
+        """Release a user, behind the users that are ready: a busy user delays no other."""
+        self._held.discard(user)
+        if user in self._queues:
+            self._ready.append(user)
+
+    def remove(self, job: Job) -> bool:
+        """Remove a waiting turn; False if it is not waiting, or is part of a group."""
+        user = job.turn.user_id
+        queue = self._queues.get(user)
+        if queue is None or job not in queue or job.group:
+            return False
+        queue.remove(job)
+        self._count -= 1
+        if not queue:
+            del self._queues[user]
+            if user in self._ready:
+                self._ready.remove(user)
+        return True
+
+    def drain(self) -> list[Job]:
+        """Remove and return all waiting turns."""
+        jobs = [job for queue in self._queues.values() for job in queue]
+        self._queues.clear()
+        self._ready.clear()
+        self._count = 0
+        return jobs
+
+
+def _can_be_grouped(first: Job, other: Job) -> bool:
+    """Return whether two turns may be read in one call of the model.
+
+    They may not if the caller gave an id, which history has to show by itself, or after an attempt.
+    """
+    return (
+        first.turn.session_id == other.turn.session_id
+        and first.epoch == other.epoch
+        and first.journal is other.journal  # a group's records go to one journal
+        and all(
+            job.is_new and job.operations is None and not job.attempts and job.turn.context_now is None
+            for job in (first, other)
+        )
+    )  # fmt: skip

@@ -1,13 +1,15 @@
-"""A turn that was handed in, and the receipt that tells what became of it."""
+"""A submitted turn, the receipt that reports its outcome, and the job that carries it through the writer."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
+from tomldiary.engine.transaction import fingerprint
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, storable
 
 if TYPE_CHECKING:
@@ -15,13 +17,15 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.extraction.apply import Applied
+    from tomldiary.extraction.operations import Operation
+    from tomldiary.writer.journal import Journal
 
-__all__ = ["Receipt", "Turn", "TurnStatus"]
+__all__ = ["Job", "Receipt", "Turn", "TurnStatus"]
 
 T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
-"""How the run ended that produced a turn. Unless it was completed, the answer may be empty or cut short."""
+"""How the host's run ended. The answer of a run that was not completed may be empty or cut short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +42,14 @@ class Turn:
     context_now: datetime | None = None
     """When it happened; None is now."""
     status: TurnStatus = "completed"
-    """How the host's run ended; what the user said counts in any case."""
+    """How the host's run ended; the user's message is read in any case."""
     operation_id: str = ""
-    """The same id twice has one effect; "" gives the turn a new one, so that a second "thanks" counts."""
+    """Idempotency key: the same id twice has one effect. "" makes a new one."""
     earlier: Sequence[tuple[str, str]] | None = None
-    """The exchanges before this one, oldest first: pairs of what the user said and what was answered.
+    """The exchanges before this one, oldest first: pairs of user message and assistant message.
 
-    They are shown to the extractor, so that it understands short answers: the last `Diary.context_turns` of
-    them, each message cut to 1,000 characters. None takes those that this process saw in the session.
+    The extractor sees the last `Diary.context_turns` of them as context for short answers. Each message is cut
+    to 1,000 characters. None uses the exchanges that this process saw in the session.
     """
 
     def __post_init__(self) -> None:
@@ -58,14 +62,14 @@ class Turn:
 
 
 class Receipt:
-    """Tells what became of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
+    """Reports the outcome of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
 
     __slots__ = ("__weakref__", "_done", "_stored", "turn")
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self._done: _Later[Applied | None] = _Later()
-        self._stored: _Later[bool] = _Later()
+        self._done: _Result[Applied | None] = _Result()
+        self._stored: _Result[bool] = _Result()
 
     def __repr__(self) -> str:
         if self.is_done:
@@ -78,23 +82,23 @@ class Receipt:
     @property
     def is_done(self) -> bool:
         """Whether the turn was applied, or failed for good."""
-        return self._done.is_there
+        return self._done.is_set
 
     @property
     def is_stored(self) -> bool:
-        """Whether the turn survives what the diary's durability says; never so for a queue in memory."""
+        """Whether the turn is in the journal, as durable as the diary; always False for a queue in memory."""
         return self._stored.answer is True
 
     def wait(self, timeout: float | None = None) -> Applied | None:
-        """Block until the turn was applied and return what it did.
+        """Block until the turn was applied and return its effect.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: It was not applied in time; it still may be.
-            RuntimeError: The writer was closed before the turn was finished. The message says whether it
-                is kept in the journal; one that is not kept and was just being applied may have been.
+            TimeoutError: The turn was not applied in time; it may be applied later.
+            RuntimeError: The writer was closed before the turn was finished. The message says whether the
+                journal keeps it. A turn that is not kept and was in work may have been applied.
             Exception: What the extractor or the storage raised. Nothing was changed.
         """
         return self._done.future().result(timeout)
@@ -103,35 +107,83 @@ class Receipt:
         """Block until the turn is in the journal; False if the writer keeps its queue in memory.
 
         Args:
-            timeout: Seconds to wait; None waits as long as it takes.
+            timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: It was not stored in time; it still may be.
+            TimeoutError: The turn was not stored in time; it may be stored later.
             BackendError: The journal could not be written. The turn will not be applied.
         """
         return self._stored.future().result(timeout)
 
     async def astored(self) -> bool:
         """Wait like `wait_stored` without holding the event loop."""
-        if self._stored.is_there:
+        if self._stored.is_set:
             return self._stored.get()
         return await asyncio.shield(asyncio.wrap_future(self._stored.future()))
 
-    def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the answer itself
-        """Tell whether the turn is in the journal, or why not; the writer calls this."""
+    def settle_stored(self, answer: bool | BaseException) -> None:  # noqa: FBT001 - the result itself
+        """Set whether the turn is in the journal, or why not; the writer calls this."""
         self._stored.set(answer)
 
     def settle(self, result: Applied | None, error: BaseException | None = None) -> None:
-        """Tell everybody who waits; the writer calls this."""
+        """Set the outcome; the writer calls this."""
         self._done.set(error if error is not None else result)
         self._stored.set(False)
+
+
+class Job:
+    """A turn on its way through the writer."""
+
+    __slots__ = (
+        "asked", "attempts", "began", "cost", "epoch", "group", "is_new", "journal", "number", "operation",
+        "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
+    )  # fmt: skip
+
+    def __init__(self, turn: Turn, operation: str, *, is_new: bool) -> None:
+        self.turn = turn
+        self.receipt = Receipt(turn)
+        self.operation = operation
+        """The idempotency key under which history records it."""
+        self.is_new = is_new
+        """Whether the writer made the id for this turn, so that it cannot have been applied before."""
+        self.journal: Journal | None = None
+        self.number = 0
+        """Its number in the journal."""
+        self.segment = 0
+        self.rendered = ""
+        """Its record without the values that the journal adds."""
+        self.epoch: int | None = None
+        self.asked: Future[int] | None = None
+        """The epoch, while it is read from a disk for a turn without a journal."""
+        self.time = ""
+        """When it was submitted (ISO 8601)."""
+        self.began = ""
+        """When the session's last turn was submitted; "" if unknown."""
+        self.operations: list[Operation] | None = None
+        """What was extracted from it; None before that."""
+        self.group: list[Job] = []
+        """Turns that are read together with it, in one call of the model."""
+        self.attempts = 0
+        self.queued_at = time.monotonic()
+        self.cost = 0.0
+        """Seconds that the last attempt took."""
+        self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
+        """The event loop and future of a `submit` that waits until the turn is stored."""
+        self.wanted = 1
+        """How many callers submitted it, with the same id, and were not cancelled."""
+
+    @property
+    def content(self) -> str:
+        """Fingerprint of the turn's content."""
+        turn = self.turn
+        return fingerprint(turn.session_id, turn.user_msg, turn.assistant_msg, turn.status)
 
 
 _NOT_YET: Any = object()
 
 
-class _Later(Generic[T]):
-    """An answer that comes later; its future is made when somebody waits, which hardly anybody does."""
+class _Result(Generic[T]):
+    """A result that is set later; its future is made when a caller waits, which few do."""
 
     __slots__ = ("_future", "_guard", "answer")
 
@@ -141,17 +193,17 @@ class _Later(Generic[T]):
         self._guard = threading.Lock()
 
     @property
-    def is_there(self) -> bool:
+    def is_set(self) -> bool:
         return self.answer is not _NOT_YET
 
     def get(self) -> T:
-        """Return or raise the answer that is there."""
+        """Return or raise the result that was set."""
         if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
     def set(self, answer: T | BaseException) -> None:
-        """Give the answer; a second one is not heard."""
+        """Set the result; later calls are ignored."""
         with self._guard:
             if self.answer is not _NOT_YET:
                 return

@@ -1,32 +1,26 @@
-"""What to do when a turn fails: wait and try again, give up, or leave the model alone for a while.
+"""When a turn is tried again, and when the model is left alone.
 
-The pause grows exponentially with jitter ("full jitter", AWS Architecture Blog 2015, "Exponential Backoff
-And Jitter"), at least half of it. A library would do this as well, but the core's dependencies are counted,
-and all that is needed is one line.
+The pause grows exponentially with jitter ("full jitter", AWS Architecture Blog 2015, "Exponential Backoff And
+Jitter"), at least half of it. Errors of frameworks are recognised by
+their attributes and type names, so that no framework is imported.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.extraction.failures import causes, status_of
 from tomldiary.runtime.async_bridge import is_of_another_loop
 
-__all__ = [
-    "Breaker",
-    "RetryPolicy",
-    "is_of_the_model",
-    "is_transient",
-    "retry_after",
-]
+__all__ = ["Breaker", "Options", "RetryPolicy", "is_of_the_model", "is_transient", "retry_after"]
 
-_DOUBLINGS = 64  # of a pause; more have no meaning, and a thousand no number
-_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 529}
-_NAMES = (
+_DOUBLINGS = 64  # of a pause; more would overflow
+_TRANSIENT_STATUSES = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_TRANSIENT_NAMES = (
     "timeout",
     "ratelimit",
     "connect",
@@ -39,10 +33,10 @@ _NAMES = (
 
 
 def is_transient(error: BaseException) -> bool:
-    """Tell whether trying again may help: time-outs, lost connections, rate limits, a busy server.
+    """Return whether another attempt may help: time-outs, lost connections, rate limits, a busy server.
 
-    Frameworks are told by what their errors look like, so that none has to be imported: a status code
-    decides where there is one, then the type's name, on the error or on what it was raised from.
+    A status code decides where there is one, then the name of the error's type. The errors that it was raised
+    from count as well.
     """
     for each in causes(error):
         if isinstance(each, TimeoutError | ConnectionError | BackendError):
@@ -50,20 +44,20 @@ def is_transient(error: BaseException) -> bool:
         if is_of_another_loop(each):
             return True  # the next attempt opens connections of its own
         if isinstance(each, Conflict) and not each.keys:
-            return True  # somebody kept saving the file
+            return True  # another program kept saving the file
         status = status_of(each)
         if status is not None:
-            return status in _STATUSES
+            return status in _TRANSIENT_STATUSES
         if _asked_pause(each) is not None:
             return True
         names = [kind.__name__.lower() for kind in type(each).__mro__]
-        if any(part in name for name in names for part in _NAMES):
+        if any(part in name for name in names for part in _TRANSIENT_NAMES):
             return True
     return False
 
 
 def is_of_the_model(error: BaseException) -> bool:
-    """Tell whether a transient error says something about the model, not about our own storage."""
+    """Return whether a transient error comes from the model, not from our own storage."""
     return not any(
         isinstance(each, LockTimeout | BackendError | Conflict) for each in causes(error)
     )
@@ -90,9 +84,9 @@ class RetryPolicy:
     """How often a turn is tried, and how long the pauses are.
 
     Args:
-        attempts: Tries in all, for errors that may pass.
-        first_pause: Seconds before the second try; doubles with each further one.
-        longest_pause: Seconds that a pause is cut to, also one that a server asks for.
+        attempts: Attempts in all, for transient errors.
+        first_pause: Seconds before the second attempt; doubles with each further one.
+        longest_pause: Upper limit of a pause in seconds, also of one that a server asks for.
     """
 
     attempts: int = 5
@@ -100,20 +94,31 @@ class RetryPolicy:
     longest_pause: float = 60.0
 
     def pause(self, attempts: int, error: BaseException) -> float:
-        """Return the seconds to wait after so many tries."""
+        """Return the seconds to wait after so many attempts."""
         grown = self.first_pause * 2.0 ** min(attempts - 1, _DOUBLINGS)
         jittered = grown * (0.5 + random.random() / 2)  # noqa: S311 - not for secrets
         return min(self.longest_pause, max(jittered, retry_after(error) or 0.0))
 
 
-class Breaker:
-    """Stops asking a model that is down: opens after failures in a row, then lets single tries through.
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The settings of one writer; see `MemoryWriter`."""
 
-    Not thread-safe: the writer's loop uses it alone.
+    workers: int
+    qsize: int
+    timeout: float | None = 120.0
+    coalesce: int = 1
+    retry: RetryPolicy = field(default_factory=RetryPolicy)
+
+
+class Breaker:
+    """A circuit breaker: stops calling a model that is down, then lets single attempts through.
+
+    Not thread-safe: only the writer's event loop uses it.
 
     Args:
-        failures: Transient failures in a row, of whichever users, that open it.
-        pause: Seconds until a try is let through; doubles each time that fails, up to 32 times.
+        failures: Transient failures in a row, of any users, that open it.
+        pause: Seconds until an attempt is let through; doubles with each failed one, up to 32 times.
     """
 
     def __init__(self, failures: int, pause: float) -> None:
@@ -125,11 +130,11 @@ class Breaker:
 
     @property
     def is_open(self) -> bool:
-        """Whether the model is taken to be down."""
+        """Whether the model is considered down."""
         return self._row >= self._failures
 
     def wait(self) -> float:
-        """Return the seconds until the next try may be made; 0 is now."""
+        """Return the seconds until the next attempt is allowed; 0 is now."""
         if not self.is_open:
             return 0.0
         if self._is_trying:
@@ -137,21 +142,21 @@ class Breaker:
         return max(0.0, self._until - time.monotonic())
 
     def begin(self) -> None:
-        """Note that a try begins."""
+        """Record that an attempt begins."""
         self._is_trying = self.is_open
 
     def end(self) -> None:
-        """Note that a try ended without a word about the model."""
+        """Record that an attempt ended before or after the model was called."""
         self._is_trying = False
 
     def succeed(self) -> None:
-        """Note that the model answered, if only to refuse."""
+        """Record that the model answered, even if it refused."""
         self._row = 0
         self._is_trying = False
         self._pause = self._first
 
     def fail(self) -> bool:
-        """Note that the model did not answer; return whether it is taken to be down from now on."""
+        """Record that the model did not answer; return whether this opened the breaker."""
         was_open, self._is_trying = self.is_open, False
         self._row += 1
         if not self.is_open:

@@ -1,18 +1,28 @@
-"""What is still going on when the program ends: writers to close, tasks to wait for."""
+"""What runs until a program ends: the writers' event loop threads, and writers and tasks to close."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import threading
 import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from tomldiary.runtime.async_bridge import close_private_loop, note_private_loop
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-__all__ = ["background_tasks", "fire_and_forget", "remember", "shutdown_all_background_tasks"]
+__all__ = [
+    "LoopThread",
+    "background_tasks",
+    "close_at_exit",
+    "fire_and_forget",
+    "shutdown_all_background_tasks",
+]
 
 T = TypeVar("T")
 
@@ -30,15 +40,15 @@ _writers: weakref.WeakSet[_Writer] = weakref.WeakSet()
 _hooks = threading.Lock()
 
 
-def remember(writer: _Writer) -> None:
-    """Close the writer when the interpreter ends, and keep a forked child's apart."""
+def close_at_exit(writer: _Writer) -> None:
+    """Close the writer when the interpreter ends; after a fork, reset the child's copy."""
     _writers.add(writer)
     if not _hooks.acquire(blocking=False):
         return
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_writers)
-    # The public atexit comes too late: no thread pool accepts work any more by then. The last one
-    # registered is called first, and importing ThreadPoolExecutor has registered its own before.
+    # The public atexit runs too late: thread pools accept no work any more. Hooks run in reverse order, and
+    # importing ThreadPoolExecutor has registered its own before this one.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_close_writers)
@@ -73,3 +83,69 @@ def _close_writers() -> None:
 def _reset_writers() -> None:
     for writer in list(_writers):
         writer.after_fork()
+
+
+# Event loop threads
+
+
+class LoopThread:
+    """An event loop in a thread of its own; runs until `stop`.
+
+    Args:
+        threads: How many blocking calls may run at once.
+
+    Raises:
+        RuntimeError: The system has no thread left.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        pool = _started_pool(threads)
+        self.thread = threading.Thread(
+            target=_run, args=(self.loop, pool), name="tomldiary-writer", daemon=True
+        )
+        try:
+            self.thread.start()
+        except RuntimeError:
+            pool.shutdown(wait=False)
+            self.loop.close()
+            raise
+
+    def stop(self) -> None:
+        """Stop the loop soon; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # closed already
+            self.loop.call_soon_threadsafe(self.loop.stop)
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end."""
+        if self.thread is not threading.current_thread():
+            self.thread.join(timeout)
+
+
+def _run(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> None:
+    asyncio.set_event_loop(loop)
+    note_private_loop()
+    # Plain functions and commits run in these threads; asyncio's default number depends on the machine.
+    loop.set_default_executor(pool)
+    try:
+        loop.run_forever()
+    finally:
+        loop.run_until_complete(close_private_loop())
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        try:
+            loop.run_until_complete(loop.shutdown_default_executor())
+        except RuntimeError:  # it would start a thread while the interpreter ends
+            pool.shutdown()
+        loop.close()
+
+
+def _started_pool(threads: int) -> ThreadPoolExecutor:
+    """Return a pool with running threads: from Python 3.12 on, none can start while the interpreter ends."""
+    pool = ThreadPoolExecutor(threads, "tomldiary-writer")
+    gate = threading.Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(gate.wait)
+    except RuntimeError:  # no thread left; the pool has those that run
+        gate.abort()
+    return pool

@@ -1,4 +1,4 @@
-"""Working off the queue: who is next, what happens when it fails, and what is said about it."""
+"""The workers: which turn is next, and what happens when one succeeds or fails."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from tomldiary.errors import (
 )
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.writer.apply_turn import apply
-from tomldiary.writer.lanes import Lines
-from tomldiary.writer.loop_thread import LoopThread
+from tomldiary.writer.jobs import apply_turn
+from tomldiary.writer.queue import UserQueues
 from tomldiary.writer.retry import is_of_the_model, is_transient
+from tomldiary.writer.shutdown import LoopThread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,12 +32,10 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.apply import Applied
     from tomldiary.writer.dead_letters import DeadLetters
-    from tomldiary.writer.intake import Intake
-    from tomldiary.writer.job import Job
-    from tomldiary.writer.metrics import Figures
-    from tomldiary.writer.options import Options
-    from tomldiary.writer.retry import Breaker
-    from tomldiary.writer.telemetry import Telemetry
+    from tomldiary.writer.journal_queue import JournalQueue
+    from tomldiary.writer.metrics import Metrics, Telemetry
+    from tomldiary.writer.receipts import Job
+    from tomldiary.writer.retry import Breaker, Options
 
 __all__ = ["Workers"]
 
@@ -51,9 +49,9 @@ _logger = get_logger(__name__)
 
 
 class Workers:
-    """Applies queued turns, each user's one after the other, several users' at the same time.
+    """Applies queued turns: each user's one after the other, several users' at the same time.
 
-    All of it runs in one event loop; `state` guards what other threads look at.
+    Turns are worked on in one event loop; `state` guards what other threads read.
     """
 
     def __init__(
@@ -61,56 +59,56 @@ class Workers:
         diary: Any,
         options: Options,
         state: Condition,
-        figures: Figures,
+        metrics: Metrics,
         context: Context,
         breaker: Breaker,
         telemetry: Telemetry,
     ) -> None:
-        self.lines = Lines()
+        self.queues = UserQueues()
         self.working: dict[Job, asyncio.Task[None]] = {}
         self.kept = 0
-        """Turns that were left in a journal when the writer was closed."""
+        """How many turns stayed in a journal when the writer was closed."""
         self.breaker = breaker
-        self.intake: Intake | None = None
+        self.journal_queue: JournalQueue | None = None
         self.letters: DeadLetters | None = None
-        self.made_room = _nothing
-        """Called with the state held when a turn left the queue."""
-        self.applied: Callable[[Job], None] = _nothing_about
+        self.has_dequeued = _nothing
+        """Called with the lock held when a turn left the queue."""
+        self.has_applied: Callable[[Job], None] = _nothing_about
         """Called when a turn was applied."""
-        self.settled: Callable[[Job], None] = _nothing_about
-        """Called with the state held when a turn was applied, parked or left."""
+        self.has_settled: Callable[[Job], None] = _nothing_about
+        """Called with the lock held when a turn was applied, parked or abandoned."""
         self._diary = diary
         self._options = options
         self._state = state
-        self._figures = figures
+        self._metrics = metrics
         self._context = context
         self._telemetry = telemetry
         self.thread: LoopThread | None = None
-        self._timer: asyncio.TimerHandle | None = None  # until the model may be asked again
+        self._timer: asyncio.TimerHandle | None = None  # until the model may be called again
         self._is_ending = False
-        self._is_called = False  # whether a look for work is on its way to the loop
+        self._is_scheduled = False  # whether `_dispatch` is scheduled
 
     def start(self) -> LoopThread:
-        """Return the thread that everything runs in; the caller holds the state.
+        """Return the thread of the event loop, started if needed; the caller holds the lock.
 
         Raises:
-            RuntimeError: The system gives no thread.
+            RuntimeError: The system has no thread left.
         """
         if self.thread is None:
             self.thread = LoopThread(max(32, self._options.workers))
         return self.thread
 
     def add(self, jobs: list[Job]) -> None:
-        """Queue turns; the caller holds the state."""
+        """Queue turns; the caller holds the lock."""
         for job in jobs:
-            self.lines.push(job)
+            self.queues.push(job)
         if (
-            not self._is_called
-            and self.lines.is_ready()
+            not self._is_scheduled
+            and self.queues.is_ready()
             and len(self.working) < self._options.workers
         ):
             self.start().loop.call_soon_threadsafe(self._dispatch)
-            self._is_called = True
+            self._is_scheduled = True
 
     @property
     def active(self) -> int:
@@ -119,8 +117,8 @@ class Workers:
 
     def _dispatch(self) -> None:
         with self._state:
-            self._is_called = False
-            while self.lines.is_ready() and len(self.working) < self._options.workers:
+            self._is_scheduled = False
+            while self.queues.is_ready() and len(self.working) < self._options.workers:
                 if self._is_ending:
                     return
                 wait = self.breaker.wait()
@@ -129,14 +127,14 @@ class Workers:
                         self._timer.cancel()
                     self._timer = asyncio.get_running_loop().call_later(wait, self._dispatch)
                     return
-                job = self.lines.pop(self._options.coalesce)
+                job = self.queues.pop(self._options.coalesce)
                 if job is None:
                     return
                 self.breaker.begin()
                 self.working[job] = asyncio.get_running_loop().create_task(
                     self._process(job), context=self._context.copy()
                 )
-                self.made_room()
+                self.has_dequeued()
 
     async def _process(self, job: Job) -> None:
         begin = time.monotonic()
@@ -144,11 +142,11 @@ class Workers:
         error: BaseException | None = None
         try:
             with self._telemetry.turn(job):
-                result = await apply(self._diary, job, timeout=self._options.timeout)
+                result = await apply_turn(self._diary, job, timeout=self._options.timeout)
         except BaseException as caught:
             if isinstance(caught, GeneratorExit) and self._is_ending:
-                raise  # the event loop is gone and this is thrown away; `close` has answered
-            error = caught  # whatever it is, it is told
+                raise  # the event loop is gone; `close` has settled the turn
+            error = caught  # of any kind: the receipt gets it
         job.cost = time.monotonic() - begin
         job.attempts += 1
         try:
@@ -156,45 +154,45 @@ class Workers:
                 self._complete(job, result)
             else:
                 await self._fail(job, error)
-        except BaseException as failure:  # noqa: BLE001 - a turn is never left without an answer
+        except BaseException as failure:  # noqa: BLE001 - every turn is settled
             self._give_up(job, failure)
         self._dispatch()
 
-    # What becomes of a turn
+    # Outcomes
 
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
         jobs = [job, *job.group]
-        self.applied(job)  # first: who waits for the writer to be idle waits for a clean-up too
+        self.has_applied(job)  # first: `flush` waits for a compaction too
         with self._state:
             if self.working.pop(job, None) is None:
-                return  # `close` has given it up
-            self._figures.complete(time.monotonic() - job.queued_at, len(jobs))
+                return  # `close` has abandoned it
+            self._metrics.complete(time.monotonic() - job.queued_at, len(jobs))
             if result is not None and result.is_repeated:
-                self._figures.repeated += 1
+                self._metrics.repeated += 1
             self._settle(jobs, result, None)
-            self.lines.release(job.turn.user_id)
-            self._let_go(job)
-            if not self.working and not len(self.lines):
-                self._state.notify_all()  # nobody waits for anything but the end of all work
+            self.queues.release(job.turn.user_id)
+            self._close_if_done(job)
+            if not self.working and not len(self.queues):
+                self._state.notify_all()  # waiters wait for the end of all work only
 
     async def _fail(self, job: Job, error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
         transient = not cancelled and is_transient(error)
         if transient and is_of_the_model(error):
             if self.breaker.is_open:
-                job.attempts -= 1  # the model is down for everybody; this turn is not to blame
+                job.attempts -= 1  # the model is down for all users, so the attempt does not count
             if self.breaker.fail():
                 _logger.error("the model does not answer; turns wait until it does")
         elif cancelled or (
             isinstance(error, DiaryError) and not isinstance(error, ExtractionError)
         ):
-            self.breaker.end()  # it never came to asking the model, or came past it
+            self.breaker.end()  # failed before or after the model was called
         else:
             self.breaker.succeed()
         if cancelled and self._is_ending:
-            return  # `close` answers
-        # What went wrong may quote the conversation: details are for who asks for them.
+            return  # `close` settles it
+        # The error may quote the conversation, so details are logged at debug level only.
         kind = type(error.__cause__ or error).__name__
         _logger.debug("why a turn could not be applied", exc_info=error)
         if isinstance(error, Forgotten) and job.journal is not None:
@@ -202,21 +200,24 @@ class Workers:
         elif transient and job.attempts < self._options.retry.attempts:
             pause = self._options.retry.pause(max(1, job.attempts), error)
             _logger.warning("a turn could not be applied: %s; again in %.1f s", kind, pause)
-            self._again(job, pause)
+            self._retry_later(job, pause)
         elif job.group and isinstance(error, ExtractionError):
             _logger.warning("turns could not be read together: %s; they are read one by one", kind)
-            self._part(job)
+            self._ungroup(job)
         else:
             await self._park(job, error, kind)
 
     async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
-        """Read again, in today's memory, the turns that were not forgotten; those read together, one by one."""
+        """Read the turns that were not forgotten again, one by one, with the memory as it is now."""
         jobs = [job, *job.group]
         try:
             wanted = await in_thread(self._still_wanted, jobs)
-        except (BackendError, LockTimeout):  # nobody knows yet; what may be forgotten is not parked
+        except (
+            BackendError,
+            LockTimeout,
+        ):  # unknown for now, and a forgotten turn must not be parked
             job.attempts -= 1
-            self._again(job, self._options.retry.pause(1, error))
+            self._retry_later(job, self._options.retry.pause(1, error))
             return
         gone = [each for each in jobs if each not in wanted]
         if gone and job.journal is not None:
@@ -229,57 +230,56 @@ class Workers:
                 return
             job.group = []
             for each in reversed(wanted):
-                self.lines.put_back(each)
-            self._figures.retries += bool(wanted)
-            self._figures.failed += len(gone)
+                self.queues.put_back(each)
+            self._metrics.retries += bool(wanted)
+            self._metrics.failed += len(gone)
             self._settle(gone, None, error)
-            self.lines.release(job.turn.user_id)
-            self._let_go(job)
+            self.queues.release(job.turn.user_id)
+            self._close_if_done(job)
             self._state.notify_all()
 
     def _still_wanted(self, jobs: list[Job]) -> list[Job]:
-        """Return the turns that are still in the journal; from now on they are of today's epoch."""
+        """Return the turns that are still in the journal, moved to the user's current epoch."""
         backend, user = self._diary.engine.backend, jobs[0].turn.user_id
-        # The epoch is the first thing that a forgetting changes, and the journals are not the last: whoever
-        # forgets holds the user's lock all the time.
+        # A forgetting changes the epoch before the journals, and holds the user's lock meanwhile.
         with backend.lock(user, self._diary.engine.lock_timeout):
             epoch = backend.epoch(user)
             wanted = [job for job in jobs if job.journal is not None and job.journal.holds(job)]
         for job in wanted:
             job.epoch, job.operations = epoch, None
-            job.turn = replace(job.turn, earlier=())  # it may quote what was forgotten
+            job.turn = replace(job.turn, earlier=())  # it may quote forgotten text
         return wanted
 
-    def _again(self, job: Job, pause: float) -> None:
+    def _retry_later(self, job: Job, pause: float) -> None:
         with self._state:
             if self.working.pop(job, None) is None:
                 return
-            self._figures.retries += 1
-            self.lines.put_back(job)
+            self._metrics.retries += 1
+            self.queues.put_back(job)
             if self._is_ending:
                 return
         asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
 
-    def _part(self, job: Job) -> None:
-        """Put turns back that were read together: the first is read alone, and so on with the others."""
+    def _ungroup(self, job: Job) -> None:
+        """Requeue turns that were read together: from now on they are read one by one."""
         with self._state:
             if self.working.pop(job, None) is None:
                 return
             jobs, job.group = [job, *job.group], []
             for each in reversed(jobs):
-                self.lines.put_back(each)
-            self._figures.retries += 1
-            self.lines.release(job.turn.user_id)
+                self.queues.put_back(each)
+            self._metrics.retries += 1
+            self.queues.release(job.turn.user_id)
 
     def _resume(self, user: str) -> None:
         with self._state:
-            self.lines.release(user)
+            self.queues.release(user)
         self._dispatch()
 
     async def _park(self, job: Job, error: BaseException, kind: str) -> None:
         jobs = [job, *job.group]
         if isinstance(error, asyncio.CancelledError | FutureCancelled):
-            # As it is, it would look as if who awaits the receipt was cancelled.
+            # A CancelledError would look as if the task that awaits the receipt was cancelled.
             error = RuntimeError("this turn was cancelled")
         parked = 0
         if job.journal is not None:
@@ -302,45 +302,45 @@ class Workers:
         with self._state:
             if self.working.pop(job, None) is None:
                 return
-            if reason != self._figures.last_failure:
+            if reason != self._metrics.last_failure:
                 show(f"a turn could not be applied: {reason} {_PARKED if parked else _LOST}")
-            self._figures.last_failure = reason
-            self._figures.failed += len(jobs)
-            self._figures.dead_letters += parked
+            self._metrics.last_failure = reason
+            self._metrics.failed += len(jobs)
+            self._metrics.dead_letters += parked
             self._settle(jobs, None, error)
-            self.lines.release(job.turn.user_id)
-            self._let_go(job)
+            self.queues.release(job.turn.user_id)
+            self._close_if_done(job)
             self._state.notify_all()
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
-        """Answer for a turn that could not even be parked; it stays in the journal."""
+        """Settle a turn that could not even be parked; it stays in the journal."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
         with self._state:
             if self.working.pop(job, None) is None:
-                return  # `close` has answered
+                return  # `close` has settled it
             _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
-            self._figures.failed += 1 + len(job.group)
+            self._metrics.failed += 1 + len(job.group)
             self._settle([job, *job.group], None, failure)
-            self.lines.release(job.turn.user_id)
+            self.queues.release(job.turn.user_id)
             self._state.notify_all()
 
     def _settle(self, jobs: list[Job], result: Applied | None, error: BaseException | None) -> None:
         for each in jobs:
             each.receipt.settle(result, error)
-            self.settled(each)
+            self.has_settled(each)
 
-    def _let_go(self, job: Job) -> None:
-        if self.intake is not None and job.journal is not None:
-            self.intake.let_go(job.journal)
+    def _close_if_done(self, job: Job) -> None:
+        if self.journal_queue is not None and job.journal is not None:
+            self.journal_queue.close_if_done(job.journal)
 
     # Ending
 
     def abandon(self, grace: float) -> int:
-        """Cancel what is in work, answer for what is left, and return how many turns that is."""
+        """Cancel the turns in work, settle all that are left, and return how many those are."""
         with self._state:
             self._is_ending = True
-            queued = self.lines.drain()
+            queued = self.queues.drain()
             tasks = list(self.working.values())
         loop = self.thread.loop if self.thread is not None else None
         if loop is not None:
@@ -350,14 +350,14 @@ class Workers:
             if done is not None:
                 done.result()
         with self._state:
-            left = [*queued, *self.lines.drain(), *self.working]
+            left = [*queued, *self.queues.drain(), *self.working]
             self.working.clear()
             count = 0
             for job in left:
                 jobs = [job, *job.group]
                 count += len(jobs)
                 if job.journal is None:
-                    self._figures.failed += len(jobs)
+                    self._metrics.failed += len(jobs)
                 else:
                     self.kept += len(jobs)
                 self._settle(jobs, None, RuntimeError(_KEPT if job.journal is not None else _LEFT))
@@ -366,7 +366,7 @@ class Workers:
 
 
 def _reason(error: BaseException, kind: str) -> str:
-    """Return why a turn failed, without a word of the conversation: other errors may quote it."""
+    """Return why a turn failed; errors that may quote the conversation are named by their type."""
     if isinstance(error, MissingExtra | SchemaError | ExtractorUnusable):
         return str(error)
     return f"{kind}."

@@ -1,10 +1,9 @@
-"""Background updates: turns go to disk at once, and into memory a little later.
+"""`MemoryWriter`: background updates. A turn is on disk when `submit` returns and is applied later.
 
-A turn is in the writer's journal when `submit` returns, so a killed process loses none: the next writer
-of the same diary takes the journal over. Turns of one user are applied one after the other in the order they
-came, each exactly once; different users are worked on at the same time, and take turns, so that none
-waits behind a busy or failing one. Workers run in a thread and event loop of the writer's own, so it
-serves sync code, `asyncio.run` and a notebook alike.
+A turn is in the writer's journal when `submit` returns, so a killed process loses none: the next writer of the same
+diary takes the journal over. Turns of one user are applied in the order they were submitted, each exactly once.
+Users are served round robin and at the same time, so a busy or failing user delays no other. Workers run in a
+thread and event loop of the writer, so it serves sync code, `asyncio.run` and notebooks alike.
 """
 
 from __future__ import annotations
@@ -20,20 +19,26 @@ from tomldiary.errors import InvalidValue
 from tomldiary.extraction.resolve import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.finalizers import finalize
-from tomldiary.writer.compaction_job import Cleaner
-from tomldiary.writer.metrics import Figures, Health, health_of, prometheus_text
-from tomldiary.writer.options import Options
-from tomldiary.writer.queue import Reception
+from tomldiary.writer.dead_letters import DeadLetters
+from tomldiary.writer.jobs import CompactionJobs, is_overridden
+from tomldiary.writer.journal_queue import JournalQueue, close_journals
+from tomldiary.writer.metrics import (
+    Health,
+    Metrics,
+    Telemetry,
+    health_of,
+    prometheus_text,
+    stats_of,
+)
+from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, Turn
-from tomldiary.writer.retry import Breaker, RetryPolicy
+from tomldiary.writer.retry import Breaker, Options, RetryPolicy
 from tomldiary.writer.shutdown import (
     background_tasks,
+    close_at_exit,
     fire_and_forget,
-    remember,
     shutdown_all_background_tasks,
 )
-from tomldiary.writer.stats import stats_of
-from tomldiary.writer.telemetry import Telemetry
 from tomldiary.writer.worker import Workers
 
 if TYPE_CHECKING:
@@ -44,9 +49,8 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
-    from tomldiary.writer.intake import Intake
-    from tomldiary.writer.loop_thread import LoopThread
     from tomldiary.writer.receipts import TurnStatus
+    from tomldiary.writer.shutdown import LoopThread
 
 __all__ = [
     "Health",
@@ -64,8 +68,7 @@ QUEUE_MAXSIZE = 1000
 SHUTDOWN_TIMEOUT = 30
 """Seconds that `close` waits for queued turns."""
 _GRACE = 1.0  # seconds that a cancelled turn has to end
-_TAKEOVER = 10.0  # seconds between two looks for journals of dead writers
-_CLOSED = "MemoryWriter is closed"
+_TAKEOVER = 10.0  # seconds between two searches for journals of dead writers
 
 _logger = get_logger(__name__)
 
@@ -73,19 +76,19 @@ _logger = get_logger(__name__)
 class MemoryWriter:
     """A queue of turns in front of a diary.
 
-    A turn runs in the context variables that the writer was made in, never in those of a request. Where the
-    diary is a folder (and its durability not "none"), turns are kept in a journal until they are applied;
-    in front of any other diary they are kept in memory.
+    A turn runs with the context variables of the writer's creation, never with those of a request. If the diary is
+    a folder (and its durability not "none"), turns are kept in a journal until they are applied. For any other
+    diary they are kept in memory.
 
     Args:
         diary: Applies the turns.
-        workers: Turns worked on at the same time, each of another user.
-        qsize: Turns that may wait; then `submit` waits and `submit_nowait` raises.
-        timeout: Seconds that the extractor may take for one turn; None is as long as it likes.
-        retry: How often a turn is tried again after errors that may pass, and when.
-        coalesce: Waiting turns of one session that may be read together, by one call of the model.
-        breaker: Such errors in a row, of whichever users, after which the model is taken to be down.
-        breaker_pause: Seconds until it is asked again; doubles while it stays down.
+        workers: How many turns are worked on at the same time, each of another user.
+        qsize: How many turns may wait; at this limit `submit` waits and `submit_nowait` raises.
+        timeout: Seconds that the extractor may take for one turn; None is no limit.
+        retry: How often and when a turn is tried again after a transient error.
+        coalesce: How many waiting turns of one session may be read together, by one call of the model.
+        breaker: Transient errors in a row, of any users, after which the model is considered down.
+        breaker_pause: Seconds until the model is called again; doubles while it stays down.
     """
 
     def __init__(
@@ -101,14 +104,14 @@ class MemoryWriter:
         breaker_pause: float = 5.0,
     ) -> None:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
-            raise ValueError("workers, qsize, coalesce and breaker are at least 1.")
+            raise ValueError("workers, qsize, coalesce and breaker must be at least 1.")
         if not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
                 where="diary",
             )
         self.diary = diary
-        # Anything with `update_memory` will do for a diary; only a real one has a backend that we know.
+        # Any object with `update_memory` can be a diary; only a `Diary` has a backend of ours.
         self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
@@ -119,74 +122,68 @@ class MemoryWriter:
             _logger.error("no turn can be extracted: %s", problem)
             show(f"no turn can be extracted: {problem}")
         self._reset()
-        remember(self)
-        if self._intake is not None:
+        close_at_exit(self)
+        if self._journal_queue is not None:
             with self._state:
-                self._intake.adopt_soon()
-                self._watch()
+                self._journal_queue.adopt_soon()
+                self._start()
 
     def _setup_problem(self) -> str:
         """Return why no turn can be extracted now, or ""; see `setup_problem`."""
-        from tomldiary.diary import Diary  # noqa: PLC0415 - not needed to import this module
-
-        # A diary that overrides `update_memory` need not have an extractor at all.
-        own = getattr(self.diary.update_memory, "__func__", None)
-        return setup_problem(self.diary.agent) if own is Diary.update_memory else ""
+        # A diary that overrides `update_memory` may have no extractor at all.
+        return "" if is_overridden(self.diary) else setup_problem(self.diary.agent)
 
     def _reset(self) -> None:
-        self._told = 0  # failed turns that `flush` and `close` have told of
+        self._reported = 0  # failed turns that `flush` and `close` have reported
         self._state = threading.Condition()
         self._ending, self._has_ended = threading.RLock(), False  # a signal handler may close too
-        self._figures = Figures()
+        self._metrics = Metrics()
         self._workers = Workers(
-            self.diary, self._options, self._state, self._figures, self._context,
-            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _figures_of(_weak(self))),
+            self.diary, self._options, self._state, self._metrics, self._context,
+            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _stats_of(_weak(self))),
         )  # fmt: skip
-        self._reception = Reception(
+        self._admission = Admission(
             self._options.qsize,
             self._backend,
             self._state,
-            self._figures,
+            self._metrics,
             self._workers,
-            self._watch,
+            self._start,
             getattr(self.diary, "sessions", None),
         )
-        self._reception.is_closed = self._closed
-        self._workers.made_room = self._reception.make_room
-        self._workers.settled = self._reception.forget_operation
-        self._cleaner = Cleaner(self.diary, self._options, self._state, self._figures)
-        self._workers.applied = self._cleaner.after_turn
-        self._intake = self._new_intake()
+        self._admission.is_closed = self._closed
+        self._workers.has_dequeued = self._admission.admit_waiting
+        self._workers.has_settled = self._admission.forget_operation
+        self._compactions = CompactionJobs(self.diary, self._options, self._state, self._metrics)
+        self._workers.has_applied = self._compactions.after_turn
+        self._journal_queue = self._new_journal_queue()
 
-    def _new_intake(self) -> Intake | None:
+    def _new_journal_queue(self) -> JournalQueue | None:
         backend = self._backend
         root: Path | None = getattr(backend, "journal_folder", None)
         if backend is None or root is None:
             return None
-        from tomldiary.writer.dead_letters import DeadLetters  # noqa: PLC0415 - not for queues in memory
-        from tomldiary.writer.intake import Intake, close_journals  # noqa: PLC0415 - the same
-
-        here = self._reception
-        intake = here.intake = Intake(root, backend, self._state, here.take_in, here.refuse)
-        self._workers.intake = intake
+        admission = self._admission
+        queue = JournalQueue(root, backend, self._state, admission.deliver, admission.refuse)
+        admission.journal_queue = self._workers.journal_queue = queue
         self._workers.letters = DeadLetters(root)
-        finalize(self, close_journals, intake.journals, at_exit=False)
-        return intake
+        finalize(self, close_journals, queue.journals, at_exit=False)
+        return queue
 
     def after_fork(self) -> None:
-        """Start afresh in a forked child: it has its parent's counters, but not its threads or turns."""
-        if self._intake is not None:
-            self._intake.drop()
+        """Reset the writer in a forked child: the threads, turns and journals are the parent's."""
+        if self._journal_queue is not None:
+            self._journal_queue.drop()
         self._reset()
 
     def __repr__(self) -> str:
-        return f"<MemoryWriter {self._reception.queued} queued, {self._workers.active} in work>"
+        return f"<MemoryWriter {self._admission.queued} queued, {self._workers.active} in work>"
 
     @property
     def _thread(self) -> threading.Thread | None:
         return self._workers.thread.thread if self._workers.thread is not None else None
 
-    # Taking turns in
+    # Submitting turns
 
     async def submit(
         self,
@@ -202,18 +199,17 @@ class MemoryWriter:
         user_message: str | None = None,
         assistant_response: str | None = None,
     ) -> Receipt:
-        """Store a turn in the journal and return its receipt; waits in line while the queue is full.
+        """Store a turn in the journal and return its receipt; wait while the queue is full.
 
-        Cancelling a `submit` that waits takes the turn back, unless it is being applied already or somebody
-        else has submitted it too, under the same id.
-        `user_message` and `assistant_response` are other names for the two messages; for the other
-        arguments see `Turn`.
+        Cancelling a waiting `submit` withdraws the turn, unless it is in work or another caller has submitted it
+        under the same operation id. `user_message` and `assistant_response` are other names for the two messages;
+        for the other arguments see `Turn`.
 
         Raises:
             RuntimeError: The writer is closed.
-            InvalidValue: A text that no file can store.
-            Conflict: A turn with this operation id, and other content, is on its way already.
-            BackendError: The journal could not be written. The turn was not taken in.
+            InvalidValue: A text cannot be stored in a file.
+            Conflict: A turn with this operation id and different content was already submitted.
+            BackendError: The journal could not be written. The turn was not stored.
         """
         turn = Turn(
             user_id,
@@ -225,40 +221,40 @@ class MemoryWriter:
             operation_id,
             earlier,
         )
-        return await self._reception.submit(turn)
+        return await self._admission.submit(turn)
 
     async def submit_turn(self, turn: Turn) -> Receipt:
-        """Do what `submit` does with a turn that is made already."""
-        return await self._reception.submit(turn)
+        """Submit a `Turn` like `submit`."""
+        return await self._admission.submit(turn)
 
     def submit_nowait(self, turn: Turn) -> Receipt:
-        """Queue a turn from sync code and return its receipt at once; it is stored in another thread.
+        """Queue a turn from sync code and return its receipt at once; another thread stores it.
 
-        `receipt.wait_stored()` tells when it is in the journal.
+        `receipt.wait_stored()` returns once the turn is in the journal.
 
         Raises:
             WriterBusy: The queue is full.
             RuntimeError: The writer is closed.
-            InvalidValue: A text that no file can store.
-            Conflict: A turn with this operation id, and other content, is on its way already.
+            InvalidValue: A text cannot be stored in a file.
+            Conflict: A turn with this operation id and different content was already submitted.
         """
-        return self._reception.submit_nowait(turn)
+        return self._admission.submit_nowait(turn)
 
-    def _watch(self) -> None:
+    def _start(self) -> None:
         if self._workers.thread is None:
             thread = self._workers.start()
             # A writer that is dropped without being closed leaves no thread behind.
             weakref.finalize(self, thread.stop).atexit = False
-            if self._intake is not None:
-                thread.loop.call_soon_threadsafe(_look_again, _weak(self), thread)
+            if self._journal_queue is not None:
+                thread.loop.call_soon_threadsafe(_schedule_takeover, _weak(self), thread)
 
     def look_for_dead_writers(self) -> None:
-        """Take over journals of writers that died, soon; done every ten seconds anyway."""
+        """Take over the journals of dead writers soon; done every ten seconds anyway."""
         with self._state:
-            if self._intake is not None and not self._closed:
-                self._intake.adopt_soon()
+            if self._journal_queue is not None and not self._closed:
+                self._journal_queue.adopt_soon()
 
-    # Looking, waiting, closing
+    # Observing, waiting, closing
 
     @property
     def is_running(self) -> bool:
@@ -266,13 +262,13 @@ class MemoryWriter:
         return not self._closed
 
     def stats(self) -> dict[str, Any]:
-        """Return counters taken at one moment: submitted = completed + failed + pending.
+        """Return a consistent snapshot of the counters: submitted = completed + failed + pending.
 
-        `oldest_age` and the latencies are in seconds; `loss_window` is how many turns a killed process would
-        lose now, and `durability` what the others survive.
+        `oldest_age` and the latencies are in seconds. `loss_window` is how many turns a killed process would lose
+        now; `durability` is that of the others.
         """
         with self._state:
-            stats = stats_of(self._figures, self._options, self._workers, self._reception)
+            stats = stats_of(self._metrics, self._options, self._workers, self._admission)
         return {**stats, "setup_problem": self._setup_problem()}
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
@@ -291,19 +287,19 @@ class MemoryWriter:
     def flush(self, timeout: float | None = None) -> bool:
         """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
 
-        Turns that a dead writer left are waited for too, and clean-ups. Turns that failed since the last
-        call are told in a warning, which goes to stderr where no logging is configured.
+        Turns taken over from dead writers and compactions count as well. Turns that failed since the last call
+        are reported in a warning, on stderr if no logging is configured.
         """
         with self._state:
             is_done = self._state.wait_for(self._is_idle, timeout)
-        self._tell_failures()
+        self._report_failures()
         return is_done
 
-    def _tell_failures(self) -> None:
+    def _report_failures(self) -> None:
         with self._state:
-            failed, parked = self._figures.failed - self._told, self._figures.dead_letters
-            self._told = self._figures.failed
-            reason = self._figures.last_failure
+            failed, parked = self._metrics.failed - self._reported, self._metrics.dead_letters
+            self._reported = self._metrics.failed
+            reason = self._metrics.last_failure
         if failed:
             text = f"turns that failed: {failed}; in the dead letters of this writer: {parked}"
             _logger.warning(text)
@@ -311,10 +307,10 @@ class MemoryWriter:
 
     def _is_idle(self) -> bool:
         return (
-            not self._reception.queued
+            not self._admission.queued
             and not self._workers.working
-            and not self._cleaner.running
-            and (self._intake is None or self._intake.is_idle)
+            and not self._compactions.running
+            and (self._journal_queue is None or self._journal_queue.is_idle)
         )
 
     async def aflush(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - the twin of flush
@@ -322,39 +318,39 @@ class MemoryWriter:
         return await asyncio.to_thread(self.flush, timeout)
 
     def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:
-        """Take no more turns, finish those that wait, and return the final counters.
+        """Refuse further turns, finish those that wait, and return the final counters.
 
-        Turns that failed are told as by `flush`.
+        Turns that failed are reported as by `flush`.
 
         Args:
-            timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. What is not done by then is cancelled, and
-                its receipt raises a RuntimeError. Turns in a journal stay there and are counted as
-                pending; those of a queue in memory are lost and counted as failed.
-            drain: Whether to finish what waits; False leaves it.
+            timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. Turns that are not done by then are cancelled,
+                and their receipts raise a RuntimeError. Turns in a journal stay there and count as pending;
+                turns of a queue in memory are lost and count as failed.
+            drain: Whether to finish the waiting turns; False leaves them.
         """
         self._closed = True
-        self._reception.close()
+        self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
         self.flush(max(0.0, wait) if drain else 0)
         with self._ending:  # several threads may close, and each may do so again
             if not self._has_ended:
                 self._end()
                 self._has_ended = True
-        self._tell_failures()
+        self._report_failures()
         return self.stats()
 
     def _end(self) -> None:
-        if self._intake is not None:
-            self._intake.stop()
-        self._cleaner.stop()
+        if self._journal_queue is not None:
+            self._journal_queue.stop()
+        self._compactions.stop()
         if not self.flush(0):
             left = self._workers.abandon(_GRACE)
-            if self._intake is None:
+            if self._journal_queue is None:
                 _logger.error("the writer was closed with %d turns not applied", left)
             else:
                 _logger.warning(
                     "the writer was closed with %d turns not applied; they are kept in %s",
-                    left, self._intake.root,
+                    left, self._journal_queue.root,
                 )  # fmt: skip
         self._stop()
 
@@ -368,34 +364,34 @@ class MemoryWriter:
         if thread is not None:
             thread.stop()
             thread.join(_GRACE)
-        if self._intake is None:
+        if self._journal_queue is None:
             return
         if thread is None or not thread.thread.is_alive():
-            self._intake.close()
+            self._journal_queue.close()
         else:
-            # What does not let itself be ended may still write to the journal: it stays locked so long.
+            # A turn that ignores its cancellation may still write to the journal, so it stays locked meanwhile.
             threading.Thread(
-                target=_close_behind, args=(thread.thread, self._intake), daemon=True
+                target=_close_after, args=(thread.thread, self._journal_queue), daemon=True
             ).start()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close, and wait for what is queued."""
+        """Close the writer once the queued turns are applied."""
         self.close_sync()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close, and wait for what is queued."""
+        """Close the writer once the queued turns are applied."""
         await self.close()
 
 
-def _close_behind(thread: threading.Thread, intake: Intake) -> None:
+def _close_after(thread: threading.Thread, queue: JournalQueue) -> None:
     thread.join()
-    intake.close()
+    queue.close()
 
 
 def _one_of(name: str, first: str | None, second: str | None) -> str:
@@ -406,7 +402,7 @@ def _one_of(name: str, first: str | None, second: str | None) -> str:
 
 
 def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
-    return weakref.ref(writer)
+    return weakref.ref(writer)  # typed without Self
 
 
 def _store_of(diary: Any) -> str:
@@ -414,21 +410,21 @@ def _store_of(diary: Any) -> str:
     return repr(backend) if backend is not None else type(diary).__name__
 
 
-def _figures_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
-    def figures() -> dict[str, Any] | None:
+def _stats_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
+    def stats() -> dict[str, Any] | None:
         writer = ref()
         return writer.stats() if writer is not None else None
 
-    return figures
+    return stats
 
 
-def _look_again(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
-    """Look for journals of dead writers from time to time, for as long as the writer is there."""
-    thread.loop.call_later(_TAKEOVER, _look_for_dead, writer, thread)
+def _schedule_takeover(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
+    """Look for journals of dead writers periodically, until the writer is collected or closed."""
+    thread.loop.call_later(_TAKEOVER, _take_over, writer, thread)
 
 
-def _look_for_dead(ref: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
+def _take_over(ref: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
     writer = ref()
     if writer is not None and writer.is_running:
         writer.look_for_dead_writers()
-        _look_again(ref, thread)
+        _schedule_takeover(ref, thread)

@@ -13,8 +13,7 @@ from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, one_line, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.writer.dead_letters import DeadLetter, DeadLetters
-from tomldiary.writer.requeue import put_back
+from tomldiary.writer.dead_letters import DeadLetter, DeadLetters, requeue
 
 __all__ = ["writer_commands"]
 
@@ -60,7 +59,7 @@ def retry(
     """Requeue turns. A running writer applies them within ten seconds, otherwise the next one."""
     backend = _backend(path)
     taken = _letters(path).take(
-        _chosen(ids, every=every), lambda them: put_back(backend, them), user=user
+        _chosen(ids, every=every), lambda them: requeue(backend, them), user=user
     )
     _tell("requeued", taken, as_json=as_json)
 

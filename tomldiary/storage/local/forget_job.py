@@ -146,7 +146,7 @@ def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch:
     """Take what is selected out of the journals of background writers, also of those at work."""
     root = backend.journal_root
     if root.is_dir():
-        from tomldiary.writer.forget import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
+        from tomldiary.writer.journal_record import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
 
         forget_turns(root, user, selection, epoch)
 

@@ -1,8 +1,7 @@
-"""Between `submit` and the queue: turns are written to the journal, many with one sync.
+"""The queue in front of the journal: turns submitted during a sync share the next one (group commit).
 
-Whoever comes while a sync is under way is written and synced together with all others who came, in the
-order they came. Turns go on to the workers once they are stored, so a turn that could not be stored is
-never applied.
+Turns are stored in the order they were submitted, and delivered to the workers once they are stored. A turn that
+could not be stored is never applied.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ if TYPE_CHECKING:
     from threading import Condition
 
     from tomldiary.storage.protocol import Backend
-    from tomldiary.writer.job import Job
+    from tomldiary.writer.receipts import Job
 
-__all__ = ["Intake", "close_journals"]
+__all__ = ["JournalQueue", "close_journals"]
 
 _logger = get_logger(__name__)
 
 
-class Intake:
-    """Stores turns in a journal of its own, and adopts those of dead writers.
+class JournalQueue:
+    """Stores turns in the writer's journal, and takes over the journals of dead writers.
 
     Args:
         root: The folder of the journals.
-        backend: Tells epochs and durability.
-        state: The writer's lock; `deliver` and `refuse` are called with it held.
-        deliver: Takes turns that are stored.
-        refuse: Takes turns that could not be stored, with the reason.
+        backend: Knows epochs and the durability.
+        state: The writer's lock.
+        deliver: Called with stored turns and the lock held.
+        refuse: Called with turns that could not be stored, the reason, and the lock held.
     """
 
     def __init__(
@@ -50,9 +49,9 @@ class Intake:
     ) -> None:
         self.root = root
         self.journals: list[Journal] = []
-        """The journals that are ours; turns are appended to `_journal` alone."""
+        """The journals that this writer owns; turns are appended to `_journal` only."""
         self.recovered = 0
-        """Turns taken over from dead writers."""
+        """How many turns were taken over from dead writers."""
         self._backend = backend
         self.durability = backend.durability
         self._sync = backend.durability == "full"
@@ -63,16 +62,16 @@ class Intake:
         self._pending: list[Job] = []
         self._batch: list[Job] = []
         self._is_storing = False
-        self._has_adopted = False
+        self._has_looked = False
         self._flusher = ThreadPoolExecutor(1, "tomldiary-journal")
-        self._leaving = 0  # journals that are about to be closed
+        self._closing = 0  # journals about to be closed
 
     def __len__(self) -> int:
         """How many turns are not stored yet."""
         return len(self._pending) + len(self._batch)
 
     def oldest(self) -> float | None:
-        """Return when the turn came that waits longest to be stored (monotonic clock), or None."""
+        """Return when the longest waiting turn was submitted (monotonic clock), or None."""
         return min(
             (jobs[0].queued_at for jobs in (self._batch, self._pending) if jobs), default=None
         )
@@ -80,49 +79,49 @@ class Intake:
     @property
     def is_idle(self) -> bool:
         """Whether nothing is being stored or taken over."""
-        return not self._is_storing and not self._leaving
+        return not self._is_storing and not self._closing
 
-    # Taking turns in
+    # Queueing
 
     @staticmethod
     def prepare(job: Job) -> None:
-        """Render a turn.
+        """Render a turn's record.
 
         Raises:
-            InvalidValue: A text that no file can store.
+            InvalidValue: A text cannot be stored in a file.
         """
         job.time = timestamp()
         job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
-        """Have a turn stored soon; the caller holds the state."""
+        """Store a turn soon; the caller holds the lock."""
         self._pending.append(job)
         if not self._is_storing:
             self._is_storing = True
             self._flusher.submit(self._flush)
 
-    def take_back(self, job: Job) -> bool:
-        """Forget a turn that is not being stored yet; the caller holds the state."""
+    def remove(self, job: Job) -> bool:
+        """Remove a turn that is not being stored yet; the caller holds the lock."""
         if job not in self._pending:
             return False
         self._pending.remove(job)
         return True
 
     def adopt_soon(self) -> None:
-        """Look for journals of dead writers; the caller holds the state."""
-        self._has_adopted = False
+        """Look for journals of dead writers soon; the caller holds the lock."""
+        self._has_looked = False
         if not self._is_storing:
             self._is_storing = True
             self._flusher.submit(self._flush)
 
-    # In the journal's own thread
+    # In the journal's thread
 
     def _flush(self) -> None:
         goes_on = True
         while goes_on:
-            if not self._has_adopted:
-                # First: what was submitted before a crash comes before what is submitted now.
-                self._has_adopted = True
+            if not self._has_looked:
+                # First: turns submitted before a crash come before turns submitted now.
+                self._has_looked = True
                 self._adopt()
             with self._state:
                 batch, self._pending = self._pending, []
@@ -133,9 +132,9 @@ class Intake:
                 goes_on = self._store(batch)
 
     def _store(self, jobs: list[Job]) -> bool:
-        """Store turns, and tell whether there is more to be done.
+        """Store turns; return whether more are waiting.
 
-        Those that cannot be stored are refused, and a later sync never counts for them.
+        Turns that cannot be stored are refused. A later sync never counts for them.
         """
         try:
             if self._journal is None:
@@ -147,14 +146,14 @@ class Intake:
             except BaseException:
                 self._journal.finish(jobs, now=True)
                 raise
-        except Exception as error:  # noqa: BLE001 - it is told to each of them
-            _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - the same
+        except Exception as error:  # noqa: BLE001 - each receipt gets it
+            _logger.error("%d turns could not be stored: %s", len(jobs), error)  # noqa: TRY400 - each receipt has the traceback
             with self._state:
                 self._batch = []
                 journal = self._journal
                 if journal is not None and journal.problem is not None:
                     self._journal = None  # the next turn begins another one
-                    self.let_go(journal)
+                    self.close_if_done(journal)
                 self._refuse(jobs, error)
                 return self._ends_batch()
         for job in jobs:
@@ -165,11 +164,11 @@ class Intake:
             return self._ends_batch()
 
     def _ends_batch(self) -> bool:
-        """Tell whether somebody came meanwhile; the caller holds the state, and goes on if so.
+        """Return whether turns were queued meanwhile; the caller holds the lock.
 
-        Who waited for this batch is woken by now: a caller that is alone finds nobody storing.
+        The submits of this batch are woken by now, so a single caller finds the queue idle.
         """
-        self._is_storing = bool(self._pending) or not self._has_adopted
+        self._is_storing = bool(self._pending) or not self._has_looked
         if not self._is_storing:
             self._state.notify_all()
         return self._is_storing
@@ -188,7 +187,7 @@ class Intake:
                 continue
             try:
                 found = Journal.adopt(folder, sync=self._sync)
-            except Exception as error:  # noqa: BLE001 - it may say anything, and turns wait behind it
+            except Exception as error:  # noqa: BLE001 - a damaged journal must not stop the others
                 _logger.error("%s: cannot be taken over (%r)", folder, error)  # noqa: TRY400 - one line is enough
                 continue
             if found is None or not found[1]:
@@ -203,46 +202,46 @@ class Intake:
 
     # Ending
 
-    def let_go(self, journal: Journal) -> None:
-        """Close the journal of a dead writer, soon, once all its turns are done; the caller holds the state."""
+    def close_if_done(self, journal: Journal) -> None:
+        """Close a journal of a dead writer soon if all its turns are done; the caller holds the lock."""
         if journal is self._journal or journal not in self.journals or journal.pending:
             return
-        with suppress(RuntimeError):  # the writer is being closed, and closes all journals
+        with suppress(RuntimeError):  # the writer is closing, and closes all journals
             self._flusher.submit(self._close, journal)
             self.journals.remove(journal)
-            self._leaving += 1
+            self._closing += 1
 
     def _close(self, journal: Journal) -> None:
         try:
             journal.close()
         finally:
             with self._state:
-                self._leaving -= 1
+                self._closing -= 1
                 self._state.notify_all()
 
     def withdraw(self, job: Job) -> None:
-        """Note, soon, that a stored turn is not wanted any more."""
+        """Record soon that a stored turn was cancelled."""
         if job.journal is not None:
             with suppress(RuntimeError):  # the writer is being closed
                 self._flusher.submit(job.journal.finish, [job], now=True)
 
     def stop(self) -> None:
-        """Store what is pending, and nothing more after that."""
+        """Store the waiting turns, then stop."""
         self._flusher.shutdown(wait=True)
 
     def close(self) -> int:
-        """Let go of all journals, and return how many turns they keep."""
+        """Close all journals and return how many turns they keep."""
         return close_journals(self.journals)
 
     def drop(self) -> None:
-        """In a forked child: the journals are the parent's."""
+        """Drop all journals in a forked child: they are the parent's."""
         for journal in self.journals:
             journal.drop()
         self.journals.clear()
 
 
 def close_journals(journals: list[Journal]) -> int:
-    """Let go of journals, and return how many turns they keep."""
+    """Close journals and return how many turns they keep."""
     left = sum(journal.close() for journal in journals)
     journals.clear()
     return left

@@ -1,0 +1,261 @@
+"""A record log: an append-only TOML file of checksummed records.
+
+Each record is one table of an array of tables. Its first value is the checksum of all lines that follow:
+
+    [[turn]]
+    check = "1f6c0d9a"      # CRC-32 of the rest of the record, in hex
+    number = 7
+    user_msg = "I moved to Lyon."
+
+No line behind the first is empty, begins with "[" or contains a NUL byte, and values escape line breaks. So no value
+can look like the first line of a record, and a record ends where its lines end. A crash can leave a torn tail behind the last whole record: a part of
+a record, or zeros. A torn tail was never acknowledged and is cut off.
+
+Two kinds of process use a file at once: one appends, another rewrites it without forgotten records. Both lock it.
+`rewrite_log` replaces the file, so whoever appends compares inodes under the lock and opens the file again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+from zlib import crc32
+
+from tomldiary.runtime.capabilities import PRIVATE, make_private, read_at
+from tomldiary.storage.file_lock import lock_file, try_lock, unlock
+from tomldiary.storage.files import read_all, sync_folder, write_all, write_new
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from pathlib import Path
+
+__all__ = ["LogFile", "LogRecord", "cut_torn_tail", "render_record", "rewrite_log", "scan_log"]
+
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | PRIVATE
+_HEADER = re.compile(rb"^\[\[([a-z]+)\]\]\n", re.MULTILINE)
+_LINES = re.compile(rb"\[\[[a-z]+\]\]\n(?:[^\[\n\0][^\n\0]*\n)*")
+_CHECK = re.compile(r'check = "([0-9a-f]{8})"\n')
+
+
+# Records
+
+
+def render_record(kind: str, body: str) -> str:
+    """Return a record of `kind`; `body` is its TOML lines, each with a line break."""
+    return f'[[{kind}]]\ncheck = "{crc32(body.encode()):08x}"\n{body}'
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """One record as it is in the file."""
+
+    kind: str
+    text: str
+    """Its exact text; of a damaged record, all bytes up to the next record."""
+    at: int
+    """Where it begins, in bytes."""
+    body: str | None
+    """The lines below the checksum; None if the record is torn or damaged."""
+
+    @property
+    def end(self) -> int:
+        """Where it ends, in bytes, if it is whole."""
+        return self.at + len(self.text.encode())
+
+    @cached_property
+    def data(self) -> dict[str, Any] | None:
+        """Its values; None if the record is torn or damaged."""
+        import tomllib  # noqa: PLC0415 - start-up time: needed after a crash and for forgetting only
+
+        return None if self.body is None else tomllib.loads(self.body)
+
+
+def scan_log(data: bytes) -> list[LogRecord]:
+    """Return the records of a file, oldest first, damaged ones included."""
+    starts = [*_HEADER.finditer(data)]
+    if not starts:
+        return []
+    ends = [*(found.start() for found in starts[1:]), len(data)]
+    return [
+        _record(found.group(1).decode(), data[found.start() : end], found.start())
+        for found, end in zip(starts, ends, strict=True)
+    ]
+
+
+def _record(kind: str, data: bytes, at: int) -> LogRecord:
+    lines = _LINES.match(data)
+    text = lines.group().decode("utf-8", "replace") if lines is not None else ""
+    body = text[len(kind) + 5 :]
+    check = _CHECK.match(body)
+    if check is not None and f"{crc32(body[check.end() :].encode()):08x}" == check.group(1):
+        return LogRecord(kind, text, at, body[check.end() :])
+    return LogRecord(kind, data.decode("utf-8", "replace"), at, None)
+
+
+def cut_torn_tail(descriptor: int) -> list[LogRecord]:
+    """Cut off what is behind the last whole record of a locked file; return the records in front of it.
+
+    Damaged records in front of a whole one stay in the file: they were acknowledged.
+
+    Raises:
+        OSError: The file could not be read or cut.
+    """
+    data = read_all(descriptor)
+    records = scan_log(data)
+    while records and records[-1].body is None:
+        records.pop()
+    end = records[-1].end if records else 0
+    if end < len(data):
+        os.ftruncate(descriptor, end)
+    return records
+
+
+# Forgetting
+
+
+def rewrite_log(path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | None]) -> bool:
+    """Replace a file by the records to keep, durably and atomically; False if nothing changed.
+
+    Args:
+        path: The file.
+        keep: Called with all records while the file is locked; returns the texts that stay, None to keep all.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        OSError: The file is unchanged, or already replaced. Run it again.
+    """
+    with lock_file(path) as descriptor:
+        data = read_all(descriptor)
+        temp = path.with_name(f".{path.name}.tmp")
+        temp.unlink(missing_ok=True)  # left by a killed process; the lock keeps others away
+        texts = keep(scan_log(data))
+        fresh = data if texts is None else "".join(texts).encode()
+        if fresh == data:
+            return False
+        write_new(str(temp), fresh, sync=True)
+        os.replace(temp, path)  # noqa: PTH105 - beside the calls with descriptors
+        sync_folder(path.parent)
+    return True
+
+
+# Appending
+
+
+class LogFile:
+    """The file that records are appended to; one file is open at a time.
+
+    Not thread-safe: its owner has a mutex. `hold` lets another thread sync the file without that mutex.
+    """
+
+    def __init__(self) -> None:
+        self.end = 0
+        """The length of the file after the last append, in bytes."""
+        self.problem: str | None = None
+        """Why nothing can be appended any more."""
+        self._path = ""
+        self._descriptor = -1
+        self._inode = 0
+        self._retired: list[int] = []
+        self._held = 0
+
+    def open(self, path: str) -> None:
+        """Open or create another file, or the file that replaced this one.
+
+        Raises:
+            OSError: It cannot be opened. The previous file stays open.
+        """
+        # If this fails, the previous descriptor stays valid and is not closed twice.
+        descriptor = os.open(path, _FLAGS, 0o600)
+        if self._descriptor >= 0:
+            self._retired.append(self._descriptor)
+        self._close_retired()
+        self._path, self._descriptor = path, descriptor
+        found = os.fstat(descriptor)
+        self._inode, self.end = found.st_ino, found.st_size
+
+    def create(self, path: str) -> None:
+        """Open a new file with private permissions, whatever the umask."""
+        self.open(path)
+        make_private(self._descriptor)
+
+    def append(self, render: Callable[[], str]) -> None:
+        """Append records; they are durable once the descriptor was synced.
+
+        Args:
+            render: Returns the records; called while the file is locked.
+
+        Raises:
+            OSError: Nothing was appended, or `problem` says that a part could not be removed.
+        """
+        self._lock()
+        try:
+            begin = os.lseek(self._descriptor, 0, os.SEEK_END)
+            data = render().encode()
+            if begin and begin != self.end and read_at(self._descriptor, 1, begin - 1) != b"\n":
+                data = b"\n" + data  # another program cut the file within a line
+            try:
+                write_all(self._descriptor, data)
+            except BaseException:
+                self._cut_back(begin)
+                raise
+            self.end = begin + len(data)
+        finally:
+            unlock(self._descriptor)
+
+    def _lock(self) -> None:
+        """Lock the file that is at the path now."""
+        while True:
+            try_lock(self._descriptor, wait=True)
+            try:
+                is_in_place = os.stat(self._path).st_ino == self._inode  # noqa: PTH116 - a string, for `os.open`
+            except FileNotFoundError:
+                is_in_place = False
+            if is_in_place:
+                return
+            unlock(self._descriptor)
+            self.open(self._path)
+
+    def _cut_back(self, begin: int) -> None:
+        """Remove what a failed append wrote."""
+        try:
+            os.ftruncate(self._descriptor, begin)
+            self.end = begin
+        except OSError as error:
+            self.problem = f"{self._path}: a failed append cannot be removed ({error.strerror})."
+
+    def clear(self) -> None:
+        """Remove all records."""
+        self._lock()
+        try:
+            os.ftruncate(self._descriptor, 0)
+            self.end = 0
+        finally:
+            unlock(self._descriptor)
+
+    def hold(self) -> int:
+        """Return the descriptor for a sync; it stays open until `release`."""
+        self._held += 1
+        return self._descriptor
+
+    def release(self) -> None:
+        """Release a descriptor that `hold` returned."""
+        self._held -= 1
+        self._close_retired()
+
+    def _close_retired(self) -> None:
+        """Close files that were replaced, unless a sync holds one of them."""
+        while self._retired and not self._held:
+            os.close(self._retired.pop())
+
+    def close(self) -> None:
+        """Close all descriptors; errors are ignored."""
+        descriptors: Sequence[int] = (*self._retired, self._descriptor)
+        for descriptor in descriptors:
+            if descriptor >= 0:
+                with contextlib.suppress(OSError):
+                    os.close(descriptor)
+        self._retired, self._descriptor = [], -1
