@@ -1,18 +1,23 @@
-"""How often a question finds the turn that answers it, without an embedder: `store.search(query=…)`.
+"""How often a question finds the turn that answers it, without an embedder: the store's search and recall.
 
     python benchmarks/retrieval.py [--data DIR] [--limit 10]
 
-LoCoMo: each turn of a conversation is an item; recall is the share of a question's gold turns among the
-first 5 and 10, averaged over the questions. PrefEval: each stated preference of a topic is an item, the
-question is one for which it matters. Beside it, in the same run: SQLite FTS5 with Porter stemming over the
-same texts, asked for any of the question's words, with and without the most common ones. Both data sets are CC BY-NC 4.0 and not part of this
-repository; get them from snap-research/locomo and amazon-science/PrefEval.
+LoCoMo: each turn of a conversation is an item of the store and an episode of recall; recall@N is the
+share of a question's gold turns among the first N, averaged over the questions. PrefEval: each stated
+preference of a topic is one entry, and the question is one for which it matters.
+The store fills its answer up with the newest items that do not match; recall does not.
+
+SQLite FTS5 with Porter stemming runs beside them over the same texts. It is asked for any of the
+question's words, with and without the most common ones. Both data sets are CC BY-NC 4.0 and not part of
+this repository; get them from snap-research/locomo and amazon-science/PrefEval, and name their folder in
+--data or $TOMLDIARY_BENCH_DATA.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import sqlite3
 import statistics
@@ -22,7 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 from langgraph.store.base import PutOp
 
-from tomldiary.retrieval.recall import query_words
+from tomldiary import Diary
+from tomldiary.retrieval.lexical_index import query_words
 from tomldiary_langgraph import DiaryStore
 
 if TYPE_CHECKING:
@@ -85,6 +91,18 @@ def diary(name: str, texts: dict[str, str]) -> Callable[[str, int], list[str]]:
     return search
 
 
+def recalled(_: str, texts: dict[str, str]) -> Callable[[str, int], list[str]]:
+    alice = Diary("memory:").user("alice")
+    with alice.transaction():
+        names = {alice.add_episode(text, "", session_id="s"): key for key, text in texts.items()}
+
+    def search(question: str, limit: int) -> list[str]:
+        return [names[hit.key] for hit in alice.recall(question, limit)]
+
+    search("warm up", 1)
+    return search
+
+
 def measured(cases: list[Case], make: Callable[[str, dict[str, str]], Any]) -> dict[str, float]:
     at_5: list[float] = []
     at_10: list[float] = []
@@ -107,7 +125,7 @@ def measured(cases: list[Case], make: Callable[[str, dict[str, str]], Any]) -> d
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--data", type=Path, default=Path("data"))
+    parser.add_argument("--data", type=Path, default=os.environ.get("TOMLDIARY_BENCH_DATA", "data"))
     options = parser.parse_args()
     for title, cases in (
         ("LoCoMo", list(locomo(options.data / "locomo"))),
@@ -119,6 +137,7 @@ def main() -> None:
             ("FTS5 porter", lambda _, texts: plain(texts, all_words=False)),
             ("with all words", lambda _, texts: plain(texts, all_words=True)),
             ("DiaryStore", diary),
+            ("alice.recall", recalled),
         ):
             row = measured(cases, make)
             print(f"  {name:16}" + "".join(f"{key} {value:.3f}  " for key, value in row.items()))

@@ -11,7 +11,7 @@ from contextlib import nullcontext
 
 import pytest
 
-import tomldiary.retrieval.recall
+import tomldiary.retrieval.lexical_index
 from tomldiary import Diary
 from tomldiary.store.operations import Put, Search
 from tomldiary.store.store import ItemStore
@@ -37,7 +37,7 @@ def opened(monkeypatch):
         return connect(*values, factory=Counted, **options)
 
     monkeypatch.setattr(sqlite3, "connect", counting)
-    assert tomldiary.retrieval.recall.sqlite3.connect is counting
+    assert tomldiary.retrieval.lexical_index.sqlite3.connect is counting
     return connections
 
 
@@ -74,7 +74,7 @@ def test_a_store_closes_its_search_connections(tmp_path, opened):
 FORK = """
 import gc, os, sys, warnings
 from tomldiary import Diary
-from tomldiary.retrieval.recall import WordTable
+from tomldiary.retrieval.lexical_index import WordTable
 
 warnings.simplefilter("ignore", DeprecationWarning)  # newer Pythons warn of forking with threads
 diary = Diary("memory:")

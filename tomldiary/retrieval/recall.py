@@ -1,113 +1,43 @@
-"""Finding what was remembered: a ranked full-text index over one user's entries.
-
-SQLite FTS5 with Porter stemming, in memory, derived from the documents and brought up to date by
-comparing entries: an unchanged entry is the same object in the next version of its document.
-"""
+"""What recall searches: the entries of one user's documents, and the hits it returns."""
 
 from __future__ import annotations
 
-import sqlite3
 import threading
-import weakref
 from dataclasses import dataclass, field
-from math import log
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
+from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.text.words import folded, query_tokens, searchable, shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterator, Mapping
 
-__all__ = ["Hit", "Indexes", "Source", "WordTable", "normal_score", "query_words", "word_weight"]
+    from tomldiary.entries.kind import EntryKind, Rules
+    from tomldiary.toml.document import Document
 
-_COMMON = frozenset(
-    [
-        "a",
-        "about",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "been",
-        "but",
-        "by",
-        "can",
-        "could",
-        "did",
-        "do",
-        "does",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "hers",
-        "him",
-        "his",
-        "how",
-        "i",
-        "if",
-        "in",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "our",
-        "she",
-        "should",
-        "so",
-        "some",
-        "that",
-        "the",
-        "their",
-        "them",
-        "there",
-        "they",
-        "this",
-        "to",
-        "us",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "why",
-        "will",
-        "with",
-        "would",
-        "you",
-        "your",
-    ]
-)
-_MOST_WORDS = 64  # words of a query that are looked for; a longer one is a text, not a question
-_MOST_HITS = 1_000_000
-_LEAST_WEIGHT = 1e-6  # of a word that more than half of the entries have, as in SQLite's bm25
+__all__ = ["Hit", "Indexes", "Source"]
+
 _CACHED_USERS = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Source:
-    """An entry as it is indexed: `body` is what is searched, `entry` is compared by identity."""
+    """An entry as it is indexed; the same object as long as `entry` is."""
 
-    kind: str
+    kind: EntryKind
     key: str
-    body: str
     entry: Mapping[str, Any]
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """Sorts entries of equal score."""
+        return self.kind.name, self.key
+
+    @property
+    def searched_text(self) -> str:
+        """The text to search."""
+        return self.kind.body(self.key, self.entry)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,126 +59,67 @@ class Hit:
     """The turn an entry was taken from, `session#turn`, where it is known."""
 
 
-class WordTable:
-    """An FTS5 table in memory; its connection is closed with `close()`, or when the table is dropped.
+class _Entries:
+    """The entries of one kind, as their documents held them."""
 
-    A forked child must not touch its parent's connection, not even to close it: another thread of the
-    parent may have held SQLite's lock at the fork. `leave()` keeps it open for as long as the child lives.
-    """
+    def __init__(
+        self,
+        kind: EntryKind,
+        documents: tuple[Document, ...],
+        rules: Rules,
+        before: _Entries | None,
+    ) -> None:
+        self.namespace = kind.name
+        self.documents = documents
+        self.sources: dict[str, Source] = {}
+        known = before.sources if before is not None else {}
+        for document in documents:
+            for key, entry in kind.entries(document, rules):
+                source = known.get(key)
+                if source is None or source.entry is not entry:
+                    source = Source(kind, key, entry)
+                self.sources[key] = source
 
-    _left: ClassVar[list[sqlite3.Connection]] = []
-
-    def __init__(self, name: str) -> None:
-        self._database = sqlite3.connect(":memory:", check_same_thread=False, isolation_level=None)
-        self.close = weakref.finalize(self, self._database.close)
-        self.execute(f"CREATE VIRTUAL TABLE {name} USING fts5(body, tokenize='porter unicode61')")
-
-    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run one statement; the connection commits by itself outside BEGIN and COMMIT."""
-        return self._database.execute(statement, values)  # pyright: ignore[reportArgumentType] - sqlite3 checks the values
-
-    def leave(self) -> None:
-        """Never close the connection: it is the parent's, and this process is its forked child."""
-        if self.close.detach() is not None:
-            self._left.append(self._database)
+    @property
+    def ordered(self) -> list[Source]:
+        """The entries, in the order of the documents."""
+        return list(self.sources.values())
 
 
-class _Index:
-    """The full-text index of one user."""
+class _UserIndex:
+    """The index of one user. Thread-safe: a race costs time only."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.table = WordTable("entries")
-        self._rows: dict[tuple[str, str], tuple[int, Source]] = {}
-        self._by_row: dict[int, Source] = {}
-        self._next = 1
-        self._seen: tuple[int, ...] = ()
-        self._kept: tuple[object, ...] = ()
+        self._index: LexicalIndex[_Entries, Source] = LexicalIndex()
+        self._entries: dict[str, _Entries] = {}
 
-    def refresh(self, documents: tuple[object, ...], sources: Iterable[Source]) -> None:
-        """Bring the index up to date; `documents` are compared by identity to skip the rest."""
-        with self._lock:
-            seen = tuple(map(id, documents))
-            if seen == self._seen:
-                return
-            current: set[tuple[str, str]] = set()
-            self.table.execute("BEGIN")
-            for source in sources:
-                place = (source.kind, source.key)
-                current.add(place)
-                known = self._rows.get(place)
-                if known is not None and known[1].entry is source.entry:
-                    continue
-                row = known[0] if known is not None else self._next
-                if known is not None:
-                    self.table.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-                else:
-                    self._next += 1
-                self.table.execute(
-                    "INSERT INTO entries(rowid, body) VALUES (?, ?)",
-                    (row, searchable(source.body)),
-                )
-                self._rows[place] = (row, source)
-                self._by_row[row] = source
-            for place in self._rows.keys() - current:
-                row, _ = self._rows.pop(place)
-                del self._by_row[row]
-                self.table.execute("DELETE FROM entries WHERE rowid = ?", (row,))
-            self.table.execute("COMMIT")
-            self._seen, self._kept = seen, documents
-
-    def search(self, words: list[str], limit: int) -> list[tuple[Source, float]]:
-        """Return entries that hold at least one of `words`, best first, with scores; ties by kind and key."""
-        match = " OR ".join(f'"{word}"' for word in words)
-        with self._lock:
-            full = sum(map(self._weight, words))
-            rows = self.table.execute(
-                "SELECT rowid, -bm25(entries) AS score FROM entries WHERE entries MATCH ?"
-                " ORDER BY score DESC LIMIT ?",
-                (match, limit),
-            ).fetchall()
-            found = [(self._by_row[row], normal_score(score / full)) for row, score in rows]
-        return sorted(found, key=lambda item: (-item[1], item[0].kind, item[0].key))
-
-    def _weight(self, word: str) -> float:
-        having = self.table.execute(
-            "SELECT count(*) FROM entries WHERE entries MATCH ?", (f'"{word}"',)
-        ).fetchone()[0]
-        return word_weight(having, len(self._by_row)) if having else 0.0
-
-
-def word_weight(having: int, entries: int) -> float:
-    """Return what BM25 takes a word to weigh that so many of the entries have, as SQLite does."""
-    return max(log((entries - having + 0.5) / (having + 0.5)), _LEAST_WEIGHT)
-
-
-def normal_score(relevance: float) -> float:
-    """Return a relevance as a score between 0 and 1.
-
-    Args:
-        relevance: BM25 divided by the weights of all words of the question that occur anywhere: about 1 for
-            an entry of average length that has each of them once, which gives two thirds.
-    """
-    return relevance / (relevance + 0.5)
+    def search(
+        self, query: str, documents: Mapping[EntryKind, tuple[Document, ...]], rules: Rules
+    ) -> Iterator[tuple[float, Source]]:
+        current: list[_Entries] = []
+        for kind, mine in documents.items():
+            found = self._entries.get(kind.name)
+            if found is None or list(map(id, found.documents)) != list(map(id, mine)):
+                found = self._entries[kind.name] = _Entries(kind, mine, rules, found)
+            current.append(found)
+        for score, _, source in self._index.search(current, query) or ():
+            yield score, source
 
 
 class Indexes:
     """The indexes of the users asked for most recently."""
 
     def __init__(self) -> None:
-        self._guard = threading.Lock()
-        self._indexes: Recent[str, _Index] = Recent(_CACHED_USERS)
+        self.renew()
+        self._indexes: Recent[str, _UserIndex] = Recent(_CACHED_USERS)
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Start anew: an SQLite connection does not survive a fork, and the indexes are derived."""
-        for index in self._indexes.values():
-            index.table.leave()
+        """Make a new lock."""
         self._guard = threading.Lock()
-        self._indexes = Recent(_CACHED_USERS)
 
     def drop(self, user: str) -> None:
-        """Let go of a user's index; the next search makes a new one."""
+        """Remove a user's index; the next search makes a new one."""
         with self._guard:
             self._indexes.pop(user, None)
 
@@ -256,36 +127,17 @@ class Indexes:
         self,
         user: str,
         query: str,
-        documents: tuple[object, ...],
-        sources: Iterable[Source],
-        limit: int,
-    ) -> list[tuple[Source, float, list[str]]]:
-        """Return matching entries of a user with their score and the query's words they hold."""
-        words = query_words(query)
-        if not words or limit < 1:
-            return []
-        limit = min(limit, _MOST_HITS)
+        documents: Mapping[EntryKind, tuple[Document, ...]],
+        rules: Rules,
+    ) -> Iterator[tuple[float, Source]]:
+        """Yield the matching entries of a user, best first, with their score.
+
+        Args:
+            user: Whose they are.
+            query: A question or words.
+            documents: The documents to search, by kind; compared by identity to skip unchanged ones.
+            rules: Say which entries count.
+        """
         with self._guard:
-            index = self._indexes.get(user)
-            if index is None:
-                index = _Index()
-            self._indexes.keep(user, index)
-        index.refresh(documents, sources)
-        return [
-            (source, score, _reasons(words, source.body))
-            for source, score in index.search(words, limit)
-        ]
-
-
-def _reasons(words: list[str], body: str) -> list[str]:
-    text = folded(body).lower()
-    return [word for word in map(shown, words) if word in text]
-
-
-def query_words(query: str) -> list[str]:
-    """Return the words of a question that are worth looking for; all of them if none is left.
-
-    They are tokens of the index; `words.shown` returns them as they are written.
-    """
-    words = list(dict.fromkeys(query_tokens(query)))
-    return ([word for word in words if word not in _COMMON] or words)[:_MOST_WORDS]
+            index = self._indexes.keep(user, self._indexes.get(user) or _UserIndex())
+        return index.search(query, documents, rules)

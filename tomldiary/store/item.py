@@ -14,6 +14,7 @@ null is named in `_null`.
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from math import isnan
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.json_paths import all_names, all_texts, texts_at
 from tomldiary.toml.guards import MAX_DEPTH
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
 
@@ -51,6 +53,7 @@ _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
 _BITS = 13_000  # about the digits of an integer that TOML text may hold
 _PLAIN = frozenset({str, int, float, bool})
+_INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def moment(micros: int) -> datetime:
@@ -148,6 +151,17 @@ class Entry:
         if isinstance(found, list):
             return [str(each) for each in cast("list[Any]", found)]
         return False if found is False else None
+
+    @property
+    def searched_text(self) -> str:
+        """The text to search: texts and field names, the fields it was put with, or nothing."""
+        index = self.index
+        if index is False:
+            return ""
+        if isinstance(index, list):
+            return " ".join(text for path in index for text in texts_at(self.value, path))
+        names = (_INNER_CAPITAL.sub(" ", name) for name in all_names(self.value))
+        return " ".join((*all_texts(self.value), *dict.fromkeys(names)))
 
 
 def table_of(

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Finder", "as_item"]
 
 Found = tuple["float | None", "Snapshot", "Entry"]
+Index = LexicalIndex["Snapshot", "Entry"]
 _CACHED_USERS = 256
 
 
@@ -54,7 +55,7 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
-        self._lexical: Recent[str, tuple[int, LexicalIndex]] = Recent(_CACHED_USERS)
+        self._lexical: Recent[str, tuple[int, Index]] = Recent(_CACHED_USERS)
         self._vectors: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
@@ -173,12 +174,12 @@ class Finder:
                 known = (epoch, VectorIndex(self.embedding, folder))
             return self._vectors.keep(user, known)[1]
 
-    def _index(self, user: str) -> LexicalIndex:
+    def _index(self, user: str) -> Index:
         epoch = self._diary.engine.backend.epoch(user)
         with self._guard:
             known = self._lexical.get(user)
             if known is None or known[0] != epoch:
-                known = (epoch, LexicalIndex())  # what was forgotten is not kept in memory either
+                known = (epoch, Index())  # what was forgotten is not kept in memory either
             return self._lexical.keep(user, known)[1]
 
 

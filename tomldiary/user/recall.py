@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.facts import in_utc, moment
-from tomldiary.entries.kinds import entry_kind, recalled_kinds, shown_kinds
+from tomldiary.entries.kinds import recalled_kinds, shown_kinds
+from tomldiary.retrieval.lexical_index import matched_words
 from tomldiary.retrieval.ranking import MemoryLines, are_ranked, by_share, ranked
 from tomldiary.retrieval.recall import Hit, Source
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
     from datetime import datetime
 
     from tomldiary.entries.kind import EntryKind
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UserRecall"]
 
-_MANY = 1_000_000  # all entries: what does not count is left out after ranking
 _MATCHES_FIRST = 10  # more would keep out what matters whatever is asked
 _FEW = 500  # tables
 _SHORT = 50_000  # characters
@@ -57,35 +58,24 @@ class UserRecall:
                 a zone: UTC); None for one of them is no bound.
             valid_at: When temporal facts have to hold; None is now.
         """
-        searched = recalled_kinds()
-        wanted = {kind.name for kind in searched} if kinds is None else set(kinds)
+        at, diary = self._context.moment(valid_at), self._diary
+        searched = [kind for kind in recalled_kinds() if kinds is None or kind.name in kinds]
         documents = self._recalled_documents(searched)
-        at = self._context.moment(valid_at)
         current = {
-            kind.name: kind.current(documents[kind.name], self._diary, at)
+            kind.name: kind.current(documents[kind][0], diary, at)
             for kind in searched
-            if kind.is_timed(documents.get(kind.name))
+            if kind.is_timed(next(iter(documents[kind]), None))
         }
-        is_narrowed = kinds is not None or time_range is not None or bool(current)
-        found = self._context.indexes.search(
-            self._context.user_id,
-            query,
-            tuple(documents.values()),
-            self._sources(documents),
-            _MANY if is_narrowed else limit,
-        )
-        hits: list[Hit] = []
-        for source, score, words in found:
-            if len(hits) >= max(0, limit):
-                break
-            counts = current.get(source.kind)
-            if (
-                source.kind in wanted
-                and _is_within(source.entry, time_range)
-                and (counts is None or counts(source.key, source.entry))
-            ):
-                hits.append(_hit(source, score, words))
-        return hits
+
+        def counts(source: Source) -> bool:
+            holds = current.get(source.kind.name)
+            return _is_within(source.entry, time_range) and (
+                holds is None or holds(source.key, source.entry)
+            )
+
+        found = self._context.indexes.search(self._context.user_id, query, documents, diary)
+        counted = (each for each in found if counts(each[1]))
+        return [_hit(source, score, query) for score, source in islice(counted, max(0, limit))]
 
     def render(
         self,
@@ -185,16 +175,11 @@ class UserRecall:
             found.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, len(order))))
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
-    def _recalled_documents(self, kinds: Sequence[EntryKind]) -> dict[str, Document]:
-        """Return the documents that hold these kinds, by name."""
+    def _recalled_documents(
+        self, kinds: Sequence[EntryKind]
+    ) -> dict[EntryKind, tuple[Document, ...]]:
         listed = self._context.kinds() if self._context.lists_documents else ()
-        return {name: self._context.read(name) for kind in kinds for name in kind.documents(listed)}
-
-    def _sources(self, documents: Mapping[str, Document]) -> Iterator[Source]:
-        for document, tables in documents.items():
-            kind = entry_kind(document)
-            for name, entry in kind.entries(tables, self._diary):
-                yield Source(kind.name, name, kind.body(name, entry), entry)
+        return {kind: tuple(map(self._context.read, kind.documents(listed))) for kind in kinds}
 
 
 def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
@@ -209,14 +194,14 @@ def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
     )
 
 
-def _hit(source: Source, score: float, words: list[str]) -> Hit:
+def _hit(source: Source, score: float, query: str) -> Hit:
     entry = source.entry
     return Hit(
-        source.kind,
+        source.kind.name,
         source.key,
-        entry_kind(source.kind).text(entry),
+        source.kind.text(entry),
         score,
-        words,
+        matched_words(query, source.searched_text),
         created=str(entry.get("_created", "")),
         updated=str(entry.get("_updated", "")),
         source=str(entry.get("_source", "")),

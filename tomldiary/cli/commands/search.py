@@ -13,12 +13,12 @@ from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.entries.kind import part_of
 from tomldiary.entries.kinds import ITEMS, entry_key
-from tomldiary.retrieval.recall import Hit, query_words
+from tomldiary.retrieval.lexical_index import matched_words
+from tomldiary.retrieval.recall import Hit
 from tomldiary.store.namespaces import ROOT, kind_of, namespace_of
 from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
-from tomldiary.text.words import folded, shown
 
 if TYPE_CHECKING:
     from tomldiary.user.user import UserDiary
@@ -73,7 +73,6 @@ def _items(alice: UserDiary, query: str, limit: int) -> list[Hit]:
 
 def _hit(key: str, item: Item, score: float, query: str) -> Hit:
     text = json.dumps(item.value, ensure_ascii=False, default=str)
-    lower = folded(text).lower()
-    words = [word for word in map(shown, query_words(query)) if word in lower]
+    words = matched_words(query, text)
     times = {"created": item.created_at.isoformat(), "updated": item.updated_at.isoformat()}
     return Hit(ITEMS.name, key, text, score, words, **times)
