@@ -1,4 +1,4 @@
-"""What people read is laid out, wrapped, and never able to steer their terminal."""
+"""Printed memory is indented and wrapped, and cannot control a terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The check-up: each thing that can be wrong is found, named with its place, and left as it is."""
+"""Health checks: each fault is found, named with its place, and left unchanged."""
 
 from __future__ import annotations
 

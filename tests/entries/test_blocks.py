@@ -65,13 +65,13 @@ def test_appending_begins_a_block_and_adds_lines_of_their_own(alice):
 @pytest.mark.parametrize(
     ("old", "message"),
     [
-        ("four", "is not there"),
+        ("four", "does not contain"),
         ("one", "more than once"),
         ("oo", "more than once"),  # the places overlap
-        ("", "it is empty"),
+        ("", "text to replace is empty"),
     ],
 )
-def test_what_is_replaced_stands_there_exactly_once(alice, old, message):
+def test_replaced_text_must_occur_exactly_once(alice, old, message):
     alice.set_block("notes", "one two one\nooo")
     with pytest.raises(InvalidValue, match=message) as caught:
         alice.replace_in_block("notes", old, "x")

@@ -1,4 +1,4 @@
-"""The 27 rollback and constraint cases that a peer gets wrong, each with the answer that is wanted.
+"""The 27 rollback and constraint cases in which MemState fails, each with the right answer.
 
 The cases and their numbers are those of a table measured on MemState 0.5.1. It tells others about a
 write by hooks that can fail; here the storage fails instead, and the search index follows by itself.

@@ -1,4 +1,4 @@
-"""Typed entries as plain values, for stores of other frameworks, without any of them."""
+"""Typed entries as plain values for stores of other frameworks."""
 
 from __future__ import annotations
 

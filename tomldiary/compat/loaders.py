@@ -156,7 +156,7 @@ def _read(path: Path | str) -> str:
 
 
 def _document(text: str, path: str) -> tuple[dict[str, Any], bool]:
-    """The tables without `_meta`, and whether they are in the current layout."""
+    """Return the tables without `_meta`, and whether they are in the current layout."""
     document = parse_toml(text, path=path)
     meta = document.pop("_meta", {})
     if not isinstance(meta, dict):
@@ -184,14 +184,14 @@ def _version(written: object) -> tuple[int, ...]:
 
 
 def _joined(first: object, second: object) -> object:
-    """Both tables as one, the second winning; a value that is no table is kept, so that validation names it."""
+    """Return both tables as one, the second winning; a value that is no table is kept, so that validation names it."""
     if isinstance(first, dict) and isinstance(second, dict):
         return cast("dict[str, Any]", first) | cast("dict[str, Any]", second)
     return second
 
 
 def _with_text_times(entries: object) -> object:
-    """The entries with times that a person wrote without quotes as the text they stand for."""
+    """Return the entries with unquoted times as text."""
     if not isinstance(entries, dict):
         return entries
     return {

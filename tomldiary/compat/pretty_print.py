@@ -25,7 +25,7 @@ __all__ = [
 
 
 class BasePrettyPrinter:
-    """What both printers share.
+    """Base of both printers: indentation, times and metadata.
 
     Args:
         indent_size: Spaces per level.
@@ -40,7 +40,7 @@ class BasePrettyPrinter:
         return " " * (self.indent_size * level)
 
     def _format_datetime(self, iso_string: str | datetime) -> str:
-        """`Jan 02, 2025 01:05 PM`, in the time zone it was stored in; what is no time is shown as it is."""
+        """`Jan 02, 2025 01:05 PM`, in the time zone it was stored in; other text is shown unchanged."""
         if not isinstance(iso_string, datetime):
             try:
                 iso_string = datetime.fromisoformat(iso_string)
@@ -218,7 +218,7 @@ def _table(value: object) -> Mapping[str, Any]:
 
 
 def _line(value: object) -> str:
-    """A value on one line, whatever is in it."""
+    """Return a value on one line."""
     return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 

@@ -216,12 +216,12 @@ def _without(place: str, error: Exception) -> str:
 def _check_lag(
     backend: Backend, user: str, documents: Mapping[str, Document | None], walked: Walked
 ) -> Iterator[Finding]:
-    """Find documents that lack what history has; what only a person has changed is no finding."""
+    """Find documents that lag behind history; a hand edit is no finding."""
     for kind, record in walked.last.items():
         document = documents.get(kind)
         is_gone = kind not in documents
         if record.results[kind] == EMPTY or (document is None and not is_gone):
-            continue  # removed for good; or it cannot be read, which is told
+            continue  # forgotten, or reported as unreadable
         text = document.text if document is not None else ""
         place = backend.place(user, kind)
         if document is not None and is_blank(text):
@@ -233,13 +233,13 @@ def _check_lag(
         is_known = is_gone or now in walked.versions[kind]
         is_newest = now == record.results[kind]
         if is_newest or not is_known or (stored_text(backend, user, kind) or "") != text:
-            continue  # as it should be, or being written just now
+            continue  # up to date, or being written
         if is_gone and record.bases[kind] != EMPTY:
             yield Finding(
                 "warning",
                 place,
                 f"the file is gone; history has it up to transaction {record.seq}.",
-                f"If nobody removed it on purpose: show --at {record.seq} --raw prints it.",
+                f"If it was not removed on purpose: show --at {record.seq} --raw prints it.",
             )
         else:
             yield Finding(

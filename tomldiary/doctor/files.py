@@ -38,14 +38,14 @@ class Finding:
     """One result of a health check: what was found, where, and what to do about it."""
 
     level: Literal["note", "warning", "problem"]
-    """`note`: for information. `warning`: works, but is not as it should be. `problem`: does not work."""
+    """`note`: for information. `warning`: works, but needs attention. `problem`: does not work."""
     place: str
     message: str
     remedy: str = ""
 
 
 def check_place(base: Path, mounts: Path) -> Iterator[Finding]:
-    """Find what is wrong with the disk a folder is on."""
+    """Check the file system of a folder."""
     place = str(base)
     real = Path(os.path.realpath(base))
     synced = next((part for part in real.parts if _SYNCED.fullmatch(part)), None)
@@ -68,15 +68,15 @@ def check_place(base: Path, mounts: Path) -> Iterator[Finding]:
         yield Finding("problem", place, "there is no such folder.", "Name another one.")
         return
     free = shutil.disk_usage(base).free
-    told = f"{free / 1024**2:,.0f} MB are free on this disk."
+    message = f"{free / 1024**2:,.0f} MB are free on this disk."
     if free < FREE_BYTES:
-        yield Finding("warning", place, told, "Make room: a write that finds none fails.")
+        yield Finding("warning", place, message, "Free some space: writes fail on a full disk.")
     else:
-        yield Finding("note", place, told)
+        yield Finding("note", place, message)
 
 
 def _file_system(path: Path, mounts: Path) -> str | None:
-    """Return the type of the file system a folder is on, or None if that cannot be told."""
+    """Return the type of the file system a folder is on, or None if it is unknown."""
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").split("\n")
     except OSError:
@@ -140,11 +140,11 @@ def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
             if stat.S_ISDIR(status.st_mode):
                 paths += sorted((entry.path for entry in os.scandir(path)), reverse=True)
         except OSError:
-            continue  # gone meanwhile, or told as unreadable already
+            continue  # gone meanwhile, or reported already
 
 
 def _is_left_over(name: str, status: os.stat_result) -> bool:
-    """Tell whether a file was staged, or was changing places, when a process was killed."""
+    """Return whether a file was staged or being published when a process was killed."""
     is_old = time.time() - status.st_mtime > _STAGED_SECONDS
     if is_spare(name):
         return is_old and status.st_mtime_ns != AT_REST

@@ -79,9 +79,9 @@ class Blocks:
             name: The block; one that does not exist is created.
             text: Its text.
             now: The time to write down.
-            session: The session that says so.
+            session: The session that writes it.
             pinned: Whether it comes first; None leaves that as it is.
-            is_part: Whether a part of the text is what was there before.
+            is_part: Whether the text keeps a part of the old one.
 
         Raises:
             InvalidValue: The name is empty or too long, or the text is too long. Nothing was changed.
@@ -143,15 +143,17 @@ class Blocks:
             raise UnknownEntry(f"{_ROOT}/{name}")
         text = entry_text(found)
         if not old:
-            raise InvalidValue("say which text is to be replaced; it is empty.", where=where)
+            raise InvalidValue(
+                "the text to replace is empty. Give a part of the block.", where=where
+            )
         at = text.find(old)
         if at < 0:
             raise InvalidValue(
-                "the text to replace is not there. Read the block first.", where=where
+                "the block does not contain the text to replace. Read the block first.", where=where
             )
         if text.find(old, at + 1) >= 0:  # also where the places overlap
             raise InvalidValue(
-                "the text to replace stands there more than once. Give more of what is around it.",
+                "the text to replace occurs more than once. Include more of the text around it.",
                 where=where,
             )
         whole = f"{text[:at]}{new}{text[at + len(old) :]}"

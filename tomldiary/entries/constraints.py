@@ -1,4 +1,4 @@
-"""The rules that a type of fact obeys: its model, and what may be written beside what is there.
+"""The rules of a type of facts: its model and its constraint.
 
 A fact's key is made from its singleton key, so that two facts for one key cannot exist. Keys are read
 by people: a value that is text stands as it is, except for `%` and `/`, which are percent-encoded.
@@ -119,7 +119,7 @@ class FactSchema:
                     f" {', '.join(self.fields)}."
                 )
 
-        self.weight  # noqa: B018 - a wrong one is told now
+        self.weight  # noqa: B018 - raises now if it is wrong
 
     @cached_property
     def weight(self) -> float:
@@ -219,8 +219,8 @@ def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:
         value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
     if value is None or value == "" or isinstance(value, Mapping | list):
         raise InvalidValue(
-            f"expected one value, found {toml_word(value) if value != '' else 'empty text'}: facts are"
-            " told apart by it.",
+            f"expected one value, found {toml_word(value) if value != '' else 'empty text'}: it"
+            " identifies the fact.",
             where=where,
         )
     text = value if isinstance(value, str) else render_value(value)
@@ -228,15 +228,15 @@ def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:
 
 
 def explained(error: ValidationError, where: str) -> InvalidValue:
-    """Return what is wrong with all fields as one sentence in TOML words; it holds no value."""
+    """Return the errors of all fields as one sentence in TOML words, without values."""
     found = error.errors(include_url=False)
     first = found[0]
     place = ".".join(map(str, (where, *first["loc"])))
-    others = [f"{'.'.join(map(str, (where, *one['loc'])))}: {_told(one)}" for one in found[1:]]
-    return InvalidValue("; ".join([_told(first), *others]) + ".", where=place)
+    others = [f"{'.'.join(map(str, (where, *one['loc'])))}: {_reason(one)}" for one in found[1:]]
+    return InvalidValue("; ".join([_reason(first), *others]) + ".", where=place)
 
 
-def _told(error: ErrorDetails) -> str:
+def _reason(error: ErrorDetails) -> str:
     kind, found = error["type"], toml_word(error["input"])
     if kind == "missing":
         return "expected a value, found nothing"

@@ -182,7 +182,7 @@ class FactRules(Facts):
     ) -> None:
         wrong = self.wrong(schema, key, old)
         if wrong is not None:
-            raise wrong  # what a person is writing there is not overwritten
+            raise wrong  # a hand edit there is not overwritten
         is_same = same_value(entry_data(old), data)
         if is_same and (is_part or not by.session or author(old) == by.session):
             return

@@ -202,7 +202,7 @@ class Facts:
             schema.parse(values)
             derived = schema.singleton(decode_nulls(values))
         except InvalidValue:
-            return Facts._told(schema, key, values)
+            return Facts._error(schema, key, values)
         if derived is not None and group_of(schema, key) != derived:
             return InvalidValue(
                 f"its fields say that its key is {derived!r}. Rename the table, or mend the fields.",
@@ -211,7 +211,7 @@ class Facts:
         return None
 
     @staticmethod
-    def _told(schema: FactSchema, key: str, values: Mapping[str, Any]) -> InvalidValue:
+    def _error(schema: FactSchema, key: str, values: Mapping[str, Any]) -> InvalidValue:
         """Return why an entry does not fit its model, with its place in the file: made only if needed."""
         try:
             schema.parse(values, render_path((_ROOT, schema.name, key)))
@@ -251,7 +251,7 @@ def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]
 
 
 def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
-    """Tell whether two entries say the same; None is an entry that is not there."""
+    """Return whether two entries have equal data; None is a missing entry."""
     if left is None or right is None:
         return left is right
     return same_value(entry_data(left), entry_data(right))
@@ -273,7 +273,7 @@ class Held(NamedTuple):
     end: datetime | None
 
     def holds(self, at: datetime) -> bool:
-        """Tell whether it holds at a moment."""
+        """Return whether it holds at a moment."""
         return (self.start or ALWAYS) <= at and (self.end is None or at < self.end)
 
 

@@ -1,4 +1,4 @@
-"""The typed entries people and models work with: preferences and conversations.
+"""The typed items that the public interface returns: preferences and conversations.
 
 Field names are plain; in TOML the fields that the engine manages carry a leading underscore.
 """
@@ -18,7 +18,7 @@ FORMAT_VERSION = "0.3"
 def timestamp(now: datetime | None = None) -> str:
     """An ISO 8601 time in UTC with microseconds, as stored in the files."""
     moment = datetime.now(UTC) if now is None else now.astimezone(UTC)
-    # Without being told how many digits it is quicker, and leaves them out only where all are zero.
+    # The default format is faster, and leaves out the digits only if all are zero.
     return moment.isoformat() if moment.microsecond else moment.isoformat(timespec="microseconds")
 
 

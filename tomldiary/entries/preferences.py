@@ -112,7 +112,7 @@ class Preferences:
         )
 
     def items(self, category: str) -> list[tuple[str, dict[str, Any]]]:
-        """Return the entries of a category in the order of the file; what is no entry is left out."""
+        """Return the entries of a category in the order of the file, without values that are no entries."""
         main = self._tables.table((_ROOT, category)) or {}
         found = [item for item in main.items() if type(item[1]) is dict]
         short = self._tables.table((category,)) if category != _ROOT else None
@@ -162,7 +162,7 @@ class Preferences:
         )
 
     def columns(self, category: str) -> tuple[list[str], list[Any]]:
-        """Return the ids of a category and what stands there, which may be no entry."""
+        """Return the ids and the values of a category; a value may be no entry."""
         main = self._tables.table((_ROOT, category)) or {}
         keys, entries = list(main), list(main.values())
         short = self._tables.table((category,)) if category != _ROOT else None
@@ -374,7 +374,7 @@ def entry_to_item(
     """Return an entry as a typed item; missing and malformed fields get defaults.
 
     Raises:
-        pydantic.ValidationError: A field of your own item type has a wrong value.
+        pydantic.ValidationError: A field of a custom item type has a wrong value.
     """
     known = {key: value for key, value in entry.items() if key[:1] != "_"}
     known["text"] = entry_text(entry)

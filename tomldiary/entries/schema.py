@@ -1,6 +1,6 @@
 """Preference tables read as categories, and shown to people, programs and models.
 
-A category is a field that maps ids to entries: `likes: dict[str, PreferenceItem] = {}`. What it is for stands in
+A category is a field that maps ids to entries: `likes: dict[str, PreferenceItem] = {}`. Its description stands in
 `Field(description=...)`, in a docstring line `likes : What the user enjoys`, or in both.
 """
 
@@ -108,18 +108,18 @@ def weight_of(extra: object, where: str) -> float:
 
 
 def categories_doc(pref_table_cls: type[BaseModel]) -> str:
-    """What a model is told about the categories: the docstring, then what only the fields say.
+    """Return the description of the categories for a model: the docstring, then other field descriptions.
 
     Every category is named, and no description stands there twice.
     """
     described = categories(pref_table_cls)
     doc = next(iter(_docstrings(pref_table_cls)), "")
-    told = _doc_lines(doc, described)
+    described_in_doc = _doc_lines(doc, described)
     lines: list[str] = []
     for name, description in described.items():
-        if name not in told:
+        if name not in described_in_doc:
             lines.append(f"{name} : {description}" if description else name)
-        elif not _says(told[name], _field_description(pref_table_cls, name)):
+        elif not _says(described_in_doc[name], _field_description(pref_table_cls, name)):
             lines.append(f"{name} : {_field_description(pref_table_cls, name)}")
     return "\n\n".join(part for part in (doc, "\n".join(lines)) if part)
 

@@ -143,7 +143,7 @@ def normalise(text: str) -> str:
 
 
 def same_text(left: str, right: str) -> bool:
-    """Tell whether two texts are equal but for case, spacing and punctuation."""
+    """Return whether two texts are equal but for case, spacing and punctuation."""
     return normalise(left) == normalise(right)
 
 
@@ -160,7 +160,7 @@ def conflict(left: str, right: str) -> str:
 
 
 def _polarity(words: list[str]) -> bool:
-    """Tell whether the statement says no, with an even count of negations cancelling out."""
+    """Return whether the statement says no, with an even count of negations cancelling out."""
     turns = sum(word in _NEGATIONS for word in words) + sum(word in _AVERSIONS for word in words)
     return turns % 2 == 1
 

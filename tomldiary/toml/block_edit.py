@@ -28,7 +28,7 @@ _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|\[(?:[^\[\]"'#\n]|"(?:[^"\\\n]|\
 def render_block(
     path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n", where: str = ""
 ) -> str:
-    """Render a table of our own: header and one `key = value` line for each key."""
+    """Render a whole table: header and one `key = value` line for each key."""
     lines = [f"[{render_path(path)}]\n"] if path else []
     for key, value in data.items():
         rendered = plain_value(value)
@@ -65,8 +65,8 @@ def edit_block(
 ) -> Block:
     """Return `block` with the keys of its table changed from `old` to `new`.
 
-    A table that stands exactly as we render it is rendered anew: lines that stay equal come out
-    equal, and our own rendering needs no proof. Any other is edited in place and proved by parsing.
+    A table that stands exactly as `render_block` writes it is rendered anew: lines that stay equal come out
+    equal, and a rendered table needs no proof. Any other is edited in place and proved by parsing.
 
     Raises:
         InvalidValue: The block cannot be changed without changing something else.
@@ -93,7 +93,7 @@ def edit_block(
 def _find_ours(
     text: str, path: tuple[str, ...], data: Mapping[str, Any], newline: str
 ) -> tuple[int, int] | None:
-    """Return what stands before and behind the table, if it stands exactly as we render it."""
+    """Return what stands before and behind the table, if it stands exactly as `render_block` writes it."""
     body, tail = split_tail(text)
     rendered = render_block(path, data, newline=newline)
     lead = len(body) - len(rendered)

@@ -182,7 +182,7 @@ class Overlay:
 
     def __init__(self, document: Document) -> None:
         self._data = document.data
-        # The empty documents that memories start from are shared; what is worked out is not.
+        # The empty documents that memories start from are shared; their indexes are not.
         self.memo: dict[Any, Any] = document.memo if len(document.blocks) > _EMPTY else {}
         self.stamp = document.stamp
         """The identity of the entries, with the changes so far."""

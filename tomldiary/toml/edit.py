@@ -34,7 +34,7 @@ class Edit(Overlay):
         self._rewritten: set[int] = set()
         self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
         self._recent = 0
-        """Where a block was looked for last; the next one is often looked for behind it."""
+        """Where the last block was found; the next one is often behind it."""
         self._index = copy_of(document.index)
         self._last = dict(document.last)
         self._parents = document.parents

@@ -37,7 +37,7 @@ class Block:
     text: str
     is_array: bool = False
     ours: tuple[int, int] | None = None
-    """Characters before and behind the table, if the table stands exactly as we render it."""
+    """Characters before and behind the table, if the table stands exactly as `render_block` writes it."""
 
 
 def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:

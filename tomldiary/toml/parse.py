@@ -58,7 +58,7 @@ def parse_toml(text: str, *, path: str = "") -> dict[str, Any]:
 
 
 def _has_long_integer(value: Any) -> bool:
-    """Tell whether there is an integer that Python reads but cannot write in decimal digits."""
+    """Return whether there is an integer that Python reads but cannot write in decimal digits."""
     if isinstance(value, dict):
         return any(map(_has_long_integer, cast("dict[str, Any]", value).values()))
     if isinstance(value, list):

@@ -58,7 +58,7 @@ class BlockIndex(Mapping[tuple[str, ...], "Block"]):
         return found
 
     def __contains__(self, path: object) -> bool:
-        """Tell whether a block stands at `path`."""
+        """Return whether a block stands at `path`."""
         if path in self._changed:
             return self._changed[path] is not None  # pyright: ignore[reportArgumentType] - any object may be asked for
         return path in self._settled

@@ -216,7 +216,7 @@ def _render_time(value: date | time, where: str) -> str:
 
 
 def same_value(left: Any, right: Any) -> bool:
-    """Tell whether two parsed values are the same one: types count, NaN equals NaN, -0.0 is not 0.0."""
+    """Return whether two parsed values are the same one: types count, NaN equals NaN, -0.0 is not 0.0."""
     if left is right:
         return True
     kind: type[Any] = type(left)  # pyright: ignore[reportUnknownVariableType] - any TOML value
