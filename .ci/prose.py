@@ -27,10 +27,7 @@ NOT_YET = frozenset(
     [
         "agents",
         "compaction",
-        "compat",
-        "doctor",
         "engine",
-        "entries",
         "extraction",
         "forgetting",
         "hand_edits",
@@ -39,13 +36,7 @@ NOT_YET = frozenset(
         "runtime",
         "storage",
         "store",
-        "testing",
-        "text",
         "toml",
-        "tomldiary",
-        "tomldiary_langchain",
-        "tomldiary_langgraph",
-        "tomldiary_pydantic_ai",
         "user",
         "writer",
     ]
@@ -71,7 +62,7 @@ WORDS = {
     r"gatherings?": "batch",
 }
 PATTERNS = [
-    (re.compile(rf"(?<![\w-])(?:{words})(?![\w])", re.IGNORECASE), term)
+    (re.compile(rf"(?<![\w-])(?:{words})(?![\w-])", re.IGNORECASE), term)
     for words, term in WORDS.items()
 ]
 LOGGING = {"debug", "info", "warning", "error", "exception", "critical", "log", "warn"}

@@ -14,7 +14,7 @@ DiaryError
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
 │   ├── NewerVersion                   written by a newer version; never rewritten
 │   └── HistoryPruned                  older than the history that is kept
-├── Conflict                           somebody else changed what this write was based on
+├── Conflict                           another writer changed what this write was based on
 ├── Forgotten                          something was forgotten while this work was under way
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread kept the user's lock
@@ -175,7 +175,7 @@ class HistoryPruned(DocumentError):
 
 
 class Conflict(DiaryError):
-    """Somebody else changed what this write was based on; nothing was written."""
+    """Another writer changed what this write was based on; nothing was written."""
 
     def __init__(self, message: str, *, keys: list[str] | None = None) -> None:
         super().__init__(message)
@@ -191,7 +191,7 @@ class NestedTransaction(DiaryError, RuntimeError):
 
 
 class LockTimeout(DiaryError, TimeoutError):
-    """The user's lock was held by somebody else for too long."""
+    """Another writer held the user's lock for too long."""
 
 
 class BackendError(DiaryError):

@@ -1,4 +1,4 @@
-"""The library's log: standard `logging` below the name `tomldiary`, silent until somebody asks.
+"""The library's log: standard `logging` below the name `tomldiary`, silent by default.
 
 What a person has to know at once, such as a missing key, goes to stderr as well where no logging is configured.
 

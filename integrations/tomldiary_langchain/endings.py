@@ -23,9 +23,9 @@ __all__ = ["Endings", "endings"]
 
 
 class Endings(BaseCallbackHandler):
-    """Calls back when a graph ends in an error; knows what was settled for a graph that runs."""
+    """Reports graphs that end in an error; holds the owner and session of running graphs."""
 
-    run_inline = True  # no thread for a look into a dictionary
+    run_inline = True  # a dictionary access needs no thread
 
     def __init__(self) -> None:
         self._graphs: dict[UUID, UUID] = {}

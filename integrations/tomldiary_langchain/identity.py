@@ -51,7 +51,7 @@ def resolve_user(explicit: Who, config: RunnableConfig) -> str:
 
 
 def resolve_session(explicit: Who, config: RunnableConfig) -> str:
-    """Return the session a run belongs to, for the record; "" if nobody names one.
+    """Return the session a run belongs to, for the record; "" if the run names none.
 
     Raises:
         IdentifierError: A name that is found is blank or no text.

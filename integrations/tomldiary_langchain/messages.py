@@ -1,6 +1,6 @@
 """The current turn, cut from the messages of a whole thread, without what only stands in for people.
 
-LangChain marks messages that nobody said with `lc_source`: summaries of what was cut off, and the
+LangChain marks generated messages with `lc_source`: summaries of what was cut off, and the
 memory that is shown to a model. They are never taken for the user's words.
 """
 

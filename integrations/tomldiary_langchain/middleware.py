@@ -77,7 +77,7 @@ _TOLD = 4_096
 
 @dataclass(eq=False, slots=True)
 class _Run:
-    """What is settled when a turn begins, and what was said so far."""
+    """The owner and session of a turn, and its messages so far."""
 
     user: str
     session: str
@@ -196,10 +196,10 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
     # Before the model
 
     def before_agent(self, state: AgentState[Any], runtime: Runtime[ContextT]) -> dict[str, Any]:
-        """Settle user and session, and read the memory, once for the whole turn.
+        """Resolve user and session, and read the memory, once for the whole turn.
 
         Raises:
-            IdentifierError: Nobody says who the user is, or a name cannot be used.
+            IdentifierError: The run names no user, or a name is invalid.
             Exception: The memory cannot be read, and `on_error` is "raise".
         """
         return self._holding(state, self._read(self._settle(state, runtime)))
@@ -250,7 +250,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         return run
 
     def _settled(self, state: AgentState[Any]) -> _Run | None:
-        """Return what was settled for the run; None in one that was resumed, the first time."""
+        """Return the owner and session of the run; None in a resumed run, the first time."""
         held = cast("dict[str, Any]", state).get("diary_run")
         run = held.runs.get(self) if isinstance(held, _Held) else None
         return run or self._endings.watched(agent_config(), self)

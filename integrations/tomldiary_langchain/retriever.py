@@ -81,7 +81,7 @@ class DiaryRetriever(BaseRetriever):
         """Return the documents for a question.
 
         Raises:
-            IdentifierError: Nobody says who the user is.
+            IdentifierError: The run names no user.
         """
         kwargs["user"] = resolve_user(self.user_id, ensure_config(config))
         return super().invoke(input, config, **kwargs)

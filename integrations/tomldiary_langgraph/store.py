@@ -58,7 +58,7 @@ class DiaryStore(BaseStore):
     Args:
         diary: A diary, or the folder of one with the built-in preference table.
         user_label: Which label of a namespace is the user, 0 being the first; a function of namespace
-            and key that names the user, or None for nobody; None: all is shared.
+            and key that names the user, or None if it is shared; None: all is shared.
         index: LangGraph's `IndexConfig`: `dims`, `embed`, `fields` (SqliteStore: `text_fields`). Without one a `query` searches by words.
         ttl: LangGraph's `TTLConfig`: `default_ttl`, `refresh_on_read` (True), `omit_expired` (False),
             `sweep_interval_minutes` (5). Times are minutes.
@@ -182,7 +182,7 @@ class DiaryStore(BaseStore):
         return [result(each) for each in answers]
 
     def _glance(self, ops: list[Op]) -> Item | None:
-        """Return the answer to one read that needs no more than a look at a file's status."""
+        """Return the answer to one read that needs no more than a `stat`."""
         if len(ops) != 1 or not isinstance(ops[0], GetOp) or type(ops[0].namespace) is not tuple:
             return None
         validate_op_namespace(ops[0])

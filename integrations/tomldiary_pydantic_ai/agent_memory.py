@@ -158,7 +158,7 @@ class AgentMemoryToolset(FunctionToolset[Any]):
 
         Raises:
             MemoryAccessError: They cannot be read.
-            IdentifierError: `user_id` is a function and names nobody.
+            IdentifierError: `user_id` is a function and returns no user.
         """
         return self._notes(ctx).load()
 
@@ -166,7 +166,7 @@ class AgentMemoryToolset(FunctionToolset[Any]):
         """Make sure that the run has a user where notes are kept by user, before its model is called.
 
         Raises:
-            IdentifierError: `user_id` is a function and names nobody.
+            IdentifierError: `user_id` is a function and returns no user.
         """
         self._notes(ctx)
         return await super().for_run(ctx)

@@ -72,7 +72,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
 
     Every run that ends goes to the `writer` as a turn, also one that was cancelled, abandoned or failed.
 
-    Who the user is is settled when the run begins, as for `DiaryToolset`; a run without a user fails
+    The user is resolved when the run begins, as for `DiaryToolset`; a run without a user fails
     before its model is called.
 
     Args:
@@ -252,10 +252,10 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     # One run
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> DiaryCapability[AgentDepsT]:
-        """Return the capability for one run, whose owner is settled now; reads nothing.
+        """Return the capability for one run, whose owner is resolved now; reads nothing.
 
         Raises:
-            IdentifierError: Nobody says who the user is, or a name cannot be used.
+            IdentifierError: The run names no user, or a name is invalid.
         """
         owner = self._toolset.found_owner(ctx)
         diary = self._toolset.diary

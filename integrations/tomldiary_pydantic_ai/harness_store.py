@@ -90,7 +90,7 @@ class TomlMemoryStore:
         """Create or replace a file whose version is the expected one, recording no metadata.
 
         Raises:
-            MemoryConflictError: Somebody has written since. Nothing was changed.
+            MemoryConflictError: Another write came first. Nothing was changed.
             MemoryOperationConflictError: The operation id was used for something else.
             ValueError: The path is none, or the content is too long.
         """
@@ -110,7 +110,7 @@ class TomlMemoryStore:
         """Create or replace a file whose version is the expected one, with what is to be kept about it.
 
         Raises:
-            MemoryConflictError: Somebody has written since. Nothing was changed.
+            MemoryConflictError: Another write came first. Nothing was changed.
             MemoryOperationConflictError: The operation id was used for something else.
             ValueError: The path is none, or the content or the metadata cannot be stored.
         """
@@ -130,7 +130,7 @@ class TomlMemoryStore:
         """Remove a file whose version is the expected one.
 
         Raises:
-            MemoryConflictError: Somebody has written since. Nothing was changed.
+            MemoryConflictError: Another write came first. Nothing was changed.
             MemoryOperationConflictError: The operation id was used for something else.
         """
         change = partial(self._files.delete, path, expected=expected_version, **_named(operation))

@@ -37,7 +37,7 @@ def user_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
     """Return the user of a run: given explicitly, in its deps, or in its metadata, in this order.
 
     Raises:
-        IdentifierError: Nobody says who the user is, or a name is blank or no text.
+        IdentifierError: The run names no user, or a name is blank or not text.
     """
     return identity.user_of(
         identity.given("user", explicit, ctx), hint=_HINT, context=ctx.deps, metadata=ctx.metadata

@@ -169,18 +169,18 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         """Return the diary of the user a run is about.
 
         Raises:
-            IdentifierError: Nobody says who that is.
+            IdentifierError: The run names no user.
         """
         return self.diary.user(self.owner(ctx).user)
 
     def for_owner(self, owner: RunOwner) -> Self:
         """Return this toolset for one run, whose owner stays the same whatever its deps become."""
         bound = copy.copy(self)
-        bound._run = owner  # noqa: SLF001 - a copy of ours  # pyright: ignore[reportPrivateUsage]
+        bound._run = owner  # noqa: SLF001 - our own copy  # pyright: ignore[reportPrivateUsage]
         return bound
 
     async def for_run(self, ctx: RunContext[AgentDepsT]) -> AbstractToolset[AgentDepsT]:
-        """Settle whose run it is, before its model is called; reads nothing.
+        """Resolve the owner of the run before its model is called; reads nothing.
 
         Raises:
             IdentifierError: No place names the user, or a name cannot be used.
@@ -298,7 +298,7 @@ class CapabilityToolset(DiaryToolset[AgentDepsT]):
         return [InstructionPart(guidance)] if guidance else None
 
     def owner(self, ctx: RunContext[AgentDepsT]) -> RunOwner:
-        """Return the owner that `OwnedToolset` settled; in an activity elsewhere, what its context names."""
+        """Return the owner that `OwnedToolset` resolved; in an activity elsewhere, the one its context names."""
         toolset, owner = _OWNED.get()
         return owner if owner is not None and toolset is self else super().owner(ctx)
 

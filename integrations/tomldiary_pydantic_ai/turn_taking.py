@@ -12,11 +12,11 @@ from typing import Any
 
 __all__ = ["TurnTaking"]
 
-_LONGEST_TURN = 2.0  # seconds; whoever was beaten may never come back
+_LONGEST_TURN = 2.0  # seconds; a task that lost may never retry
 
 
 class TurnTaking:
-    """Lines of tasks, one for each path. For tasks of asyncio; elsewhere nobody waits."""
+    """Queues of tasks, one for each path. For tasks of asyncio; other callers do not wait."""
 
     def __init__(self) -> None:
         self._lines: dict[tuple[Any, str], deque[_Place]] = {}

@@ -6,7 +6,7 @@ class TestMyBackend(BackendSuite):
     def make_backend(self, tmp_path):
         return MyBackend(...)
 
-`StoreSuite` is the same for LangGraph stores, whoever made them; it needs langgraph.
+`StoreSuite` is the same for LangGraph stores, of any origin; it needs langgraph.
 """
 
 from __future__ import annotations

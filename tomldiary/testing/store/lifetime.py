@@ -122,7 +122,7 @@ class Lifetime(StoreFixtures):
             assert store.get(NS, "read") is not None
             return self.sweep(store)
 
-        until(swept)  # the other one, which nobody reads
+        until(swept)  # the other one, which is not read
         assert store.get(NS, "read") is not None
         assert store.get(("left",), "left") is None
 
