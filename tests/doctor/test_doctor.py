@@ -18,7 +18,6 @@ from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.doctor import files as checkup_files
 from tomldiary.doctor.doctor import Damage, check, verify
 from tomldiary.history.record import parse_record, render_record
-from tomldiary.storage.local import layout
 from tomldiary.storage.local import log_segments as segments_module
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
@@ -205,21 +204,6 @@ def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     os.utime(own, (0, 0))
     assert {found.place for found in wrong(root)} == {str(dead), str(own)}
     Diary(root).user("alice").preferences()  # the remedy: it is swept at the next look
-    assert wrong(root) == []
-
-
-def test_a_spare_that_a_crash_left_is_found_but_not_one_at_rest(root):
-    at_rest, left = (
-        root / "alice" / layout.spare_name("preferences", 0, process, 0)
-        for process in ("0" * 8, "f" * 8)
-    )
-    for path in (at_rest, left):
-        path.touch(0o600)
-    os.utime(at_rest, ns=(layout.AT_REST, layout.AT_REST))
-    assert wrong(root) == []  # somebody may be at work
-    os.utime(left, (0, 0))
-    assert only(wrong(root)).place == str(left)
-    Diary(root).user("alice").preferences()  # the remedy, see above
     assert wrong(root) == []
 
 

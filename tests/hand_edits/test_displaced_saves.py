@@ -117,7 +117,7 @@ def test_where_files_cannot_be_leased_a_save_within_the_same_file_is_seen_by_its
     for text in ("tea", "coffee", "milk"):
         alice.upsert_preference("likes", text)
     file = tmp_path / "alice/preferences.toml"
-    monkeypatch.setattr(saving, "lease", lambda *_args, **_options: errno.EINVAL)
+    monkeypatch.setattr(saving, "_lease", lambda *_args, **_options: errno.EINVAL)
     around(monkeypatch, (lambda: file.write_text(file.read_text().replace('"tea"', '"TEA"')), None))
     alice.upsert_preference("likes", "water")
     assert texts(alice) == ["TEA", "coffee", "milk", "water"]

@@ -66,8 +66,6 @@ def test_one_who_is_alone_does_not_look_again(tmp_path, monkeypatch):
     real = os.listdir
     diary = busy(tmp_path)
     monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
-    # A file that is written in the same tick of the clock as its record looks as if it were behind.
-    monkeypatch.setattr(opened_users, "may_be_behind", lambda *_: False)
     for number in range(20):
         diary.user("alice").upsert_preference("likes", f"thing {number}")
     assert tmp_path / "alice" not in looks

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from power_cuts import Names, Recorder, crash_states, left_over, materialise, tree_of
+from power_cuts import Names, Recorder, crash_states, materialise, tree_of
 from processes import close
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
@@ -30,7 +30,6 @@ from tomldiary.storage.local import durable_names as names
 from tomldiary.storage.local import log_pruning as pruning
 from tomldiary.storage.local import log_reader as records
 from tomldiary.storage.local import log_segments as segments
-from tomldiary.storage.local import publish as staging
 from tomldiary.storage.local import session as opened_users
 from tomldiary.store.item import copied
 
@@ -159,10 +158,7 @@ def is_never_written(damage):
     """Tell whether what was set aside as damaged is an append whose blocks did not all come to the disk."""
     if segments.DAMAGED not in damage.place:
         return False
-    data = Path(damage.place).read_bytes()
-    return (
-        b"\0" in data or b"\n\n" in data
-    )  # where it was to be, there are zeros or the lines that were laid out
+    return b"\0" in Path(damage.place).read_bytes()
 
 
 class Examiner:
@@ -195,10 +191,9 @@ class Examiner:
             for each in (user,) if user else USERS:
                 parts[each][path] = data
         for user, tree in parts.items():
-            resting = state.resting.intersection(tree)
-            key = (user, state.is_power_cut, frozenset(tree.items()), resting)
+            key = (user, state.is_power_cut, frozenset(tree.items()))
             if key not in self.found:
-                self.found[key] = self.open(user, tree, resting, is_power_cut=state.is_power_cut)
+                self.found[key] = self.open(user, tree, is_power_cut=state.is_power_cut)
             found = self.found[key]
             if isinstance(found, str):
                 return f"{user[:9]}: {found}"
@@ -212,10 +207,10 @@ class Examiner:
                 return f"{user[:9]}: what was forgotten is still there"
         return None
 
-    def open(self, user, tree, resting, *, is_power_cut):
+    def open(self, user, tree, *, is_power_cut):
         """Return what a new process reads, or what is wrong with what it finds."""
         folder = Path(tempfile.mkdtemp(dir=self.disk))
-        materialise(tree, folder, 1e9, resting)
+        materialise(tree, folder, 1e9)
         if not self.asks_the_log:
             self.patch.setattr(opened_users, "may_lack_writes", lambda *_: is_power_cut)
         root = folder / self.place
@@ -241,7 +236,7 @@ class Examiner:
             damage = verification.verify(backend, user)
             if damage is not None and not is_never_written(damage):
                 return f"after a write: {damage.place} {damage.message}"
-            left = left_over(backend.folder(user), tree, is_power_cut=is_power_cut)
+            left = [path.name for path in backend.folder(user).glob(".*")]
             if left:
                 return f"left over: {left}"
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
@@ -360,7 +355,7 @@ def crashes_again(workload, disk, monkeypatch, states, number):
     for first in states:
         folder = disk / "again"
         folder.mkdir()
-        materialise(first.tree, folder, 1e9, first.resting)
+        materialise(first.tree, folder, 1e9)
         monkeypatch.setattr(
             opened_users, "may_lack_writes", lambda *_, state=first: state.is_power_cut
         )
@@ -401,28 +396,6 @@ def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
     assert different > 8 * number
 
 
-def test_a_power_cut_brings_back_no_spare_whose_history_was_dropped(disk, monkeypatch):
-    """Nothing would tell it from a save."""
-    recorder = Recorder(disk / "recorded")
-    recorder.top.mkdir()
-    with recorder.watching(monkeypatch):
-        alice = Diary(recorder.top, agent="rules").user(ALICE)
-        for number in range(4):
-            alice.upsert_preference("likes", f"thing {number}")
-        (recorder.top / ALICE / "preferences.toml").unlink()
-        recorder.mark(ALICE, 0)
-        alice.prune_history(keep=1)
-        recorder.mark(ALICE, 1)
-    before, behind = (
-        [state.tree for state in crash_states(recorder) if state.acknowledged.get(ALICE) == done]
-        for done in (0, 1)
-    )
-    assert any(".spare-" in path for tree in before for path in tree)
-    assert behind
-    assert not any(".spare-" in path for tree in behind for path in tree)
-    close(alice.diary)
-
-
 @pytest.mark.torture
 @WINDOWS
 def test_5000_different_states_after_power_cuts(disk, monkeypatch, request, window):
@@ -448,19 +421,6 @@ def unsynced(write_new):
     return lambda path, data, *, sync: write_new(path, data, sync=False)
 
 
-def filled_too_early(stage):
-    def filled(self, *, sync):
-        stage(self, sync=sync)
-        for kind in self._paths.keys() - self._written.keys():
-            self._written[kind] = self._written_late(kind)
-
-    return filled
-
-
-def is_beginning(data, versions):
-    return any(version.encode().startswith(data) for version in versions)
-
-
 class Nameless:
     """What would be known of a user's names if they were never synced with their documents."""
 
@@ -475,7 +435,7 @@ class Nameless:
     "guard",
     [
         "history", "documents of a window", "their names", "folders", "known names", "root", "snapshot",
-        "snapshot's name", "record in front of a spare", "mixed versions", "spares of a window",
+        "snapshot's name", "torn versions",
     ],
 )  # fmt: skip
 @pytest.mark.usefixtures("_small_windows")
@@ -497,12 +457,8 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
             patch.setattr(names, "_folders_of", lambda folder, kind: [])
         elif guard == "snapshot":
             patch.setattr(pruning, "write_new", unsynced(pruning.write_new))
-        elif guard == "record in front of a spare":
-            patch.setattr(staging.Staging, "stage", filled_too_early(staging.Staging.stage))
-        elif guard == "mixed versions":
-            monkeypatch.setattr(recovery, "is_torn", is_beginning)
-        elif guard == "spares of a window":
-            patch.setattr(staging, "window_of", lambda _: 0)
+        elif guard == "torn versions":
+            monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
         elif guard == "snapshot's name":
             patch.setattr(pruning, "sync_folder", no_sync)
         else:
@@ -511,7 +467,6 @@ def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guar
         workload = record(disk, monkeypatch)
     # Where a document was cut off between two entries, it looks like one that somebody has edited.
     cuts = range(60, 400, 7) if guard == "their names" else ()
-    mixtures = 20 if guard == "spares of a window" else 2
-    states = list(crash_states(workload.recorder, subsets=0, cuts=cuts, mixtures=mixtures))
+    states = list(crash_states(workload.recorder, subsets=0, cuts=cuts))
     random.Random(1).shuffle(states)  # most of these matter late
     assert examine(workload, disk, monkeypatch, states, until_the_first=True)[1]

@@ -15,7 +15,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.history.record import parse_record
 from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import boots, recovery
+from tomldiary.storage.local import boots
 from tomldiary.storage.local import checkpoint as settling
 from tomldiary.storage.local import session as opened_users
 
@@ -50,29 +50,6 @@ def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(
         if before in synced and file.parent.stat().st_ino in synced:
             when.append(number)
     assert when == [5, 9]
-
-
-def test_the_disk_has_begun_with_all_documents_when_the_first_is_waited_for(
-    tmp_path, monkeypatch, synced
-):
-    monkeypatch.setattr(settling, "WINDOW", 2)
-    alice = opened(tmp_path).user("alice")
-    alice.upsert_preference("likes", "tea")
-    alice.add_turn("hello", "hi", session_id="s1")
-    names = ("preferences.toml", "conversations.toml")
-    files = {(tmp_path / "alice" / name).stat().st_ino for name in names}
-    real = settling.start_writing
-
-    def start_writing(descriptor, begin, end):
-        assert (begin, end) == (0, os.fstat(descriptor).st_size)
-        synced.append(-os.fstat(descriptor).st_ino)
-        real(descriptor, begin, end)
-
-    monkeypatch.setattr(settling, "start_writing", start_writing)
-    synced.clear()
-    alice.upsert_preference("likes", "rum")
-    order = [number for number in synced if abs(number) in files]
-    assert {-number for number in order[:2]} == set(order[2:]) == files
 
 
 def test_documents_are_on_the_disk_before_history_drops_what_they_could_be_made_again_from(
@@ -194,38 +171,6 @@ def test_a_torn_document_is_made_again_from_history(tmp_path, restarted, tear):
     assert file.read_bytes() == whole
 
 
-def sectors(size, letters):
-    return b"".join(bytes([letter]) * size for letter in letters.encode())
-
-
-def test_what_was_written_over_may_be_left_as_any_mixture_of_what_it_was():
-    size = recovery._SECTOR
-    old, new = sectors(size, "abcd"), sectors(size, "vwxyz")[:-100]
-    versions = [old.decode(), new.decode()]
-    whole = [
-        old,
-        new,
-        sectors(size, "awcyz")[:-100],
-        sectors(size, "vwxd"),
-        sectors(size, "ab") + bytes(size) + sectors(size, "y"),
-        # The disk took a sector that was just being written.
-        b"v" * 100 + b"a" * (size - 100) + sectors(size, "bcd"),
-        # The longer one's size, and no more of it.
-        old + bytes(size - 100),
-        b"",
-    ]
-    assert [each for each in whole if not recovery.is_torn(each, versions)] == []
-    saved = [
-        sectors(size, "abcde"),
-        sectors(size, "abxc"),  # nothing of it stood there
-        old.replace(b"b", b"B"),
-        b"a" * 100 + b"v" * (size - 100) + b"?" + sectors(size, "bcd")[1:],
-        new + b"zz" * 100,
-        b"v" * 10 + b"a" * 10 + b"v" * (size - 20) + old[size:],
-    ]
-    assert [each for each in saved if recovery.is_torn(each, versions)] == []
-
-
 @pytest.mark.parametrize(("later", "is_theirs"), [(5, False), (120, True)])
 def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, later, is_theirs):
     file = tmp_path / "alice/preferences.toml"
@@ -280,7 +225,7 @@ def test_a_document_that_a_person_removed_stays_removed(tmp_path, restarted):
 
 
 @pytest.mark.parametrize("staged_for", [None, 2], ids=["nothing is staged", "one was to come back"])
-def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, monkeypatch, staged_for):
+def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, staged_for):
     alice = opened(tmp_path).user("alice")
     alice.add_turn("I love jazz.", "ok", session_id="s1")
     file = tmp_path / "alice/preferences.toml"
@@ -288,8 +233,6 @@ def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, monkeypatc
     file.unlink()
     if staged_for is not None:  # by one who was killed before there was a record
         file.with_name(f".staged-1-{staged_for}.00000000.1-preferences.tmp").write_bytes(text)
-    # The times of record and document are often the same, and then tell nothing.
-    monkeypatch.setattr(opened_users, "may_be_behind", lambda *_: True)
     assert texts(opened(tmp_path).user("alice")) == []
     assert not file.exists()
     assert list((tmp_path / "alice").glob(".*")) == []

@@ -15,8 +15,6 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.runtime import capabilities as system
-from tomldiary.storage import statx as looks
-from tomldiary.storage import write_out
 from tomldiary.storage.local import exchange
 from tomldiary.storage.local import lease as saving
 
@@ -124,10 +122,8 @@ def test_reading_and_writing_at_an_offset_need_no_pread(tmp_path, monkeypatch):
         os.close(descriptor)
 
 
-def test_files_without_owners_and_modes_are_taken_as_they_are(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "geteuid")
+def test_without_modes_a_file_is_not_made_private(monkeypatch):
     monkeypatch.delattr(os, "fchmod")
-    assert system.is_private_to_user(12345)
     system.make_private(-1)
 
 
@@ -137,12 +133,9 @@ def test_files_without_owners_and_modes_are_taken_as_they_are(tmp_path, monkeypa
 @pytest.fixture
 def fresh():
     """Look capabilities up anew, before and after."""
-    found = (exchange._exchange, looks._statx, write_out._sync_file_range)
-    for each in found:
-        each.cache_clear()
+    exchange._exchange.cache_clear()
     yield
-    for each in found:
-        each.cache_clear()
+    exchange._exchange.cache_clear()
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "freebsd14"])
@@ -150,17 +143,15 @@ def test_capabilities_are_offered_where_they_exist(platform, monkeypatch):
     monkeypatch.setattr(sys, "platform", platform)
     monkeypatch.delenv("TOMLDIARY_WITHOUT", raising=False)
     assert system.offers("exchange") == (platform in {"linux", "darwin"})
-    for name in ("leases", "statx", "writeback"):
-        assert system.offers(name) == (platform == "linux")
+    assert system.offers("leases") == (platform == "linux")
 
 
 def test_capabilities_can_be_switched_off_one_by_one(monkeypatch, fresh):
     monkeypatch.setattr(sys, "platform", "linux")
-    monkeypatch.setenv("TOMLDIARY_WITHOUT", "exchange,statx")
+    monkeypatch.setenv("TOMLDIARY_WITHOUT", "exchange")
     assert not system.offers("exchange")
     assert system.offers("leases")
     assert exchange._exchange() is None
-    assert looks._statx() is None
 
 
 def test_a_diary_without_any_capability_works(tmp_path):
@@ -171,7 +162,7 @@ for number in range(5):
     Diary(sys.argv[1]).user("alice").upsert_preference("likes", f"thing {number}")
 print(len(Diary(sys.argv[1]).user("alice").preferences("likes")))
 """
-    env = {**os.environ, "TOMLDIARY_WITHOUT": "exchange,leases,statx,writeback"}
+    env = {**os.environ, "TOMLDIARY_WITHOUT": "exchange,leases"}
     done = subprocess.run(
         [sys.executable, "-c", code, tmp_path], capture_output=True, text=True, check=True, env=env
     )

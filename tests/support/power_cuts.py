@@ -7,7 +7,6 @@ what may be found after the power went at any of them, by the rules that a file 
   it was written over, each sector as it was at some time since;
 - a name (created, renamed, exchanged, removed) is on the disk once its folder was synced; until then each change
   of names is there as a whole or not at all, in any order;
-- a file has the time that it had when it was synced, or one that it was given since;
 - what was not synced may be there all the same.
 """
 
@@ -22,14 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.storage.local import exchange
-from tomldiary.storage.local.layout import AT_REST, is_spare
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _CALLS = [
     "open", "close", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir",
-    "ftruncate", "truncate", "lseek", "writev", "pwrite", "utime",
+    "ftruncate", "truncate", "lseek", "pwrite",
 ]  # fmt: skip
 TOP = 0  # the folder that was there before, whose names are on the disk
 
@@ -58,14 +56,6 @@ class Sync:
 
 
 @dataclass(frozen=True)
-class Rest:
-    """A file that was given the time of a spare at rest, or another one."""
-
-    node: int
-    is_at_rest: bool
-
-
-@dataclass(frozen=True)
 class Mark:
     """What the workload says: how far it is, and what it is doing."""
 
@@ -79,11 +69,10 @@ class Recorder:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.operations: list[Write | Names | Sync | Rest | Mark] = []
+        self.operations: list[Write | Names | Sync | Mark] = []
         self.folders: dict[int, dict[str, int]] = {TOP: {}}
         self.sizes: dict[int, int] = {}
         self.contents: dict[int, bytes] = {}
-        self.resting: set[int] = set()
         self._nodes = itertools.count(1)
         self._opened: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
         self._real = {name: getattr(os, name) for name in _CALLS}
@@ -101,8 +90,6 @@ class Recorder:
             else:
                 self.contents[child] = path.read_bytes()
                 self.sizes[child] = len(self.contents[child])
-                if path.stat().st_mtime_ns == AT_REST:
-                    self.resting.add(child)
 
     def mark(self, user: str, done: int, *, is_watched: bool = True) -> None:
         self.operations.append(Mark(user, done, is_watched))
@@ -171,28 +158,11 @@ class Recorder:
             self._opened[descriptor] = (node, appends, at + length)
         return length
 
-    def _writev(self, descriptor, parts):
-        length = self._real["writev"](descriptor, parts)
-        if descriptor in self._opened:
-            node, appends, at = self._opened[descriptor]
-            self._written(node, at, b"".join(parts)[:length])
-            self._opened[descriptor] = (node, appends, at + length)
-        return length
-
     def _pwrite(self, descriptor, data, at):
         length = self._real["pwrite"](descriptor, data, at)
         if descriptor in self._opened:
             self._written(self._opened[descriptor][0], at, bytes(data)[:length])
         return length
-
-    def _utime(self, file, times=None, *, ns=None):
-        self._real["utime"](file, times, ns=ns) if ns else self._real["utime"](file, times)
-        found = self._opened[file][0] if file in self._opened else None
-        if not isinstance(file, int):
-            place = self._place(file)
-            found = self._named(place) if place is not None else None
-        if found is not None:
-            self.operations.append(Rest(found, ns == (AT_REST, AT_REST)))
 
     def _lseek(self, descriptor, offset, how):
         at = self._real["lseek"](descriptor, offset, how)
@@ -265,14 +235,10 @@ class _File:
 
     durable: bytes = b""
     pending: list[Write] = field(default_factory=list)
-    resting: list[bool] = field(default_factory=lambda: [False])
-    """Whether it had the time of a spare at rest when it was synced, and since."""
 
     def content(self, how: str) -> bytes:
         if how == "lost" or not self.pending:
             return self.durable
-        if how.startswith(MIXED):  # what was written over had been written since the last sync, too
-            return self._mixed(random.Random(how))
         last = self.pending[-1]
         if how == "kept" or last.data is None:
             return _written(self.durable, self.pending)
@@ -286,18 +252,6 @@ class _File:
         cut = int(how)
         cut = max(0, size + cut) if cut < 0 else min(cut, size)
         return _written(before, [Write(last.node, last.at, last.data[:cut])])
-
-    def _mixed(self, choose: random.Random) -> bytes:
-        """Return sectors of all that the file has been, each as it was at some time, and a size it had."""
-        versions = [self.durable]
-        for write in self.pending:
-            versions.append(_written(versions[-1], [write]))
-        size = len(choose.choice(versions))
-        parts = []
-        for at in range(0, size, SECTOR):
-            part = choose.choice(versions)[at : min(at + SECTOR, size)]
-            parts.append(part.ljust(min(SECTOR, size - at), b"\0"))
-        return b"".join(parts)
 
 
 def _written(data: bytes, writes: list[Write]) -> bytes:
@@ -320,15 +274,11 @@ class CrashState:
 
     step: int
     tree: Tree
-    resting: frozenset[str]
-    """The files that have the time of a spare at rest."""
     acknowledged: dict[str, int]
     is_power_cut: bool
     how: str
 
 
-SECTOR = 512
-MIXED = "mixed"
 KEPT = ("kept",)
 TORN = (
     "lost", "kept", "zeros", "holes", "1", "3", "7", "8", "40", "-1", "-2", "-3",
@@ -341,7 +291,6 @@ def crash_states(
     seed: int = 0,
     subsets: int = 6,
     cuts: Iterable[int] = (),
-    mixtures: int = 2,
 ):
     """Yield what may be left by a crash behind each operation.
 
@@ -350,14 +299,10 @@ def crash_states(
         seed: Of the choices.
         subsets: How many subsets of the unsynced changes of names are tried, besides the obvious ones.
         cuts: Further lengths of the last write that are tried, in bytes.
-        mixtures: How many choices of sectors are tried.
     """
-    torn = (*TORN, *(f"{MIXED} {number}" for number in range(mixtures)), *map(str, cuts))
+    torn = (*TORN, *map(str, cuts))
     choose = random.Random(seed)
-    files = {
-        node: _File(recorder.contents.get(node, b""), resting=[node in recorder.resting])
-        for node in recorder.sizes
-    }
+    files = {node: _File(recorder.contents.get(node, b"")) for node in recorder.sizes}
     durable = {node: dict(recorder.durable.get(node, {})) for node in recorder.folders}
     pending: list[Names] = []
     acknowledged: dict[str, int] = {}
@@ -368,15 +313,11 @@ def crash_states(
             is_watched = operation.is_watched
         elif isinstance(operation, Write):
             files[operation.node].pending.append(operation)
-            files[operation.node].resting.append(False)
-        elif isinstance(operation, Rest):
-            files[operation.node].resting.append(operation.is_at_rest)
         elif isinstance(operation, Names):
             pending.append(operation)
         elif operation.node in files:
             file = files[operation.node]
             file.durable, file.pending = file.content("kept"), []
-            file.resting = file.resting[-1:]
         else:
             pending = _sync_folder(operation.node, durable, pending)
         if not is_watched:
@@ -385,13 +326,8 @@ def crash_states(
         for kept, data, how in _cuts(pending, torn if dirty else KEPT, choose, subsets):
             contents = {node: file.content(data) for node, file in files.items()}
             folders, is_power_cut = _renamed(durable, kept), how != "killed"
-            times = {
-                node: choose.choice(file.resting) if is_power_cut else file.resting[-1]
-                for node, file in files.items()
-            }
-            resting = frozenset(path for path, at_rest in _tree(folders, times).items() if at_rest)
             tree = _tree(folders, contents)
-            yield CrashState(step, tree, resting, acknowledged, is_power_cut, how)
+            yield CrashState(step, tree, acknowledged, is_power_cut, how)
 
 
 def _cuts(pending, torn, choose, subsets):
@@ -466,26 +402,8 @@ def tree_of(folder: Path) -> Tree:
     }
 
 
-def left_over(folder: Path, state_of: Tree, *, is_power_cut: bool) -> list[str]:
-    """Return the names of what a crash left in a user's folder, and nobody has put right.
-
-    Args:
-        folder: The user's, after somebody has opened it, who may have a spare there.
-        state_of: What the crash left.
-        is_power_cut: Whether all spares are to be gone that it left; else some may be at rest.
-    """
-    before = {path.rpartition("/")[2] for path in state_of} if is_power_cut else set()
-    return [
-        path.name
-        for path in folder.glob(".*")
-        if path.name in before or not (is_spare(path.name) and path.stat().st_mtime_ns == AT_REST)
-    ]
-
-
-def materialise(
-    tree: Tree, folder: Path, moment: float | None, resting: Iterable[str] = ()
-) -> None:
-    """Write a tree into an empty folder; files are as old as `moment` says (seconds), or new, or `resting`."""
+def materialise(tree: Tree, folder: Path, moment: float | None) -> None:
+    """Write a tree into an empty folder; `moment` is the files' time in seconds, None is now."""
     top = os.fspath(folder)
     for path, data in sorted(tree.items()):
         place = f"{top}/{path}"
@@ -497,5 +415,3 @@ def materialise(
         os.close(descriptor)
         if moment is not None:
             os.utime(place, (moment, moment))
-    for path in resting:
-        os.utime(f"{top}/{path}", ns=(AT_REST, AT_REST))

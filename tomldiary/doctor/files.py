@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from tomldiary.storage.local.layout import AT_REST, JOB_NAME, is_spare
+from tomldiary.storage.local.layout import JOB_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -146,8 +146,6 @@ def _below(top: Path) -> Iterator[tuple[str, os.stat_result]]:
 def _is_left_over(name: str, status: os.stat_result) -> bool:
     """Return whether a file was staged or being published when a process was killed."""
     is_old = time.time() - status.st_mtime > _STAGED_SECONDS
-    if is_spare(name):
-        return is_old and status.st_mtime_ns != AT_REST
     staged = _STAGED.fullmatch(name)
     if staged is None or is_old:
         return staged is not None

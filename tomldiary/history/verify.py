@@ -154,8 +154,6 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
             record = data[start:end]
-            if end == len(data) and record.endswith(b"\n\n"):
-                record = record.rstrip(b"\n") + b"\n"  # room for more
             if record.strip():
                 line = data.count(b"\n", 0, start) + 1
                 yield f"{path}:{line}", record, path == paths[-1] and end == len(data)

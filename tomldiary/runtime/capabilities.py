@@ -5,8 +5,6 @@ Nothing here is needed to import the package or to use `"memory:"`. `TOMLDIARY_W
 
 exchange   two files change places in one step (Linux `renameat2`, macOS `renamex_np`)
 leases     the system says whether another program has a file open for writing (Linux)
-statx      a look at a file leaves its time stamps alone (Linux)
-writeback  the disk can begin to write before a sync waits for it (Linux `sync_file_range`)
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ __all__ = [
     "OURS",
     "PRIVATE",
     "full_sync",
-    "is_private_to_user",
     "make_private",
     "offers",
     "other_owner",
@@ -36,8 +33,6 @@ __all__ = [
 _WHERE = {
     "exchange": ("linux", "darwin"),
     "leases": ("linux",),
-    "statx": ("linux",),
-    "writeback": ("linux",),
 }
 OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
 """Flags of `os.open`: bytes as they are, and no child inherits the descriptor."""
@@ -64,11 +59,6 @@ def make_private(descriptor: int) -> None:
     """
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, 0o600)
-
-
-def is_private_to_user(owner: int) -> bool:
-    """Return whether a file's owner is the user this process runs as; True where files have no owner."""
-    return not hasattr(os, "geteuid") or owner == os.geteuid()
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:

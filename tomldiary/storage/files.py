@@ -11,7 +11,6 @@ from tomldiary.runtime.capabilities import (
     NO_WAITING,
     OURS,
     PRIVATE,
-    is_private_to_user,
     make_private,
     sync_file,
 )
@@ -20,7 +19,6 @@ __all__ = [
     "file_on_the_way",
     "file_token",
     "folder_time",
-    "is_plain",
     "is_same",
     "make_folder",
     "read_all",
@@ -32,7 +30,6 @@ __all__ = [
 ]
 
 _PRIVATE = 0o600
-_OURS = stat.S_IFREG | _PRIVATE
 _READ = os.O_RDONLY | PRIVATE | NO_WAITING  # waits for no pipe
 
 FileToken = tuple[int, int, int, int]
@@ -42,11 +39,6 @@ FileToken = tuple[int, int, int, int]
 def token_of(found: os.stat_result) -> FileToken:
     """Return the token for what `stat` found."""
     return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
-
-
-def is_plain(found: os.stat_result) -> bool:
-    """Tell whether a file is ours alone: private, of this user, and under one name."""
-    return found.st_mode == _OURS and found.st_nlink == 1 and is_private_to_user(found.st_uid)
 
 
 def is_same(one: FileToken | None, two: FileToken | None) -> bool:

@@ -2,13 +2,12 @@
 
     memories/
       alice/
-        preferences.toml  conversations.toml  .spare-….tmp
+        preferences.toml  conversations.toml
         history/2026-11-001.toml
       .tomldiary/locks/
 
 A commit stages every changed document in a temporary file, appends to history (the commit point), and
-puts the temporary files in their places. Only history is waited for, see `settling`, and a document with a spare is written
-over that behind it, see `spares`.
+publishes the temporary files. A commit waits for history only; documents are synced at a checkpoint, see `checkpoint`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from tomldiary.storage.local.log_segments import append_records
 from tomldiary.storage.local.publish import Staging
 from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import OpenedUsers
-from tomldiary.storage.local.spare_files import Spares
 from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG
 from tomldiary.storage.protocol import Stored
 from tomldiary.toml.parse import decode_utf8
@@ -88,7 +86,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
         super().__init__(Path(chosen), sync=durability == "full")
-        self._spares = Spares()
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """Where journals are, also those of writers with another durability."""
@@ -211,9 +208,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         def staged_as(kind: str, data: bytes, seq: int, fingerprint: str) -> str:
             return self._temp_name(folder, kind, data, seq, fingerprint)
 
-        # Without a sync nobody knows what of history is on the disk before what is written over.
-        spares = self._spares if self._sync else None
-        staging = Staging(folder, commit, seq, spares, staged_as)
+        staging = Staging(folder, commit, seq, staged_as)
         try:
             synced = self._synced.of(user, folder)
             end = self._tails.numbered(user, f"{folder}/history", seq)
@@ -227,19 +222,14 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 raise _unwritten(error, folder) from error
             raise
         records = [stamped(text, synced.boot) for text in records]
-        try:
-            end = self._appended(user, folder, end, records, staging, synced)
-            self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
-            new = {
-                kind
-                for kind in commit.contents
-                if commit.replaces_save
-                or kind not in synced.kinds
-                or commit.expected.get(kind) is None
-            }
-            tokens = self._publish(user, folder, staging, new)
-        finally:
-            staging.leave()
+        end = self._appended(user, folder, end, records, staging, synced)
+        self._tails.keep(user, f"{folder}/history", end, records[-1], seq)
+        new = {
+            kind
+            for kind in commit.contents
+            if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
+        }
+        tokens = self._publish(user, folder, staging, new)
         self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
         for kind in commit.fingerprints.keys() - tokens.keys():
             _show_new_version(f"{folder}/{kind}.toml")
@@ -263,7 +253,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 records,
                 sync=self._sync,
                 known=synced.segment,
-                meanwhile=staging.reach,
             )
         except FileExistsError as error:
             staging.drop()
@@ -306,18 +295,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         from tomldiary.storage.local.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
         self._swept.pop(user, None)  # until it is done, and whatever it leaves
-        self._drop_spares(user)
         return forget(self, user, selection)
-
-    def _drop_spares(self, user: str) -> None:
-        folder = str(self.folder(user))
-        try:
-            self._spares.drop(folder)
-        except OSError as error:
-            raise BackendError(
-                f"{error.filename or folder}: cannot be removed ({error.strerror}). Nothing was changed."
-                " Check the permissions."
-            ) from error
 
     def settle(self, user: str) -> None:
         """Put documents on the disk that history stands for until then; the caller holds the user's lock.
@@ -334,8 +312,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Let a snapshot stand for all history up to transaction `seq`; the caller holds the user's lock."""
         self._tail(user)  # a torn end is cut off
-        # What is dropped could be needed to make documents again that are not on the disk.
-        self._drop_spares(user)
+        # Recovery could need what is dropped to restore documents that are not on the disk.
         self.settle(user)
         try:
             prune(self.folder(user) / "history", seq, snapshot)
@@ -351,7 +328,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def erase(self, user: str, kind: str | None = None) -> bool:
         """Remove a document, or everything of the user; links are removed, never followed."""
         folder = self.folder(user)
-        self._drop_spares(user)
         try:
             if kind is not None:
                 path = self._file(user, kind)

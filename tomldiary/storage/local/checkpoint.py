@@ -19,7 +19,6 @@ from tomldiary.runtime.capabilities import PRIVATE, sync_file
 from tomldiary.storage.files import read_file, write_new
 from tomldiary.storage.local.exchange import put_in_place
 from tomldiary.storage.local.log_reader import read_records
-from tomldiary.storage.write_out import start_writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -74,9 +73,6 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
     present: set[str] = set()
     kinds = list(dict.fromkeys(kind for text in window(folder) for kind in result_kinds(text)))
     paths = {kind: folder / f"{kind}.toml" for kind in kinds}
-    for path in paths.values():
-        with suppress(OSError):  # whoever syncs it in a moment says so
-            _begin(path)  # the disk is at work on all of them when the first is waited for
     for kind, path in paths.items():
         if path.is_symlink():
             continue  # nothing of ours
@@ -94,14 +90,6 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
             present.add(kind)
     synced.sync(present)
     synced.doubtful.clear()
-
-
-def _begin(path: Path) -> None:
-    descriptor = os.open(path, _FLAGS)
-    try:
-        start_writing(descriptor, 0, os.fstat(descriptor).st_size)
-    finally:
-        os.close(descriptor)
 
 
 def _sync(path: Path) -> None:

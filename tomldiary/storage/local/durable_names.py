@@ -7,6 +7,7 @@ once itself, before it acknowledges anything.
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,6 @@ from tomldiary.identifiers import decode_folder
 from tomldiary.storage.files import make_folder, read_file, sync_folder, write_new
 from tomldiary.storage.local.boots import boot_of
 from tomldiary.storage.local.layout import OWNER_NAME
-from tomldiary.storage.statx import look
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
@@ -62,10 +62,10 @@ class DurableNames:
             OSError: It cannot be made, or cannot be synced.
         """
         try:
-            inode = look(folder, follow=True)[1]
+            inode = os.stat(folder).st_ino  # noqa: PTH116 - once for each write
         except FileNotFoundError:
             make_folder(folder, sync=self._sync)
-            inode = look(folder, follow=True)[1]
+            inode = os.stat(folder).st_ino  # noqa: PTH116 - once for each write
         known = self._synced.get(user)
         if known is not None and known.inode == inode:
             return known

@@ -12,12 +12,11 @@ import errno
 import os
 import sys
 from functools import lru_cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import offers
 from tomldiary.storage.files import file_token, is_same
 from tomldiary.storage.local.lease import Held
-from tomldiary.storage.statx import look
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,19 +33,11 @@ _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
-class Keep(Protocol):
-    """Takes the file that gave way to a new version; see `Spares.keep`."""
-
-    def __call__(self, displaced: str, token: FileToken, held: Held) -> None:
-        """Take the file `held`, which is at `displaced` and whose place the version `token` has."""
-
-
 def put_in_place(
     temp: str,
     target: str,
     expected: FileToken | None,
     written: FileToken | None = None,
-    keep: Keep | None = None,
 ) -> FileToken | None:
     """Give `target` the file `temp`, and return its token; None if somebody's save came in between.
 
@@ -55,7 +46,6 @@ def put_in_place(
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.
-        keep: Takes over the version that was replaced; None: it is removed.
 
     Raises:
         FileNotFoundError: There is no new version any more.
@@ -75,19 +65,13 @@ def put_in_place(
         if held is None or held.has_writer or not is_same(held.token, expected):
             os.unlink(temp)  # noqa: PTH108 - see above
             return None
-        return _exchanged(temp, target, ours, held, keep)
+        return _exchanged(temp, target, ours, held)
     finally:
         if held is not None:
             held.let_go()
 
 
-def _exchanged(
-    temp: str,
-    target: str,
-    ours: FileToken | None,
-    held: Held,
-    keep: Keep | None,
-) -> FileToken | None:
+def _exchanged(temp: str, target: str, ours: FileToken | None, held: Held) -> FileToken | None:
     """Exchange the two, unless somebody saves just now; nobody opens the old file for writing meanwhile."""
     try:
         is_exchanged = swap(temp, target)
@@ -100,24 +84,20 @@ def _exchanged(
     if not _is_held(temp, held):
         return None  # a save came in between
     if not held.is_wanted():
-        token = _token_of(target, ours)
-        if keep is None or token is None:
-            os.unlink(temp)  # noqa: PTH108 - see above
-        else:
-            keep(temp, token, held)
-        return token
+        os.unlink(temp)  # noqa: PTH108 - see above
+        return _token_of(target, ours)
     # Whoever begins a save waits for the old file, and must not be left with one that has no name.
     take_back(temp, target, ours)
     return None
 
 
 def _is_held(path: str, held: Held) -> bool:
-    """Tell whether a file is the version that is held; without asking for its times, as it may be given another."""
+    """Return whether a file is the version that is held."""
     if not held.is_leased:
         return is_same(file_token(path), held.token)
     # Whoever has begun to write to it waits for the lease, or took it from us: see `Held.is_wanted`.
     try:
-        return look(path)[1] == held.status.st_ino
+        return os.lstat(path).st_ino == held.status.st_ino
     except FileNotFoundError:
         return False
 

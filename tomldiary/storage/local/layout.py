@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.storage.files import make_folder
-from tomldiary.storage.statx import look
 from tomldiary.toml.fingerprint import Pieces
 
 if TYPE_CHECKING:
@@ -23,21 +22,15 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
-    "AT_REST",
-    "DISPLACED",
     "JOB_NAME",
     "JOB_PREFIX",
     "OWNER_NAME",
     "STAGED",
-    "UNFINISHED",
     "check_parent",
     "checked_kind",
     "is_as_staged",
-    "is_spare",
     "kinds_in",
     "make_parent",
-    "spare_name",
-    "spare_window",
     "staged_for",
     "staged_in",
     "staged_name",
@@ -47,14 +40,6 @@ __all__ = [
 
 STAGED = ".staged-"
 """What the name of a file that is being written begins with."""
-SPARE = ".spare-"
-"""What the name of a file begins with that a new version is written over."""
-UNFINISHED = b"\0\0\0\0"
-"""What such a file begins with while that happens: no text does."""
-AT_REST = 946_700_617_000_000_000
-"""When such a file was last changed (nanoseconds), as it says while nothing happens to it: some second of the year 2000."""
-DISPLACED = "displace"
-"""Stands for a fingerprint in the name of a staged file that is a save: no text has it."""
 JOB_PREFIX = ".forgetting"
 """What the names of all files begin with that belong to something being forgotten."""
 JOB_NAME = f"{JOB_PREFIX}.toml"
@@ -65,8 +50,7 @@ _SUFFIX = ".toml"
 _MARK = 8  # digits of a fingerprint that a staged file's name shows
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
-_STAGED = re.compile(re.escape(STAGED) + rf"\d+-(\d+)\.([0-9a-f]{{8}}|{DISPLACED})\.(\d+)-")
-_SPARE = re.compile(re.escape(SPARE) + r"[0-9a-f]{8}-(\d+)\.\d+-.*\.tmp")
+_STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _LONGEST = 180
 """Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
 
@@ -101,29 +85,6 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
     """
     mark = (fingerprint or Pieces.of(data).fingerprint)[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
-
-
-def spare_name(kind: str, window: int, process: str, number: int) -> str:
-    """Return the name of a file that versions of a document are written over.
-
-    Args:
-        kind: The document's name.
-        window: In which that happens.
-        process: The one whose it is, in eight hexadecimal digits.
-        number: Makes the name the process's only one.
-    """
-    return f"{SPARE}{process}-{window}.{number}-{_escaped(kind)}.tmp"
-
-
-def is_spare(name: str) -> bool:
-    """Tell whether a file's name is that of a document's spare."""
-    return name.startswith(SPARE) and _SPARE.fullmatch(name) is not None and _is_for_document(name)
-
-
-def spare_window(name: str) -> int:
-    """Return the window that a spare is used in."""
-    found = _SPARE.fullmatch(name)
-    return int(found[1]) if found is not None else -1
 
 
 def _escaped(kind: str) -> str:
@@ -248,7 +209,7 @@ def check_parent(folder: str, kind: str) -> bool:
     for part in kind.split("/")[:-1]:
         place = f"{place}/{part}"
         try:
-            mode = look(place)[0]
+            mode = os.lstat(place).st_mode
         except FileNotFoundError:
             return False
         if stat.S_ISLNK(mode):

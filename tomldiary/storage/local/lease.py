@@ -26,7 +26,7 @@ _HAS_LEASES = offers("leases")
 if TYPE_CHECKING:
     from tomldiary.storage.files import FileToken
 
-__all__ = ["Held", "is_being_saved", "is_lease_broken", "lease", "let_go_of_lease"]
+__all__ = ["Held", "is_being_saved"]
 
 _LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
 _AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
@@ -72,7 +72,7 @@ class Held:
         self._descriptor = os.open(path, _FLAGS)
         hide_from_children(self._descriptor)
         try:
-            refusal = lease(self._descriptor)
+            refusal = _lease(self._descriptor)
             self.is_leased = refusal == 0
             # Behind the lease: a writer who was quicker has left a new time, or is seen.
             self.status = os.fstat(self._descriptor)
@@ -84,32 +84,23 @@ class Held:
 
     def is_wanted(self) -> bool:
         """Tell whether somebody waits to open the file for writing."""
-        return self.is_leased and is_lease_broken(self._descriptor)
-
-    def set_time(self, time: int) -> None:
-        """Have the file last changed at this time (nanoseconds).
-
-        Raises:
-            OSError: It was not.
-        """
-        os.utime(self._descriptor, ns=(time, time))
+        return self.is_leased and _is_lease_broken(self._descriptor)
 
     def let_go(self) -> None:
         """Let everybody have the file."""
         if self.is_leased:
-            let_go_of_lease(self._descriptor)
+            _let_go_of_lease(self._descriptor)
         close_hidden(self._descriptor)
 
 
-def is_lease_broken(descriptor: int, *, for_writing: bool = False) -> bool:
+def _is_lease_broken(descriptor: int) -> bool:
     """Tell whether somebody waits for a lease that was taken, or was let in after a long time."""
     if not _HAS_LEASES:
         return False
-    kind = fcntl.F_WRLCK if for_writing else fcntl.F_RDLCK
-    return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != kind
+    return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
 
 
-def let_go_of_lease(descriptor: int) -> None:
+def _let_go_of_lease(descriptor: int) -> None:
     """Give a lease back, which is not left to closing the file: a process forked meanwhile would keep it."""
     if _HAS_LEASES:
         try:  # noqa: SIM105 - the hot path of every write
@@ -118,19 +109,17 @@ def let_go_of_lease(descriptor: int) -> None:
             pass  # a process that is stopped loses it after a while
 
 
-def lease(descriptor: int, *, for_writing: bool = False) -> int:
-    """Take a lease, under which whoever opens the file waits; return 0, or why there is none.
+def _lease(descriptor: int) -> int:
+    """Take a read lease and return 0, or the error number: EAGAIN if a program has the file open for writing.
 
-    That is EAGAIN if somebody has the file open for writing already or, where the lease is `for_writing`, at all.
-    Without `for_writing`, only those wait who open it for writing.
+    Under the lease, a program that opens the file for writing waits.
     """
     if not _HAS_LEASES:
         return errno.ENOSYS
     try:
         # Whoever opens the file meanwhile makes the system send a signal: one that is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
-        kind = fcntl.F_WRLCK if for_writing else fcntl.F_RDLCK
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, kind)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         return error.errno or errno.EINVAL
     return 0
@@ -145,7 +134,7 @@ def _means_something(path: str) -> bool:
         with tempfile.TemporaryFile(dir=folder) as nobodys:
             descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | OURS)
         try:
-            return lease(descriptor) == 0
+            return _lease(descriptor) == 0
         finally:
             os.close(descriptor)
     except OSError:

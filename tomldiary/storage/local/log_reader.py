@@ -11,15 +11,13 @@ from tomldiary.storage.files import read_file
 from tomldiary.storage.local.log_segments import segments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from io import FileIO
+    from collections.abc import Iterator
     from pathlib import Path
 
 __all__ = ["last_record", "read_records", "read_segment", "split_records"]
 
 _END = END.encode()
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
-_TRIES = 10  # times that a segment is read again while a writer is at it
 
 
 def last_record(path: Path) -> tuple[str | None, int]:
@@ -49,27 +47,13 @@ def last_record(path: Path) -> tuple[str | None, int]:
 
 
 def read_segment(path: Path) -> bytes:
-    """Return a segment's content, records and room; b"" if there is none. Needs no lock.
+    """Return a segment's content; b"" if there is none. Needs no lock.
 
     Raises:
         BackendError: It cannot be read.
     """
-
-    def read() -> bytes:
-        found = read_file(path)
-        return found[0] if found is not None else b""
-
-    return _read_at_once(read)
-
-
-def _read_at_once(read: Callable[[], bytes]) -> bytes:
-    """Read again what a writer has written to meanwhile: records stand behind lines that were room a moment ago."""
-    data = read()
-    for _ in range(_TRIES):
-        if b"\n\n" not in data.rstrip(b"\n"):
-            break
-        data = read()
-    return data
+    found = read_file(path)
+    return found[0] if found is not None else b""
 
 
 def read_records(folder: Path) -> Iterator[str]:
@@ -77,21 +61,13 @@ def read_records(folder: Path) -> Iterator[str]:
     is_newest = True
     for path in reversed(segments(folder)):
         with path.open("rb", buffering=0) as file:
-            begin = 0
-
-            def read_end(file: FileIO = file) -> bytes:
-                nonlocal begin
-                size = file.seek(0, os.SEEK_END)
-                begin = size - _step(b"", size)
-                file.seek(begin)
-                return file.read(size - begin)
-
-            data = _read_at_once(read_end)  # what is in front of that nobody writes to any more
+            size = file.seek(0, os.SEEK_END)
+            begin = size - _step(b"", size)
+            file.seek(begin)
+            data = file.read(size - begin)
             while True:
                 while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
                     record, data = data[at:], data[:at]
-                    if record.endswith(b"\n\n"):
-                        record = record.rstrip(b"\n") + b"\n"  # room for more
                     if is_newest:
                         record = _without_rest(record)
                         if not record.endswith(_END):

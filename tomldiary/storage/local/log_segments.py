@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 from tomldiary.errors import BackendError
@@ -22,17 +21,12 @@ from tomldiary.runtime.capabilities import (
     sync_file,
 )
 from tomldiary.storage.files import make_folder, sync_folder, write_all, write_new
-from tomldiary.storage.write_out import start_writing
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 __all__ = [
     "DAMAGED",
     "End",
     "append_records",
     "cut_off",
-    "cut_room",
     "damaged",
     "end_behind",
     "new_segment",
@@ -46,8 +40,7 @@ _LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
 SEGMENT_BYTES = 4 * 1024 * 1024
 DAMAGED = ".damaged-"
 """In the name of a file that holds a damaged record; not a segment, as it does not end in ".toml"."""
-_LEAST_ROOM, _MOST_ROOM = 4096, 32 * 1024  # bytes laid out at once
-_SEEN = 1024  # bytes in front of the end by which it is known again
+_SEEN = 1024  # bytes before the end that identify it
 
 
 class End(NamedTuple):
@@ -72,13 +65,9 @@ class End(NamedTuple):
             os.close(descriptor)
 
     def is_in(self, descriptor: int) -> bool:
-        """Tell whether an open file ends there.
-
-        Neither its length nor its time would tell: that does not grow while there is room, and see `looks`.
-        """
+        """Return whether an open file ends here; its length alone would not tell, as history may be rewritten."""
         length = len(self.seen)
-        found = read_at(descriptor, length + 1, self.at - length)
-        return found[:length] == self.seen and found[length:] in {b"", b"\n"}
+        return read_at(descriptor, length + 1, self.at - length) == self.seen
 
 
 def segments(folder: Path) -> list[Path]:
@@ -117,12 +106,8 @@ def append_records(
     *,
     sync: bool,
     known: str = "",
-    meanwhile: Callable[[], None] | None = None,
 ) -> End:
     """Append records; on failure the segment ends as before.
-
-    A segment that is appended to again and again is laid out ahead with empty lines, which records are written over:
-    a sync has only the record to write then, and no new length of the file.
 
     Args:
         folder: The history's.
@@ -130,7 +115,6 @@ def append_records(
         records: The texts, oldest first.
         sync: Whether they are to be on the disk when this returns.
         known: The segment whose name is known to be on the disk.
-        meanwhile: Something else to do while the disk is at work.
 
     Returns:
         Where history ends now.
@@ -144,11 +128,10 @@ def append_records(
     if newest is not None and newest.at + len(data) <= SEGMENT_BYTES:
         path, at = newest.segment, newest.at
     else:
-        if newest is not None:
-            cut_room(newest)
-            if sync:
-                # Its last record may be of a process that was killed before it could.
-                _sync_file(newest.segment)
+        if newest is not None and sync:
+            _sync_file(
+                newest.segment
+            )  # the process that appended its last record may have been killed
         make_folder(folder, sync=sync)
         path = str(new_segment(Path(folder), Path(newest.segment) if newest else None))
         at = 0
@@ -164,11 +147,6 @@ def append_records(
             os.lseek(descriptor, at, os.SEEK_SET)
             write_all(descriptor, data)
             if sync:
-                if end > length and path == known:
-                    _lay_out(descriptor, end)
-                if meanwhile is not None:
-                    start_writing(descriptor, at, end)
-                    meanwhile()
                 _sync_data(descriptor)
                 if path != known:
                     sync_folder(folder)
@@ -180,34 +158,9 @@ def append_records(
         os.close(descriptor)
 
 
-def _lay_out(descriptor: int, end: int) -> None:
-    """Write empty lines behind the records, as many bytes as there are already, within bounds."""
-    with suppress(OSError):  # a full disk: the records are written
-        os.write(descriptor, b"\n" * min(max(end, _LEAST_ROOM), _MOST_ROOM))
-
-
 def end_behind(segment: Path, at: int, record: str) -> End:
     """Return the end of a history whose last record ends at `at`."""
     return End(str(segment), at, record.encode()[-_SEEN:])
-
-
-def cut_room(end: End) -> None:
-    """Take away the empty lines behind the last record, if there is nothing else; the caller holds the user's lock.
-
-    Nothing else of the file changes, nor its time: that tells whether documents are behind, see `recovery`.
-
-    Raises:
-        OSError: They are still there.
-    """
-    descriptor = os.open(end.segment, os.O_RDWR | PRIVATE)
-    try:
-        found = os.fstat(descriptor)
-        rest = read_at(descriptor, found.st_size, end.at)
-        if rest and not rest.strip(b"\n") and end.is_in(descriptor):
-            os.ftruncate(descriptor, end.at)
-            os.utime(descriptor, ns=(found.st_atime_ns, found.st_mtime_ns))
-    finally:
-        os.close(descriptor)
 
 
 def _take_back(descriptor: int, size: int, path: str, cause: BaseException, *, sync: bool) -> None:
@@ -232,15 +185,13 @@ def cut_off(path: Path, end: int) -> None:
     """Shorten a segment to `end`; a record that looks whole but is damaged is set aside first.
 
     An append that was cut off was never acknowledged. What ends like a whole record may have been, and
-    have been damaged since. Empty lines stay: there is room for records.
+    have been damaged since.
     """
     with path.open("rb") as file:
         file.seek(end)
         rest = file.read()
-    if not rest.strip(b"\n"):
+    if not rest:
         return
-    if rest.endswith(b"\n"):
-        rest = rest.rstrip(b"\n") + b"\n"
     if f"\n{rest.decode('latin-1')}".endswith(END):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
         aside.unlink(missing_ok=True)  # the same, or what is there of it

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
-from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.history.record import next_sequence
-from tomldiary.runtime.finalizers import finalize
-from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.files import folder_time
 from tomldiary.storage.local.log_reader import last_record
-from tomldiary.storage.local.log_segments import End, cut_off, cut_room, end_behind, newest_segment
-
-if TYPE_CHECKING:
-    from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.local.log_segments import End, cut_off, end_behind, newest_segment
 
 __all__ = ["HistoryTails"]
 
@@ -32,16 +24,10 @@ class _Tail(NamedTuple):
 
 
 class HistoryTails:
-    """The ends of all users' histories; whoever calls holds the user's lock, which is one of `locks`."""
+    """The ends of all users' histories; the caller holds the user's lock."""
 
-    def __init__(self, locks: UserLocks) -> None:
+    def __init__(self) -> None:
         self._tails: dict[str, _Tail] = {}
-        finalize(self, _cut_all, self._tails, locks)
-        renew_after_fork(self)
-
-    def renew(self) -> None:
-        """Leave it to the parent, in a forked child, to tidy up."""
-        self._tails.clear()
 
     def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
         """Remember where a history ends that was just added to; `place` is its folder."""
@@ -71,10 +57,10 @@ class HistoryTails:
             tail = self._found(user, place)
         return tail.end if tail is not None else None
 
-    def of(self, user: str, place: str) -> tuple[str | None, str | None]:
-        """Return the newest segment and its last whole record; a torn end is cut off for good."""
+    def of(self, user: str, place: str) -> str | None:
+        """Return the last complete record, or None; a torn end is cut off."""
         tail = self._found(user, place)
-        return (tail.end.segment, tail.record) if tail is not None else (None, None)
+        return tail.record if tail is not None else None
 
     def _found(self, user: str, place: str) -> _Tail | None:
         # Once it was found, others may drop what is remembered.
@@ -102,13 +88,3 @@ class HistoryTails:
         seq = next_sequence(record) - 1
         found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
         return found
-
-
-def _cut_all(tails: dict[str, _Tail], locks: UserLocks) -> None:
-    """Leave no empty lines behind the records of a process that ends, unless somebody else is at work there."""
-    while tails:
-        user, tail = tails.popitem()
-        with suppress(OSError, BackendError, LockTimeout):
-            if os.stat(tail.end.segment).st_size > tail.end.at:  # noqa: PTH116 - paths are strings here
-                with locks.hold(user, 0):
-                    cut_room(tail.end)

@@ -15,21 +15,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.history.record import parse_record, redo, result_kinds
+from tomldiary.history.record import parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import file_token, read_file, sync_folder, write_new
 from tomldiary.storage.local.boots import may_lack_writes
-from tomldiary.storage.local.checkpoint import window, window_of
+from tomldiary.storage.local.checkpoint import window
 from tomldiary.storage.local.displaced_edit import history_of
 from tomldiary.storage.local.exchange import put_in_place
 from tomldiary.storage.local.layout import (
-    AT_REST,
-    UNFINISHED,
     is_as_staged,
-    is_spare,
     make_parent,
-    spare_window,
     staged_for,
     staged_in,
     target_of,
@@ -37,7 +33,6 @@ from tomldiary.storage.local.layout import (
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log_reader import read_records
 from tomldiary.storage.local.log_segments import newest_segment
-from tomldiary.storage.local.spare_files import left_behind
 from tomldiary.storage.protocol import digest
 
 if TYPE_CHECKING:
@@ -48,34 +43,15 @@ if TYPE_CHECKING:
     from tomldiary.storage.files import FileToken
 
 __all__ = [
-    "half_done",
     "is_left_over",
-    "may_be_behind",
     "roll_forward",
-    "set_aside",
+    "staged_files",
     "window_records",
 ]
 
 _logger = get_logger(__name__)
 _WRITTEN = re.compile(rb"[^\0]+")
-_SECTOR = 512  # bytes; a disk writes no less at a time, and begins files with a new one
 _LONG_AFTER = 60.0  # seconds; a document is written at once behind its record
-
-
-def may_be_behind(folder: Path, text: str | None, segment: str | None) -> bool:
-    """Tell whether documents may not be where the last record led, as whoever wrote that was killed.
-
-    Args:
-        folder: The user's.
-        text: The record; None if there is none.
-        segment: The file that it is in.
-    """
-    written = file_token(segment) if text is not None and segment is not None else None
-    if text is None or written is None:
-        return False
-    found = [file_token(folder / f"{kind}.toml") for kind in result_kinds(text)]
-    # What was put in its place behind a record was changed behind it, if only its name.
-    return any(token is not None and token[3] <= written[0] for token in found)
 
 
 def window_records(folder: Path) -> list[Record]:
@@ -111,9 +87,7 @@ def roll_forward(
     """
     last = records[0].seq if records else 0
     copied = _copied_at(folder, records)
-    awaited = {
-        target_of(name) for name in staged if not is_spare(name) and staged_for(name) <= last
-    }
+    awaited = {target_of(name) for name in staged if staged_for(name) <= last}
     for kind in dict.fromkeys(kind for record in records for kind in record.results):
         steps = [record for record in records if kind in record.results]
         target = folder / f"{kind}.toml"
@@ -225,54 +199,27 @@ def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
 
 
 def is_torn(data: bytes, versions: list[str]) -> bool:
-    """Tell whether this is what a power cut left of a file that held these texts, one written over the other.
-
-    Each of its sectors is that of one of them, or zeros, or was just being written over.
-    """
-    wholes = [version.encode("utf-8") for version in versions]
-    if len(data) > max(map(len, wholes), default=-1):
-        return False
-    return all(
-        _is_mixed(data[at : at + _SECTOR], [whole[at : at + _SECTOR] for whole in wholes])
-        for at in range(0, len(data), _SECTOR)
-    )
-
-
-def _is_mixed(part: bytes, found: Collection[bytes]) -> bool:
-    """Tell whether a sector was one of these, or begins like one and ends like another; behind them are zeros."""
-    if any(part == each[: len(part)] for each in found):
-        return True
-    zeros = bytes(len(part))
-    wholes = {zeros, *(each[: len(part)].ljust(len(part), b"\0") for each in found)}
-    if any(_is_part(part, whole) for whole in wholes):
-        return True
-    begin = max(_common(part, whole) for whole in wholes)
-    end = max(_common(part[::-1], whole[::-1]) for whole in wholes)
-    return begin + end >= len(part)
-
-
-def _common(one: bytes, two: bytes) -> int:
-    """Return how many bytes two sectors begin with alike."""
-    pairs = enumerate(zip(one, two, strict=True))
-    return next((at for at, (left, right) in pairs if left != right), len(one))
+    """Return whether a power cut can have left this of one of these texts: its beginning, or zeros for parts of it."""
+    return any(_is_part(data, version.encode("utf-8")) for version in versions)
 
 
 def _is_part(data: bytes, whole: bytes) -> bool:
-    """Tell whether the one is the other with zeros in place of some of its bytes."""
-    return all(whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data))
+    """Return whether `data` is the beginning of `whole`, perhaps with zeros in place of some bytes."""
+    return len(data) <= len(whole) and all(
+        whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data)
+    )
 
 
-def half_done(folder: Path, names: list[str], *, are_all_dead: bool = False) -> list[str]:
-    """Return the names under which killed processes may have left something, in the order of their transactions.
+def staged_files(folder: Path, names: list[str]) -> list[str]:
+    """Return the staged files that killed processes left, in the order of their transactions.
 
     Args:
-        folder: The user's.
-        names: What is in it.
-        are_all_dead: Whether the machine was restarted since the user's last transaction.
+        folder: The user's folder.
+        names: The names in it.
     """
-    found = [*staged_in(names), *left_behind(str(folder), names, are_all_dead=are_all_dead)]
-    # What is neither a file nor a link is nothing of ours, nor a save.
-    return [name for name in found if (folder / name).is_file() or (folder / name).is_symlink()]
+    found = [folder / name for name in staged_in(names)]
+    # Another kind of file is neither staged nor a displaced edit.
+    return [path.name for path in found if path.is_file() or path.is_symlink()]
 
 
 def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> bool:
@@ -293,30 +240,12 @@ def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> 
     found = read_file(path)
     if found is None:
         return True
-    if is_spare(name):
-        data, token = found
-        if token[0] == AT_REST or not data or data.startswith(UNFINISHED):
-            return True
-        if spare_window(name) != window_of(newest):
-            return True  # it was not exchanged in this one
-    elif is_as_staged(name, found[0], newest):
+    if is_as_staged(name, found[0], newest):
         return True
     # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
     now = digest(found[0].decode("utf-8", "replace"))
     return now in _logged(folder) or (may_be_torn and _is_torn_of_ours(folder, kind, found[0]))
-
-
-def set_aside(path: str, staged: str) -> str:
-    """Give a save that was displaced the path `staged` if it has that of a spare; return the name that it has then."""
-    folder, _, name = path.rpartition("/")
-    if is_spare(name):
-        try:
-            os.rename(path, staged)  # noqa: PTH104 - paths are strings here
-        except OSError:
-            return name
-        name = staged[len(folder) + 1 :]
-    return name
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:

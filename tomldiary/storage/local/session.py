@@ -14,16 +14,14 @@ from tomldiary.storage.local.boots import may_lack_writes
 from tomldiary.storage.local.displaced_edit import take_in
 from tomldiary.storage.local.durable_names import DurableNames
 from tomldiary.storage.local.epochs import Epochs
-from tomldiary.storage.local.layout import DISPLACED, JOB_PREFIX, staged_name, target_of
+from tomldiary.storage.local.layout import JOB_PREFIX, staged_name
 from tomldiary.storage.local.log_pruning import drop_superseded
 from tomldiary.storage.local.log_reader import read_records
 from tomldiary.storage.local.log_tail import HistoryTails
 from tomldiary.storage.local.recovery import (
-    half_done,
     is_left_over,
-    may_be_behind,
     roll_forward,
-    set_aside,
+    staged_files,
     window_records,
 )
 from tomldiary.storage.local.user_dirs import SYSTEM, UserFolders
@@ -54,7 +52,7 @@ class OpenedUsers(UserFolders):
         self._sync = sync
         self._locks = UserLocks(base_path / SYSTEM / "locks")
         self.epochs = Epochs(base_path / SYSTEM)
-        self._tails = HistoryTails(self._locks)
+        self._tails = HistoryTails()
         self._recovered: set[str] = set()
         self._swept: dict[str, int] = {}
         """By user in whose folder nothing was staged: in which tenure of the lock that was, and is still so."""
@@ -69,7 +67,7 @@ class OpenedUsers(UserFolders):
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
         try:
-            return self._tail(user)[1]
+            return self._tail(user)
         except OSError as error:
             raise _unread(error, self.folder(user)) from error
 
@@ -82,7 +80,7 @@ class OpenedUsers(UserFolders):
         except OSError as error:
             raise _unread(error, folder) from error
 
-    def _tail(self, user: str) -> tuple[str | None, str | None]:
+    def _tail(self, user: str) -> str | None:
         return self._tails.of(user, f"{self.folder(user)}/history")
 
     # After a crash
@@ -128,22 +126,21 @@ class OpenedUsers(UserFolders):
         if not names and self.epoch(user):
             folder.rmdir()  # all that a process left that was killed while it forgot the user
             return
-        staged = half_done(folder, names)
-        segment, text = self._tail(user)
-        is_behind = may_be_behind(folder, text, segment)
-        if not staged and not is_behind and user in self._recovered:
+        staged = staged_files(folder, names)
+        text = self._tail(user)
+        if not staged and user in self._recovered:
             self._swept[user] = tenure
             return
         was_cut = False
         if text is not None:
             record = parse_record(text)
             was_cut = may_lack_writes(folder, record)
-            if staged or was_cut or is_behind:
+            if staged or was_cut:
                 records = window_records(folder) if was_cut else [record]
                 staged_as = partial(self._temp_name, str(folder))
                 roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
                 names = os.listdir(folder)  # noqa: PTH208 - see above
-                staged = half_done(folder, names, are_all_dead=was_cut)
+                staged = staged_files(folder, names)
         drop_superseded(folder / "history")
         newest = next_sequence(text) - 1
         displaced = [
@@ -153,17 +150,10 @@ class OpenedUsers(UserFolders):
         for name in staged:
             if name not in displaced:
                 (folder / name).unlink(missing_ok=True)
-        displaced = [self._set_aside(folder, name, newest) for name in displaced]
         take_in(folder, displaced, partial(self._stored, user))
         self._recovered.add(user)
         if not displaced:  # a document that is broken stays behind, and was looked at
             self._swept[user] = tenure
-
-    def _set_aside(self, folder: Path, name: str, seq: int) -> str:
-        kind = target_of(name).removesuffix(".toml")
-        return set_aside(
-            f"{folder}/{name}", self._temp_name(str(folder), kind, b"", seq, DISPLACED)
-        )
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""

@@ -1,0 +1,186 @@
+"""The remembered end of a history holds only while no other process has changed the history."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+
+import pytest
+
+from hand_edits import texts
+from tomldiary import Diary
+from tomldiary.history.record import parse_record
+from tomldiary.history.timeline import Timeline
+from tomldiary.storage.local import log_reader as records
+from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import log_tail as tails
+
+
+def opened(root, durability="full"):
+    return Diary(root, agent="rules", durability=durability).user("alice")
+
+
+def write(alice, text="tea"):
+    alice.upsert_preference("likes", f"{text} {len(texts(alice))}")
+
+
+def segment(root):
+    return segments.segments(root / "alice/history")[-1]
+
+
+def sequences(root):
+    return [parse_record(text).seq for text in records.read_records(root / "alice/history")][::-1]
+
+
+@pytest.fixture
+def alice(tmp_path):
+    alice = opened(tmp_path)
+    for _ in range(3):
+        write(alice)
+    return alice
+
+
+def test_appending_to_a_shortened_segment_leaves_no_gap(tmp_path, alice):
+    path = segment(tmp_path)
+    end = segments.End(str(path), path.stat().st_size + 1000, b"")
+    record = records.last_record(path)[0]
+    after = segments.append_records(str(path.parent), end, [record], sync=True)
+    assert b"\0" not in path.read_bytes()
+    assert after.at == path.stat().st_size
+    assert after.is_there()
+
+
+def test_a_new_segment_never_overwrites_an_existing_file(tmp_path, monkeypatch):
+    """Another process created it, and the folder's time does not show that."""
+    alice = opened(tmp_path)
+    write(alice)
+    path = segment(tmp_path)
+    before = path.read_bytes()
+    with pytest.raises(FileExistsError):
+        segments.append_records(str(path.parent), None, ["[[tx]]\n]\n"], sync=True)
+    assert path.read_bytes() == before
+    real = tails.HistoryTails.numbered
+    missed = [None]
+    monkeypatch.setattr(
+        tails.HistoryTails,
+        "numbered",
+        lambda self, *args: missed.pop() if missed else real(self, *args),
+    )
+    write(alice)  # reads the end again
+    assert missed == []
+    assert sequences(tmp_path) == [1, 2]
+    assert not list(tmp_path.glob("*/.staged-*"))
+
+
+def test_a_new_segment_is_found_when_the_folder_time_is_unchanged(tmp_path, monkeypatch):
+    """Two processes write within one tick of a coarse clock; the second starts a new segment."""
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
+    monkeypatch.setattr(tails, "folder_time", lambda _: 1)
+    one, other = opened(tmp_path), opened(tmp_path)
+    write(one)
+    write(other)
+    for each in (one, other):
+        write(each, "x" * 3000)
+    assert len(segments.segments(tmp_path / "alice/history")) == 3
+    assert sequences(tmp_path) == [1, 2, 3, 4]
+
+
+def test_an_end_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch):
+    """Readers drop a remembered end without the lock."""
+    alice = opened(tmp_path)
+    write(alice)
+    known = alice.diary.engine.backend._tails
+    place = str(tmp_path / "alice/history")
+    known.drop("alice")
+    real = tails.end_behind
+
+    class Dropping(dict):
+        def __setitem__(self, user, tail):
+            """Drop the end at once."""
+
+    monkeypatch.setattr(known, "_tails", Dropping())
+    assert known.numbered("alice", place, 2) == real(
+        segment(tmp_path), segment(tmp_path).stat().st_size, newest_text(tmp_path)
+    )
+
+
+def newest_text(root):
+    return next(records.read_records(root / "alice/history"))
+
+
+def test_a_newer_end_is_not_dropped_for_an_older_one(tmp_path, alice):
+    known = alice.diary.engine.backend._tails
+    newer = known._tails["alice"]
+    older = newer._replace(end=Moving(known, newer))
+    known._tails["alice"] = older
+    known.drop_changed("alice")
+    assert known._tails["alice"] is newer
+
+
+class Moving:
+    """An end that another thread replaces while it is checked."""
+
+    def __init__(self, known, newer):
+        self.known, self.newer = known, newer
+
+    def is_there(self):
+        self.known._tails["alice"] = self.newer
+        return False
+
+
+@pytest.mark.parametrize("keeps_times", [False, True])
+def test_records_appended_by_another_process_are_seen(tmp_path, alice, keeps_times):
+    other = opened(tmp_path)
+    known = len(texts(other))
+    for number in range(8):
+        before = segment(tmp_path).stat()
+        write((alice, other)[number % 2], f"turn {number}, text")
+        if keeps_times:
+            os.utime(segment(tmp_path), ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert sequences(tmp_path) == list(range(1, known + 9))
+    assert texts(alice) == texts(other)
+    assert len(texts(alice)) == known + 8
+
+
+def test_history_that_another_process_redacted_is_read_again(tmp_path, alice):
+    opened(tmp_path).forget(before=datetime.now(UTC))
+    seen = sequences(tmp_path)
+    write(alice, "coffee")
+    assert sequences(tmp_path) == [*seen, seen[-1] + 1]
+    assert "tea" not in segment(tmp_path).read_text()
+
+
+def test_history_restored_from_a_copy_is_read_again(tmp_path, alice):
+    copy = segment(tmp_path).read_bytes()
+    document = (tmp_path / "alice/preferences.toml").read_bytes()
+    write(alice)
+    write(alice)
+    segment(tmp_path).write_bytes(copy)
+    (tmp_path / "alice/preferences.toml").write_bytes(document)
+    write(alice, "coffee")
+    assert sequences(tmp_path) == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("part", [0.02, 0.3, 0.6, 0.99])
+def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
+    path = segment(tmp_path)
+    before = path.read_bytes()
+    write(alice)
+    record = path.read_bytes()[len(before) :]
+    path.write_bytes(before + record[: int(len(record) * part)])
+    assert sequences(tmp_path) == [1, 2, 3]
+    backend = alice.diary.engine.backend
+    assert [record.seq for record in Timeline(backend, "alice").records()] == [3, 2, 1]
+    assert Timeline(backend, "alice").text("preferences", 2).count("tea") == 2
+    assert records.last_record(path)[1] == len(before)
+    assert texts(opened(tmp_path)) == ["tea 0", "tea 1", "tea 2", "tea 3"]  # the document has it
+    write(opened(tmp_path))
+    assert path.read_bytes().startswith(before)
+
+
+def test_an_end_that_moved_by_one_byte_is_not_recognised(tmp_path, alice):
+    end = alice.diary.engine.backend._tails._tails["alice"].end
+    assert end.is_there()
+    path = segment(tmp_path)
+    path.write_bytes(path.read_bytes().replace(b"tea", b"teas", 1))
+    assert not end.is_there()
