@@ -20,10 +20,10 @@ from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.durable_names import user_of
 from tomldiary.storage.local.layout import strays_in
-from tomldiary.storage.protocol import digest
 from tomldiary.store.namespaces import ROOT as ITEMS
 from tomldiary.store.namespaces import namespace_of
 from tomldiary.toml.document import Document
+from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

@@ -162,7 +162,7 @@ def _numbered(known: Known, seq: int) -> Known:
     meta = known.document.table(("_meta",)) or {}
     edit.put(("_meta",), {**meta, "seq": seq}, at_head=True)
     document = edit.done()
-    return replace(known, document=document, digest=document.pieces.fingerprint)
+    return replace(known, document=document, digest=document.fingerprint)
 
 
 def prepare(
@@ -209,7 +209,7 @@ def prepare(
             _keep_removed_ids(kind, edit, base.logged)
         _stamp(edit, seq, schema_name)
         documents[kind] = document = edit.done()
-        record.results[kind] = document.pieces.fingerprint
+        record.results[kind] = document.fingerprint
         if base is None:
             old, record.bases[kind], expected[kind] = NOTHING, EMPTY, None
         else:
@@ -263,7 +263,7 @@ def _add_save(record: Record, kind: str, known: Known) -> None:
     """Add to a record what somebody saved since history's end, if anything."""
     if known.logged is not None:
         record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))
-        record.bases[kind], record.results[kind] = known.logged.pieces.fingerprint, known.digest
+        record.bases[kind], record.results[kind] = known.logged.fingerprint, known.digest
         record.conflicts.extend(known.conflicts)
     elif not known.is_logged:
         # The whole text: history does not know what it was before.

@@ -21,12 +21,12 @@ from tomldiary.forgetting.replay import Replay
 from tomldiary.forgetting.selection import ForgetReceipt
 from tomldiary.forgetting.versions import joined
 from tomldiary.hand_edits.detect import look
-from tomldiary.history.record import Change, Record, block_changes, redo, redone
+from tomldiary.history.record import Change, Record, block_changes, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.store.namespaces import ROOT
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.fingerprint import Pieces
+from tomldiary.toml.fingerprint import digest
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
@@ -134,13 +134,13 @@ class _Part:
 def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
     at: str | None = None
     old: list[Block] = []
-    old_text, old_pieces = "", Pieces.of(b"")
+    old_text, old_digest = "", digest("")
     for number, before, after in replay.steps():
         record = replay.records[number]
         if at != before:
             old = document.blocks(before)
             old_text = joined(old)
-            old_pieces = Pieces.of(old_text.encode())
+            old_digest = digest(old_text)
         new = document.blocks(after)
         new_text = joined(new)
         changes = [change for change in record.changes if change.doc == document.kind]
@@ -148,11 +148,10 @@ def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
             changes = block_changes(document.kind, old, new)
             if redo(old_text, replace(record, changes=changes), document.kind) != new_text:
                 changes = [Change(document.kind, 0, old_text, new_text)]
-        new_pieces = redone(old_pieces, replace(record, changes=changes), document.kind)
-        base = EMPTY if record.bases[document.kind] == EMPTY else old_pieces.fingerprint
-        result = new_pieces.fingerprint
-        yield _Part(number, changes, base, result, document.is_touched(before, after))
-        at, old, old_text, old_pieces = after, new, new_text, new_pieces
+        new_digest = digest(new_text)
+        base = EMPTY if record.bases[document.kind] == EMPTY else old_digest
+        yield _Part(number, changes, base, new_digest, document.is_touched(before, after))
+        at, old, old_text, old_digest = after, new, new_text, new_digest
 
 
 def is_bare(text: str) -> bool:
@@ -258,7 +257,7 @@ def plan(
     for kind, found in known.items():
         if found.logged is not None:
             changes = block_changes(kind, found.logged.blocks, found.document.blocks)
-            saved.bases[kind] = found.logged.pieces.fingerprint
+            saved.bases[kind] = found.logged.fingerprint
             saved.conflicts.extend(found.conflicts)
         elif not found.is_logged:
             changes = [Change(kind, 0, "", found.document.text)]
@@ -313,8 +312,8 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
         edit.put(("_meta",), {**(edit.table(("_meta",)) or {}), "seq": forget.seq}, at_head=True)
         fresh = edit.done()
         forget.changes.extend(block_changes(name, document.blocks, fresh.blocks))
-        forget.bases[name] = document.pieces.fingerprint
-        forget.results[name] = fresh.pieces.fingerprint
+        forget.bases[name] = document.fingerprint
+        forget.results[name] = fresh.fingerprint
         erased.texts[name] = fresh.text
 
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError
-from tomldiary.history.record import redo, redone, undo
+from tomldiary.history.record import redo, undo
 from tomldiary.history.timeline import EMPTY
-from tomldiary.storage.protocol import digest
-from tomldiary.toml.fingerprint import Pieces
+from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -50,10 +49,10 @@ class Replay:
                     if digest(text) != self.records[number].results[kind]:
                         return None
                     text = undo(text, self.records[number], kind)
-            after = Pieces.of(text.encode())
+            after = text
             for number in chain:
-                after = redone(after, self.records[number], kind)
-                if after.fingerprint != self.records[number].results[kind]:
+                after = redo(after, self.records[number], kind)
+                if digest(after) != self.records[number].results[kind]:
                     return None
         except DocumentError:
             return None

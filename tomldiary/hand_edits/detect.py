@@ -17,8 +17,8 @@ from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger
-from tomldiary.storage.protocol import digest
 from tomldiary.toml.document import Document
+from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend, Stored, Token
@@ -166,7 +166,7 @@ def _merged(good: Known, base: Document, saved: Document) -> Known:
     return replace(
         good,
         document=result,
-        digest=result.pieces.fingerprint,
+        digest=result.fingerprint,
         is_logged=False,
         logged=ours,
         is_merged=result.text != saved.text,

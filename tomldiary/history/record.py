@@ -26,11 +26,10 @@ from zlib import crc32
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.toml.diff import Span, changed_spans
+from tomldiary.toml.diff import changed_spans
 from tomldiary.toml.values import render_key, render_text, render_value
 
 if TYPE_CHECKING:
-    from tomldiary.toml.fingerprint import Pieces
     from tomldiary.toml.lexer import Block
 
 __all__ = [
@@ -47,7 +46,6 @@ __all__ = [
     "operation_of",
     "parse_record",
     "redo",
-    "redone",
     "render_record",
     "result_kinds",
     "stamped",
@@ -307,21 +305,6 @@ def redo(text: str, record: Record, doc: str) -> str:
         text = text[:at] + change.new + text[at + len(change.old) :]
         shift += len(change.new) - len(change.old)
     return text
-
-
-def redone(text: Pieces, record: Record, doc: str) -> Pieces:
-    """Do what `redo` does; what is not changed is not copied.
-
-    Raises:
-        DocumentError: `text` is not the one the record was based on.
-    """
-    spans = [
-        Span(change.at, change.old, change.new) for change in record.changes if change.doc == doc
-    ]
-    try:
-        return text.changed(spans)
-    except ValueError:
-        raise _misfit(record, doc) from None
 
 
 def undo(text: str, record: Record, doc: str) -> str:

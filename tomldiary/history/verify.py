@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
-from tomldiary.history.record import SNAPSHOT, parse_record, redone
+from tomldiary.history.record import SNAPSHOT, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.files import read_file
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.log_reader import read_segment
 from tomldiary.storage.local.log_segments import damaged, segments
 from tomldiary.toml.document import Document
-from tomldiary.toml.fingerprint import Pieces
+from tomldiary.toml.fingerprint import digest
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ __all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = b"\n]\n"
 """How a whole record ends; an append that was cut off does not end like this."""
-_NOTHING = Pieces.of(b"")
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
@@ -78,7 +77,7 @@ def walk(backend: Backend, user: str) -> Walked:
     # Documents are read first: a transaction is in history before its number is in a document.
     seen = _named_in_documents(backend, user)
     walked = Walked()
-    texts: dict[str, Pieces] = {}
+    texts: dict[str, str] = {}
     for place, data, is_end in _records(backend, user):
         record = _parsed(data)
         if record is None:
@@ -168,7 +167,7 @@ def _parsed(data: bytes) -> Record | None:
 
 def _damaged(
     walked: Walked,
-    texts: dict[str, Pieces],
+    texts: dict[str, str],
     place: str,
     data: bytes,
     seen: dict[str, int],
@@ -204,13 +203,13 @@ def _damaged(
     return Damage(place, seq, f"{name} is not as it was written (checksum).")
 
 
-def _follow(walked: Walked, texts: dict[str, Pieces], record: Record, place: str) -> Damage | None:
+def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -> Damage | None:
     """Redo one whole record."""
     before = walked.newest
     if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
         before = None  # older records were dropped, but not all of their files are gone yet
         if any(
-            kind in texts and texts[kind].length and texts[kind].fingerprint != wanted
+            kind in texts and texts[kind] and digest(texts[kind]) != wanted
             for kind, wanted in record.results.items()
         ):
             return Damage(place, record.seq, "the snapshot differs from what the records led to.")
@@ -222,16 +221,16 @@ def _follow(walked: Walked, texts: dict[str, Pieces], record: Record, place: str
         )
     for kind, wanted in record.results.items():
         # Nothing can be said about what was changed before the history that is kept begins.
-        base = _NOTHING if record.bases[kind] == EMPTY else texts.get(kind)
+        base = "" if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
-        if base is not None and not is_changed and base.fingerprint != record.bases[kind]:
+        if base is not None and not is_changed and digest(base) != record.bases[kind]:
             # Forgetting emptied the record of a document that could not be looked through.
             texts.pop(kind)
         elif base is not None:
             try:
-                texts[kind] = text = redone(base, record, kind)
-                begins_there = base.fingerprint == record.bases[kind]
-                leads_there = begins_there and text.fingerprint == wanted
+                texts[kind] = text = redo(base, record, kind)
+                begins_there = digest(base) == record.bases[kind]
+                leads_there = begins_there and digest(text) == wanted
             except DocumentError:
                 leads_there = False
             if not leads_there:

@@ -16,7 +16,8 @@ from tomldiary.errors import BackendError, CommittedUnpublished, NotSupported
 from tomldiary.history.record import Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import is_of_another_loop, run_coroutine
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.protocol import Commit, Stored, digest
+from tomldiary.storage.protocol import Commit, Stored
+from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

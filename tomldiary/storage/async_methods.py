@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.storage.protocol import Commit, digest
+from tomldiary.storage.protocol import Commit
+from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from tomldiary.identifiers import validate_identifier
-from tomldiary.toml.fingerprint import Pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +25,6 @@ __all__ = [
     "Durability",
     "Stored",
     "Token",
-    "digest",
     "validate_identifier",
 ]
 
@@ -36,11 +34,6 @@ Token = Any
 Durability = Literal["full", "process", "none"]
 """`full`: on the disk before a write returns. `process`: survives a killed process, not a power cut.
 `none`: like `process`, and the background writer keeps its queue in memory."""
-
-
-def digest(text: str) -> str:
-    """Fingerprint of a text; see `toml.pieces`."""
-    return Pieces.of(text.encode()).fingerprint
 
 
 @dataclass(frozen=True, slots=True)

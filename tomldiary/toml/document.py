@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.fingerprint import Pieces
+from tomldiary.toml.fingerprint import fingerprint
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_path, render_value, same_value
@@ -33,8 +33,8 @@ class Document:
     """One parsed TOML text; `data` is shared between versions and must not be changed."""
 
     __slots__ = (
-        "_has_arrays", "_index", "_last", "_parents", "_pieces", "_text", "blocks", "data", "memo", "stamp",
-        "starts",
+        "_encoded", "_fingerprint", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data",
+        "memo", "stamp", "starts",
     )  # fmt: skip
 
     def __init__(
@@ -47,7 +47,6 @@ class Document:
         parents: set[Path] | None = None,
         *,
         has_arrays: bool | None = None,
-        pieces: Pieces | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
         starts: list[int] | None = None,
@@ -59,7 +58,8 @@ class Document:
         self._last = last
         self._parents = parents
         self._has_arrays = has_arrays
-        self._pieces = pieces
+        self._encoded: bytes | None = None
+        self._fingerprint = ""
         self.memo: dict[Any, Any] = {} if memo is None else memo
         """Incremental indexes of this version or an earlier one; each checks its own version."""
         self.stamp = stamp or object()
@@ -82,30 +82,27 @@ class Document:
     def text(self) -> str:
         """The document, byte for byte what its blocks hold."""
         if self._text is None:
-            if self._pieces is not None:
-                self._text = self._pieces.data.decode()
-            else:
-                self._text = "".join([block.text for block in self.blocks])
+            self._text = "".join([block.text for block in self.blocks])
         return self._text
 
     @property
     def size(self) -> int:
         """How many characters the text has."""
-        if self._text is None and self._pieces is not None:
-            return self._pieces.characters
         return len(self.text)
-
-    @property
-    def pieces(self) -> Pieces:
-        """The text in UTF-8, in pieces that are shared between versions."""
-        if self._pieces is None:
-            self._pieces = Pieces.of(self.text.encode())
-        return self._pieces
 
     @property
     def encoded(self) -> bytes:
         """The text in UTF-8."""
-        return self.pieces.data
+        if self._encoded is None:
+            self._encoded = self.text.encode()
+        return self._encoded
+
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the text; see `toml.fingerprint`."""
+        if not self._fingerprint:
+            self._fingerprint = fingerprint(self.encoded)
+        return self._fingerprint
 
     @property
     def index(self) -> Index:

@@ -192,12 +192,11 @@ class Edit(Overlay):
             self._last,
             self._parents,
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
-            pieces=self.base.pieces.changed(self.spans),
             memo=self.memo,
             stamp=self.stamp,
             starts=shifted_starts(*edited),
         )
-        check_length(document.pieces.length)
+        check_length(len(document.encoded))
         return document
 
     # Blocks

@@ -23,8 +23,9 @@ from tomldiary.storage.local.exchange import take_back
 from tomldiary.storage.local.layout import target_of
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log_reader import read_records
-from tomldiary.storage.protocol import Stored, digest
+from tomldiary.storage.protocol import Stored
 from tomldiary.toml.document import Document
+from tomldiary.toml.fingerprint import digest
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.storage.files import make_folder
-from tomldiary.toml.fingerprint import Pieces
+from tomldiary.toml.fingerprint import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +73,7 @@ def checked_kind(kind: str) -> str:
     return kind
 
 
-def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str = "") -> str:
+def staged_name(kind: str, data: bytes, seq: int, number: int, digest: str = "") -> str:
     """Return the name under which a document is staged.
 
     Args:
@@ -81,9 +81,9 @@ def staged_name(kind: str, data: bytes, seq: int, number: int, fingerprint: str 
         data: Its content.
         seq: The transaction that it belongs to.
         number: Makes the name this process's only one.
-        fingerprint: The content's, if it is known.
+        digest: The content's fingerprint, if it is known.
     """
-    mark = (fingerprint or Pieces.of(data).fingerprint)[:_MARK]
+    mark = (digest or fingerprint(data))[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
 
 
@@ -118,7 +118,7 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
     found = _STAGED.match(name)
     if found is None:
         return True
-    return int(found[1]) > newest or Pieces.of(data).fingerprint[:_MARK] == found[2]
+    return int(found[1]) > newest or fingerprint(data)[:_MARK] == found[2]
 
 
 def target_of(staged: str) -> str:

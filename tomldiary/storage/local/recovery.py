@@ -33,7 +33,7 @@ from tomldiary.storage.local.layout import (
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log_reader import read_records
 from tomldiary.storage.local.log_segments import newest_segment
-from tomldiary.storage.protocol import digest
+from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
