@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary import Diary
-from tomldiary.storage.local.exchange import swap
+from tomldiary.storage.local.publish import swap
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 

@@ -18,7 +18,7 @@ from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.doctor import files as checkup_files
 from tomldiary.doctor.doctor import Damage, check, verify
 from tomldiary.history.record import parse_record, render_record
-from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.storage.local import log as segments_module
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 

@@ -26,9 +26,9 @@ from tomldiary.history.record import parse_record, redo
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime import async_bridge as twins
 from tomldiary.storage.local import backend as local_module
-from tomldiary.storage.local import exchange
-from tomldiary.storage.local import log_reader as records_module
-from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.storage.local import log as records_module
+from tomldiary.storage.local import log as segments_module
+from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local import publish as staging
 from tomldiary.storage.locks import UserLocks
 

@@ -14,7 +14,7 @@ from tomldiary import Conflict, Diary
 from tomldiary.engine.transaction import Source
 from tomldiary.errors import Forgotten
 from tomldiary.ingest import ingest
-from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.storage.local import log as segments_module
 
 CANARY = re.compile(rb"canary\d+x\d+")
 DAY = datetime(2024, 5, 1, tzinfo=UTC)

@@ -38,7 +38,7 @@ from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest
 from tomldiary.storage.local import forget_job as job_module
-from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.storage.local import log as segments_module
 from tomldiary.storage.local.layout import JOB_NAME
 from tomldiary.toml.lexer import split_blocks
 

@@ -17,8 +17,8 @@ from tomldiary.errors import BackendError, Conflict
 from tomldiary.history.record import parse_record
 from tomldiary.history.verify import verify
 from tomldiary.storage.files import file_token
-from tomldiary.storage.local import exchange
 from tomldiary.storage.local import lease as saving
+from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local import publish as staging
 
 pytestmark = [needs_exchange, needs_leases]

@@ -20,7 +20,7 @@ from tomldiary.errors import Conflict
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import exchange
+from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local.layout import staged_name
 from tomldiary.storage.local.lease import is_being_saved
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
-from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import log as segments
 from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
 

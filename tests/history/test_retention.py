@@ -12,7 +12,7 @@ from processes import die_before
 from tomldiary import Conflict, Diary
 from tomldiary.errors import HistoryPruned, InvalidValue, NestedTransaction, UnknownEntry
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import log_segments as segments_module
+from tomldiary.storage.local import log as segments_module
 
 
 @pytest.fixture(params=["files", "memory"])

@@ -26,7 +26,6 @@ from count_lines import (
 OVER = {
     "tomldiary.cli.commands": 15,
     "tomldiary.extraction": 13,
-    "tomldiary.storage.local": 20,
     "tomldiary.store": 17,
     "tomldiary_pydantic_ai": 21,
 }

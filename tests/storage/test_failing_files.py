@@ -22,8 +22,8 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
 from tomldiary.storage.local import checkpoint as settling
-from tomldiary.storage.local import exchange
-from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import log as segments
+from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local import session as opened_users
 
 READS = (

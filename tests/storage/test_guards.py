@@ -26,8 +26,8 @@ from tomldiary.history import record as history
 from tomldiary.history import verify as verification
 from tomldiary.storage import files
 from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import exchange
-from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import log as segments
+from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local import publish as staging
 from tomldiary.storage.locks import UserLocks
 

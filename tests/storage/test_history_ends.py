@@ -11,9 +11,9 @@ from hand_edits import texts
 from tomldiary import Diary
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
-from tomldiary.storage.local import log_reader as records
-from tomldiary.storage.local import log_segments as segments
-from tomldiary.storage.local import log_tail as tails
+from tomldiary.storage.local import log as records
+from tomldiary.storage.local import log as segments
+from tomldiary.storage.local import session as tails
 
 
 def opened(root, durability="full"):

@@ -11,7 +11,7 @@ from capabilities import needs_exchange
 from hand_edits import age
 from tomldiary import Diary
 from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import exchange
+from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local import session as opened_users
 from tomldiary.storage.locks import UserLocks
 

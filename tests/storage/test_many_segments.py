@@ -8,7 +8,7 @@ from hand_edits import texts
 from tomldiary import Diary
 from tomldiary.doctor.doctor import check
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import log as segments
 
 
 @pytest.fixture

@@ -24,13 +24,14 @@ from tomldiary.history import timeline
 from tomldiary.history import verify as verification
 from tomldiary.storage import files, locks
 from tomldiary.storage.local import backend as local_module
-from tomldiary.storage.local import boots, forget_job, recovery
+from tomldiary.storage.local import checkpoint as pruning
 from tomldiary.storage.local import checkpoint as settling
-from tomldiary.storage.local import durable_names as names
-from tomldiary.storage.local import log_pruning as pruning
-from tomldiary.storage.local import log_reader as records
-from tomldiary.storage.local import log_segments as segments
+from tomldiary.storage.local import forget_job, recovery
+from tomldiary.storage.local import log as records
+from tomldiary.storage.local import log as segments
 from tomldiary.storage.local import session as opened_users
+from tomldiary.storage.local import user_dirs as boots
+from tomldiary.storage.local import user_dirs as names
 from tomldiary.store.item import copied
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300

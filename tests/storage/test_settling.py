@@ -15,9 +15,9 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.history.record import parse_record
 from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import boots
 from tomldiary.storage.local import checkpoint as settling
 from tomldiary.storage.local import session as opened_users
+from tomldiary.storage.local import user_dirs as boots
 
 
 def opened(root, durability="full"):

@@ -15,8 +15,8 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.runtime import capabilities as system
-from tomldiary.storage.local import exchange
 from tomldiary.storage.local import lease as saving
+from tomldiary.storage.local import publish as exchange
 
 BARE = """
 import os, sys

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.storage.local import exchange
+from tomldiary.storage.local import publish as exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

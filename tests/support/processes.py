@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 
-from tomldiary.storage.local import exchange
+from tomldiary.storage.local import publish as exchange
 
 # Warnings are errors, but for what Python 3.14 finds in the frameworks as they are imported.
 STRICT = [

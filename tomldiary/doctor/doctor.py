@@ -18,8 +18,8 @@ from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import Damage, stored_text, verify, walk
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.storage.local.backend import LocalBackend
-from tomldiary.storage.local.durable_names import user_of
 from tomldiary.storage.local.layout import strays_in
+from tomldiary.storage.local.user_dirs import user_of
 from tomldiary.store.namespaces import ROOT as ITEMS
 from tomldiary.store.namespaces import namespace_of
 from tomldiary.toml.document import Document

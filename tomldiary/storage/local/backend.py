@@ -27,17 +27,15 @@ from tomldiary.identifiers import decode_folder, encode_folder, is_plain
 from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.files import FileToken, file_token, folder_time, read_file
-from tomldiary.storage.local.checkpoint import opens_window, settle
+from tomldiary.storage.local.checkpoint import opens_window, prune, settle
 from tomldiary.storage.local.displaced_edit import take_in
-from tomldiary.storage.local.durable_names import user_of
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
 from tomldiary.storage.local.lease import is_being_saved
-from tomldiary.storage.local.log_pruning import prune
-from tomldiary.storage.local.log_segments import append_records
+from tomldiary.storage.local.log import append_records
 from tomldiary.storage.local.publish import Staging
 from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import OpenedUsers
-from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG
+from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG, user_of
 from tomldiary.storage.protocol import Stored
 from tomldiary.toml.parse import decode_utf8
 
@@ -45,8 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tomldiary.forgetting.selection import ForgetReceipt, Selection
-    from tomldiary.storage.local.durable_names import Synced
-    from tomldiary.storage.local.log_segments import End
+    from tomldiary.storage.local.log import End
+    from tomldiary.storage.local.user_dirs import Synced
     from tomldiary.storage.protocol import Commit, Durability
 
 __all__ = ["LocalBackend"]

@@ -1,10 +1,12 @@
-"""Documents go to the disk a window of transactions at a time; until then history alone stands for them.
+"""Checkpoints, which put documents on disk, and retention, which drops the history they no longer need.
 
-A commit is durable once its record in history is. The documents it changed are written and put in their places,
-but whoever waits for the disk waits for history only: what a power cut takes of a document, or tears, is
-made again from history by whoever opens the user next (see `recovery`). So that nobody has to look further back
-than one window for what may be missing, the first record of a window is only written once every document that the
-window before changed is on the disk, whichever process changed it.
+A commit is durable once its record is. Documents are published at once but synced later, at a checkpoint every
+256 transactions. What a power cut takes of a document, recovery restores from history (see `recovery`). The first
+record after a checkpoint is written only when all documents changed before it are on disk.
+
+Retention replaces the oldest segment that is kept by one that begins with a snapshot. Once that is on disk,
+the segments before it are removed, the oldest first. A killed process leaves segments that no reader uses; the
+next open removes them. All of it is synced, whatever the durability.
 """
 
 from __future__ import annotations
@@ -13,20 +15,20 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Conflict, InvalidTOML
+from tomldiary.errors import BackendError, Conflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
 from tomldiary.runtime.capabilities import PRIVATE, sync_file
-from tomldiary.storage.files import read_file, write_new
-from tomldiary.storage.local.exchange import put_in_place
-from tomldiary.storage.local.log_reader import read_records
+from tomldiary.storage.files import read_file, sync_folder, write_new
+from tomldiary.storage.local.log import read_records, segments, split_records
+from tomldiary.storage.local.publish import put_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from tomldiary.storage.local.durable_names import Synced
+    from tomldiary.storage.local.user_dirs import Synced
 
-__all__ = ["WINDOW", "opens_window", "settle", "window", "window_of"]
+__all__ = ["WINDOW", "drop_superseded", "opens_window", "prune", "settle", "window", "window_of"]
 
 _FLAGS = os.O_RDONLY | PRIVATE
 WINDOW = 256
@@ -108,3 +110,57 @@ def _write_again(path: Path, staged_as: Callable[[str, bytes], str], kind: str) 
     write_new(temp, found[0], sync=True)
     if put_in_place(temp, str(path), found[1]) is None and os.path.exists(temp):  # noqa: PTH110 - see above
         raise Conflict(f"{path} was saved by somebody just now.")
+
+
+_TEMP = ".pruned.tmp"
+_HEAD = 400  # bytes; a record says what it is first
+
+
+def prune(folder: Path, seq: int, snapshot: str) -> None:
+    """Let `snapshot` stand for all records up to transaction `seq`; the caller holds the user's lock.
+
+    Raises:
+        OSError: History is as before, or begins with the snapshot.
+    """
+    drop_superseded(folder)
+    for path in reversed(segments(folder)):
+        found = read_file(path)
+        texts = split_records(found[0]) if found is not None else []
+        if texts and next_sequence(texts[0]) - 1 <= seq + 1:
+            kept = [text for text in texts if next_sequence(text) - 1 > seq]
+            temp = folder / _TEMP
+            write_new(str(temp), "".join([snapshot, *kept]).encode(), sync=True)
+            temp.replace(path)
+            sync_folder(folder)
+            break
+    drop_superseded(folder)
+
+
+def drop_superseded(folder: Path) -> None:
+    """Remove segments that a snapshot stands for; the caller holds the user's lock.
+
+    Raises:
+        BackendError: Some may be left. Nobody reads them.
+    """
+    try:
+        if (folder / _TEMP).exists():
+            (folder / _TEMP).unlink()
+        paths = segments(folder)
+        begins = [
+            number for number, path in enumerate(paths) if number and _begins_with_snapshot(path)
+        ]
+        if begins:
+            for path in paths[: begins[-1]]:
+                path.unlink()
+            sync_folder(folder)
+    except OSError as error:
+        raise BackendError(
+            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). Nobody reads it;"
+            " the next open tries again. Check permissions."
+        ) from error
+
+
+def _begins_with_snapshot(path: Path) -> bool:
+    with path.open("rb") as file:
+        head = file.read(_HEAD).decode("utf-8", "replace")
+    return is_snapshot(head)

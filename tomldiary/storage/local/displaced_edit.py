@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.history.timeline import Timeline
 from tomldiary.storage.files import file_token, read_file
-from tomldiary.storage.local.exchange import take_back
 from tomldiary.storage.local.layout import target_of
 from tomldiary.storage.local.lease import is_being_saved
-from tomldiary.storage.local.log_reader import read_records
+from tomldiary.storage.local.log import read_records
+from tomldiary.storage.local.publish import take_back
 from tomldiary.storage.protocol import Stored
 from tomldiary.toml.document import Document
 from tomldiary.toml.fingerprint import digest

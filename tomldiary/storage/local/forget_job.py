@@ -1,11 +1,11 @@
-"""Forgetting in files: a job that anybody can finish.
+"""Forgetting in files: a job that any process can finish.
 
-    .forgetting.toml        the job: what to forget, and how far it is
+    .forgetting.toml        the job: what to forget, and its progress
     .forgetting-0, -1, …    files as they are going to be
 
-The job file is written first and removed last. While it says "begun", nothing was changed and all is worked
-out again; from "staged" on, the staged files only have to be put in their places. Whoever opens or
-locks the user next finishes what a killed process left. All of it is synced, whatever the durability.
+The job file is written first and removed last. While it says "begun", nothing was changed and all is computed
+again; from "staged" on, the staged files only have to be published. The next process that opens or locks the
+user finishes the job of a killed process. All of it is synced, whatever the durability.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,29 +23,93 @@ from tomldiary.forgetting.redact import Plan, is_bare, plan
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.history.record import parse_record, render_record, stamped
 from tomldiary.storage.files import file_token, make_folder, read_file, sync_folder, write_new
-from tomldiary.storage.local.boots import boot_of
-from tomldiary.storage.local.forget_job_file import (
-    STAGED,
-    Job,
-    read_job,
-    sweep_staged,
-    take_back,
-    write_job,
-)
-from tomldiary.storage.local.layout import JOB_NAME, OWNER_NAME, strays_in
-from tomldiary.storage.local.log_pruning import drop_superseded
-from tomldiary.storage.local.log_reader import split_records
-from tomldiary.storage.local.log_segments import damaged, new_segment, segments
+from tomldiary.storage.local.checkpoint import drop_superseded
+from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, strays_in
+from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
+from tomldiary.storage.local.user_dirs import boot_of
 from tomldiary.storage.protocol import Stored
+from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.parse import decode_utf8
+from tomldiary.toml.parse import decode_utf8, parse_toml
 
 if TYPE_CHECKING:
     from tomldiary.history.record import Record
     from tomldiary.storage.local.backend import LocalBackend
 
-__all__ = ["finish", "forget"]
+__all__ = [
+    "STAGED",
+    "Job",
+    "finish",
+    "forget",
+    "read_job",
+    "sweep_staged",
+    "take_back",
+    "write_job",
+]
+
+STAGED = f"{JOB_PREFIX}-"
+"""What the name of a file that the job is going to put in place begins with."""
+_HEAD = "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
+
+
+@dataclass(slots=True)
+class Job:
+    """What the job file says."""
+
+    selection: Selection
+    epoch: int
+    is_staged: bool = False
+    files: list[list[str]] = field(default_factory=list[list[str]])
+    """Each staged file, and the name it is going to have."""
+    documents: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    """Each document that changes: its staged file, the version it was made from, and the entries."""
+
+
+def write_job(folder: Path, job: Job) -> None:
+    """Write the job file, in one step."""
+    table = {
+        "selection": job.selection.to_table(),
+        "epoch": job.epoch,
+        "is_staged": job.is_staged,
+        "files": job.files,
+        "documents": job.documents,
+    }
+    temp = folder / f"{STAGED}job"
+    temp.unlink(missing_ok=True)
+    write_new(str(temp), f"{_HEAD}{render_block((), table)}".encode(), sync=True)
+    temp.replace(folder / JOB_NAME)
+    sync_folder(folder)
+
+
+def read_job(folder: Path) -> Job | None:
+    """Return the job there is in a user's folder."""
+    found = read_file(folder / JOB_NAME)
+    if found is None:
+        return None
+    table = parse_toml(decode_utf8(found[0]), path=str(folder / JOB_NAME))
+    selection = Selection.from_table(table["selection"])
+    return Job(
+        selection, table["epoch"], table["is_staged"], table["files"], table["documents"]
+    )  # fmt: skip
+
+
+def sweep_staged(folder: Path) -> None:
+    """Remove what was staged; it is made again."""
+    for child in list(os.scandir(folder)):
+        if child.name.startswith(STAGED):
+            Path(child.path).unlink()
+
+
+def take_back(folder: Path) -> bool:
+    """Remove a job that has changed nothing yet; tell whether that worked."""
+    try:
+        (folder / JOB_NAME).unlink(missing_ok=True)
+        sync_folder(folder)
+        sweep_staged(folder)
+    except OSError:
+        return False
+    return True
 
 
 def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetReceipt:

@@ -19,10 +19,8 @@ from tomldiary.history.record import parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import file_token, read_file, sync_folder, write_new
-from tomldiary.storage.local.boots import may_lack_writes
 from tomldiary.storage.local.checkpoint import window
 from tomldiary.storage.local.displaced_edit import history_of
-from tomldiary.storage.local.exchange import put_in_place
 from tomldiary.storage.local.layout import (
     is_as_staged,
     make_parent,
@@ -31,8 +29,9 @@ from tomldiary.storage.local.layout import (
     target_of,
 )
 from tomldiary.storage.local.lease import is_being_saved
-from tomldiary.storage.local.log_reader import read_records
-from tomldiary.storage.local.log_segments import newest_segment
+from tomldiary.storage.local.log import newest_segment, read_records
+from tomldiary.storage.local.publish import put_in_place
+from tomldiary.storage.local.user_dirs import may_lack_writes
 from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:

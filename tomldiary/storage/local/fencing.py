@@ -1,7 +1,7 @@
-"""How often something of a user was forgotten: a number that outlives the user's folder.
+"""Fencing tokens: how often something of a user was forgotten, a number that outlives the user's folder.
 
-The file is named by a hash of the user id under a random key (HMAC-SHA256, RFC 2104), so that it does not
-tell whose it is to anybody without the key.
+The file is named by a hash of the user id under a random key (HMAC-SHA256, RFC 2104), so that without the key it
+does not tell whose it is.
 """
 
 from __future__ import annotations

@@ -1,15 +1,18 @@
-"""The files of one user's history: segments of 4 MB that are appended to; only forgetting rewrites them."""
+"""The record log of one user: segments of 4 MB, appended to by writers and read without a lock.
+
+Only forgetting and retention rewrite segments.
+"""
 
 from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
-from tomldiary.errors import BackendError
-from tomldiary.history.record import END
+from tomldiary.errors import BackendError, InvalidTOML
+from tomldiary.history.record import END, HEADER, parse_record
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import (
     NO_WAITING,
@@ -20,7 +23,10 @@ from tomldiary.runtime.capabilities import (
     sync_data,
     sync_file,
 )
-from tomldiary.storage.files import make_folder, sync_folder, write_all, write_new
+from tomldiary.storage.files import make_folder, read_file, sync_folder, write_all, write_new
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = [
     "DAMAGED",
@@ -29,9 +35,13 @@ __all__ = [
     "cut_off",
     "damaged",
     "end_behind",
+    "last_record",
     "new_segment",
     "newest_segment",
+    "read_records",
+    "read_segment",
     "segments",
+    "split_records",
 ]
 
 _logger = get_logger(__name__)
@@ -220,3 +230,99 @@ def _sync_file(path: str) -> None:
 def _sync_data(descriptor: int) -> None:
     """Make a file's content durable."""
     sync_data(descriptor)
+
+
+_END = END.encode()
+_TAIL = 64 * 1024  # bytes read at a time when looking for the last record
+
+
+def last_record(path: Path) -> tuple[str | None, int]:
+    """Return the last whole record of a segment, and the size the segment has up to its end.
+
+    What follows the last whole record is the torn end of an append that was never acknowledged.
+    """
+    with path.open("rb") as file:
+        begin, data = file.seek(0, os.SEEK_END), b""
+        while begin > 0:
+            step = _step(data, begin)
+            begin -= step
+            file.seek(begin)
+            data = file.read(step) + data
+            while (at := _last_header(data)) >= 0:
+                # The next append may have been cut off within its header, or be no text at all.
+                whole = _without_rest(data[at:])
+                text = whole.decode("utf-8", "replace")
+                try:
+                    parse_record(text)
+                except InvalidTOML:
+                    # Torn or damaged: the record before it is the last one.
+                    data = data[:at]
+                    continue
+                return text, begin + at + len(whole)
+    return None, 0
+
+
+def read_segment(path: Path) -> bytes:
+    """Return a segment's content; b"" if there is none. Needs no lock.
+
+    Raises:
+        BackendError: It cannot be read.
+    """
+    found = read_file(path)
+    return found[0] if found is not None else b""
+
+
+def read_records(folder: Path) -> Iterator[str]:
+    """Yield all records, newest first, reading no more of the files than is asked for."""
+    is_newest = True
+    for path in reversed(segments(folder)):
+        with path.open("rb", buffering=0) as file:
+            size = file.seek(0, os.SEEK_END)
+            begin = size - _step(b"", size)
+            file.seek(begin)
+            data = file.read(size - begin)
+            while True:
+                while (at := _last_header(data)) > 0 or (at == 0 and begin == 0):
+                    record, data = data[at:], data[:at]
+                    if is_newest:
+                        record = _without_rest(record)
+                        if not record.endswith(_END):
+                            continue  # a writer is at it, or was killed
+                        is_newest = False
+                    yield record.decode("utf-8", "replace")
+                if begin == 0:
+                    break
+                step = _step(data, begin)
+                begin -= step
+                file.seek(begin)
+                data = file.read(step) + data
+
+
+def _step(data: bytes, begin: int) -> int:
+    """Return how much to read in front of what was read: more and more, so that a long record is searched twice at most."""
+    return min(max(_TAIL, len(data)), begin)
+
+
+def _without_rest(data: bytes) -> bytes:
+    """Return a record without what follows its end; all of it if it has none."""
+    at = data.find(_END)
+    return data if at < 0 else data[: at + len(_END)]
+
+
+def split_records(data: bytes) -> list[str]:
+    """Return the texts of a segment's records, oldest first."""
+    found: list[str] = []
+    while (at := _last_header(data)) >= 0:
+        # Only behind the newest record can there be the rest of an append that was cut off.
+        record = data[at:] if found else _without_rest(data[at:])
+        found.append(record.decode("utf-8", "replace"))
+        data = data[:at]
+    return found[::-1]
+
+
+def _last_header(data: bytes, end: int | None = None) -> int:
+    header = HEADER.encode()
+    at = data.rfind(b"\n" + header, 0, end)
+    if at >= 0:
+        return at + 1
+    return 0 if end != 0 and data.startswith(header) else -1
