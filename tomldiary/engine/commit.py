@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import Conflict
-from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved
+from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.protocol import Commit
 from tomldiary.toml.diff import changed_spans
+from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -24,10 +25,9 @@ if TYPE_CHECKING:
 
     from tomldiary.history.logged_kinds import LoggedKinds
     from tomldiary.history.record import Source
-    from tomldiary.storage.protocol import Backend, Token
-    from tomldiary.toml.document import Document
+    from tomldiary.storage.protocol import Backend, DisplacedEdit, Token
 
-__all__ = ["Changed", "Prepared", "Saves", "prepare", "prepare_displaced", "prepare_saves"]
+__all__ = ["Changed", "Prepared", "Saves", "merge_displaced", "prepare", "prepare_saves"]
 
 _GLANCE = 0.05  # seconds between two looks for a file that is gone
 
@@ -128,8 +128,28 @@ def prepare_saves(
     return Saves(commit, saves, changed)
 
 
-def prepare_displaced(backend: Backend, kind: str, known: Known, *, is_published: bool) -> Commit:
-    """Return the transaction of a save that does not stand in its document's place any more.
+def merge_displaced(edit: DisplacedEdit) -> Commit | None:
+    """Return the transaction that logs a displaced hand edit; None if history has it already.
+
+    Raises:
+        DocumentError: The edit cannot be read or merged.
+    """
+    history = cast("Backend", edit.history)  # looking asks for nothing else
+    standing = None
+    if edit.standing is not None:
+        document = Document.parse(edit.standing.text)
+        standing = Known(edit.standing.token, document, document.fingerprint, is_logged=True)
+    known = look(history, "", edit.kind, edit.saved, standing)
+    if known.problem is not None:
+        raise known.problem
+    if known.is_logged:
+        return None
+    known = replace(known, token=edit.token)
+    return _prepare_displaced(history, edit.kind, known, is_published=standing is not None)
+
+
+def _prepare_displaced(backend: Backend, kind: str, known: Known, *, is_published: bool) -> Commit:
+    """Return the transaction of a hand edit that is not in its document's file any more.
 
     Args:
         backend: For history.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.engine.cache import KnownDocuments
-from tomldiary.engine.commit import Changed, prepare, prepare_saves
+from tomldiary.engine.commit import Changed, merge_displaced, prepare, prepare_saves
 from tomldiary.engine.idempotency import DoneOperations
 from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
 from tomldiary.entries.models import FORMAT_VERSION
@@ -27,6 +27,7 @@ from tomldiary.hand_edits.rebase import log_only, on_what_was_saved
 from tomldiary.history.record import next_sequence, parse_record, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread, current_task
+from tomldiary.storage.protocol import KeepsDisplacedEdits
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -57,6 +58,8 @@ class Engine(KnownDocuments):
 
     def __init__(self, backend: Backend, schema_name: str, *, lock_timeout: float = 30.0) -> None:
         super().__init__(backend)
+        if isinstance(backend, KeepsDisplacedEdits):
+            backend.merge_displaced = merge_displaced
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}

@@ -6,6 +6,7 @@ ancestor, which third parties implement; the core reaches it through `six_verbs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
@@ -22,7 +23,10 @@ __all__ = [
     "Backend",
     "BackendProtocol",
     "Commit",
+    "DisplacedEdit",
     "Durability",
+    "KeepsDisplacedEdits",
+    "Merge",
     "Stored",
     "Token",
     "validate_identifier",
@@ -65,6 +69,50 @@ class Commit:
     def texts(self) -> dict[str, str]:
         """The contents as text."""
         return {kind: content.decode() for kind, content in self.contents.items()}
+
+
+class HistoryOfUser(Protocol):
+    """The history of one user, whose lock is held; the argument `user` is ignored."""
+
+    def records(self, user: str, /) -> Iterator[str]:
+        """Yield the texts of all history records, newest first."""
+        ...
+
+    def last_record(self, user: str, /) -> str | None:
+        """Return the newest history record's text, or None."""
+        ...
+
+    def place(self, user: str, kind: str, /) -> str:
+        """Return the path of a document."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class DisplacedEdit:
+    """A hand edit that a publication has displaced; the user's lock is held."""
+
+    kind: str
+    saved: Stored
+    """The edit; it has no token."""
+    standing: Stored | None
+    """The published document, if it is the version that history ends at."""
+    token: Token | None
+    """The version of the published document, whatever it holds."""
+    history: HistoryOfUser
+
+
+Merge = Callable[[DisplacedEdit], Commit | None]
+"""Returns the transaction that logs a displaced edit and publishes the result; None if history has it already.
+
+Raises `DocumentError` for an edit that is incomplete or cannot be read.
+"""
+
+
+@runtime_checkable
+class KeepsDisplacedEdits(Protocol):
+    """A capability: the backend keeps hand edits that a publication displaced, and has the engine merge them."""
+
+    merge_displaced: Merge | None
 
 
 class Backend(Protocol):

@@ -28,7 +28,6 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.files import FileToken, file_token, folder_time, read_file
 from tomldiary.storage.local.checkpoint import opens_window, prune, settle
-from tomldiary.storage.local.displaced_edit import take_in
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import append_records
@@ -190,9 +189,9 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         tokens, displaced = self._stored(user, commit)
         if displaced:
             try:
-                take_in(self.folder(user), displaced, partial(self._stored, user))
+                self._merge_displaced(user, displaced)
             except (OSError, DiaryError) as error:
-                _logger.warning("a person's save is merged by the next write only: %s", error)
+                _logger.warning("a hand edit is merged by the next write only: %s", error)
         elif swept is not None:
             self._swept[user] = swept
         return tokens

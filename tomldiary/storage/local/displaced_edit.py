@@ -1,11 +1,11 @@
-"""A save that an exchange has displaced: logged at once, as a transaction of the person's.
+"""Displaced edits: hand edits that an exchange has moved to the staged file of a write.
 
-Somebody may save in the instant between a writer's last look at a document and the exchange. Then ours is in its
-place, and their save stands where ours was staged. It does not go back there: whoever has read ours
-meanwhile would save over it what lacks it. It is merged with all that history has, logged, and what comes of that is put
-in place, by whoever did the exchange, or after a crash by whoever holds the user's lock next.
+A program may save a document between a writer's last check and the exchange. Then our version is published, and
+the edit is in the staged file. It is not put back: another program may have read our version meanwhile, and would
+save over the edit. The engine merges it with all that history has, and the result is logged and published. That is
+done by the process that exchanged the files or, after a crash, by the next one that holds the user's lock.
 
-What cannot be merged does go back: a save that is not finished, or is no TOML.
+An edit that cannot be merged is put back: one that is half saved, or does not parse.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from __future__ import annotations
 import os
 import stat
 from contextlib import suppress
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.history.timeline import Timeline
@@ -23,7 +22,7 @@ from tomldiary.storage.local.layout import target_of
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import read_records
 from tomldiary.storage.local.publish import take_back
-from tomldiary.storage.protocol import Stored
+from tomldiary.storage.protocol import DisplacedEdit, Stored
 from tomldiary.toml.document import Document
 from tomldiary.toml.fingerprint import digest
 from tomldiary.toml.parse import decode_utf8
@@ -32,22 +31,21 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-    from tomldiary.hand_edits.detect import Known
-    from tomldiary.storage.protocol import Commit
+    from tomldiary.storage.protocol import Commit, Merge
 
-__all__ = ["history_of", "take_in"]
+__all__ = ["history_of", "merge_displaced_edits"]
 
 _ATTEMPTS = 20
 _IN_A_ROW = 20
 
 
 def history_of(folder: Path) -> Timeline:
-    """Return a user's history, for those who hold the lock that opening the user takes."""
+    """Return a user's history without opening the user; the caller holds the user's lock."""
     return Timeline(_Folder(folder), "")  # pyright: ignore[reportArgumentType] - all it asks for
 
 
 class _Folder:
-    """What of a backend tells of one user's history, without opening the user: that takes the lock which is held."""
+    """One user's history, read without opening the user, which would take the lock that is held."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -65,42 +63,48 @@ class _Folder:
         return str(self._folder / f"{kind}.toml")
 
 
-def take_in(
-    folder: Path, names: Sequence[str], store: Callable[[Commit], tuple[object, Sequence[str]]]
+def merge_displaced_edits(
+    folder: Path,
+    names: Sequence[str],
+    merge: Merge,
+    store: Callable[[Commit], tuple[object, Sequence[str]]],
 ) -> None:
-    """Make saves part of history that exchanges left where ours were staged; the caller holds the user's lock.
+    """Merge and log displaced edits; the caller holds the user's lock.
 
-    One that is not finished and cannot go back, as there is a newer one, is left to whoever comes next, and so is one
+    A half-saved edit that cannot be put back, as there is a newer one, stays for the next open. So does an edit
     behind twenty that each displaced the one before.
 
     Args:
-        folder: The user's.
+        folder: The user's folder.
         names: The staged files' names, in the order in which they were staged.
-        store: Stores a transaction; the last it returns is what that has displaced.
+        merge: Returns the transaction that logs an edit.
+        store: Stores a transaction; the second item of its result names the files of further displaced edits.
 
     Raises:
-        OSError, BackendError: They are still there.
+        OSError, BackendError: Some edits are still in their staged files.
     """
     waiting = list(names)
     for _ in range(len(waiting) + _IN_A_ROW):
         if waiting:
-            _take_in(folder, waiting.pop(0), lambda commit: waiting.extend(store(commit)[1]))
+            _merge_one(
+                folder, waiting.pop(0), merge, lambda commit: waiting.extend(store(commit)[1])
+            )
 
 
-def _take_in(folder: Path, name: str, log: Callable[[Commit], None]) -> None:
+def _merge_one(folder: Path, name: str, merge: Merge, log: Callable[[Commit], None]) -> None:
     path, kind = str(folder / name), target_of(name).removesuffix(".toml")
     for _ in range(_ATTEMPTS):
         standing = _standing(folder, kind)
         try:
-            saved = _transaction(folder, kind, path, standing)
-            if saved is not None:
-                log(saved)
+            commit = merge(_read(folder, kind, path, standing))
+            if commit is not None:
+                log(commit)
         except Conflict:
             continue  # saved once more
         except DocumentError:
             if standing is not None:
                 take_back(path, str(folder / f"{kind}.toml"), standing.token)
-                continue  # one who saved over ours meanwhile has put theirs here
+                continue  # the staged file may hold a newer edit now
             if is_being_saved(path):
                 return
         except FileNotFoundError:
@@ -109,45 +113,34 @@ def _take_in(folder: Path, name: str, log: Callable[[Commit], None]) -> None:
         return
 
 
-def _standing(folder: Path, kind: str) -> Known | None:
-    """Return the document that stands in its place, if it is what history ends at."""
-    from tomldiary.hand_edits.detect import Known  # noqa: PLC0415 - it needs us
-
-    with suppress(BackendError, DocumentError):  # somebody's, and not to be read
+def _standing(folder: Path, kind: str) -> Stored | None:
+    """Return the published document if it is the version that history ends at."""
+    with suppress(BackendError, DocumentError):  # a hand edit that cannot be read
         found, last = read_file(folder / f"{kind}.toml"), history_of(folder).last(kind)
         if found is not None and last is not None:
             text = decode_utf8(found[0])
             if digest(text) == last.results[kind]:
-                document = Document.parse(text)
-                return Known(found[1], document, last.results[kind], is_logged=True)
+                Document.parse(text)
+                return Stored(text, found[1])
     return None
 
 
-def _transaction(folder: Path, kind: str, path: str, standing: Known | None) -> Commit | None:
-    """Return what makes a save part of history; None if it is already.
+def _read(folder: Path, kind: str, path: str, standing: Stored | None) -> DisplacedEdit:
+    """Return a displaced edit.
 
     Raises:
-        FileNotFoundError: There is no save.
-        DocumentError: It is not finished, or cannot be read.
+        FileNotFoundError: There is none.
+        DocumentError: It is half saved, or cannot be read.
     """
-    from tomldiary.engine.commit import prepare_displaced  # noqa: PLC0415 - see above
-    from tomldiary.hand_edits.detect import look  # noqa: PLC0415 - see above
-
-    history: Any = _Folder(folder)
+    history = _Folder(folder)
     place = history.place("", kind)
     if not stat.S_ISREG(os.lstat(path).st_mode) or is_being_saved(path):
-        raise DocumentError("is not a file that somebody has finished", path=place)
+        raise DocumentError("is not a file that another program has finished writing", path=place)
     found = read_file(path)
     if found is None:
         raise FileNotFoundError(path)
-    # Its age says nothing: whether it is finished was asked for.
-    known = look(history, "", kind, Stored(decode_utf8(found[0], path=place), None), standing)
-    if known.problem is not None:
-        raise known.problem
-    if known.is_logged:
-        return None
-    # One who has saved since finds the number of what they have read there, and history does the rest.
+    # Its age tells nothing: whether it is complete was checked above.
+    saved = Stored(decode_utf8(found[0], path=place), None)
+    # A later hand edit has the number of the version that its editor has read; history does the rest.
     token = standing.token if standing is not None else file_token(place)
-    return prepare_displaced(
-        history, kind, replace(known, token=token), is_published=standing is not None
-    )
+    return DisplacedEdit(kind, saved, standing, token, history)

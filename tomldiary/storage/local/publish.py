@@ -47,7 +47,7 @@ def put_in_place(
     """Give `target` the file `temp`, and return its token; None if somebody's save came in between.
 
     Args:
-        temp: The new version; gone afterwards, or a save that it has displaced: see `displaced.take_in`.
+        temp: The new version; gone afterwards, or a save that it has displaced: see `displaced_edit`.
         target: The file.
         expected: The version that is to be replaced; None if there was no file.
         written: What `write_new` said of the new version, if that is known.

@@ -13,7 +13,7 @@ from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.history.record import next_sequence, parse_record
 from tomldiary.storage.files import folder_time
 from tomldiary.storage.local.checkpoint import drop_superseded
-from tomldiary.storage.local.displaced_edit import take_in
+from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
 from tomldiary.storage.local.layout import JOB_PREFIX, staged_name
 from tomldiary.storage.local.log import (
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.files import FileToken
     from tomldiary.storage.local.backend import LocalBackend
-    from tomldiary.storage.protocol import Commit
+    from tomldiary.storage.protocol import Commit, Merge
 
 __all__ = ["HistoryTails", "OpenedUsers"]
 
@@ -132,6 +132,8 @@ class OpenedUsers(UserFolders):
     def __init__(self, base_path: Path, *, sync: bool) -> None:
         super().__init__(base_path)
         self._sync = sync
+        self.merge_displaced: Merge | None = None
+        """Merges displaced edits; an engine sets it."""
         self._locks = UserLocks(base_path / SYSTEM / "locks")
         self.epochs = Epochs(base_path / SYSTEM)
         self._tails = HistoryTails()
@@ -232,10 +234,16 @@ class OpenedUsers(UserFolders):
         for name in staged:
             if name not in displaced:
                 (folder / name).unlink(missing_ok=True)
-        take_in(folder, displaced, partial(self._stored, user))
+        self._merge_displaced(user, displaced)
         self._recovered.add(user)
         if not displaced:  # a document that is broken stays behind, and was looked at
             self._swept[user] = tenure
+
+    def _merge_displaced(self, user: str, names: list[str]) -> None:
+        """Merge displaced edits; without an engine they stay in their staged files for the next open."""
+        if self.merge_displaced is not None:
+            store = partial(self._stored, user)
+            merge_displaced_edits(self.folder(user), names, self.merge_displaced, store)
 
     def reopen(self, user: str) -> None:
         """Have whoever comes next look at the user's files as if for the first time."""
