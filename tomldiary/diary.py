@@ -440,7 +440,7 @@ class Diary(AncestorCoroutines):
         """
         source = Source("turn", operation=operation.id, content=operation.content)
         with self.engine.backend.lock(user_id, self.engine.lock_timeout):
-            seq = self.engine.operations.repetition(user_id, source)
+            seq = self.engine.repetition(user_id, source)
         return Applied(transaction=seq, is_repeated=True) if seq is not None else None
 
 

@@ -14,7 +14,12 @@ DiaryError
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
 │   ├── NewerVersion                   written by a newer version; never rewritten
 │   └── HistoryPruned                  older than the history that is kept
-├── Conflict                           another writer changed what this write was based on
+├── Conflict                           another writer changed what this write is based on
+│   ├── HandEditConflict               another program keeps saving the document
+│   ├── EntryConflict                  entries have other values than this write expects
+│   ├── SequenceConflict               another transaction is the last one
+│   ├── OperationConflict              an idempotency key was used for other content
+│   └── RollbackConflict               history cannot be undone that way
 ├── Forgotten                          something was forgotten while this work was under way
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread kept the user's lock
@@ -38,8 +43,10 @@ __all__ = [
     "Conflict",
     "DiaryError",
     "DocumentError",
+    "EntryConflict",
     "ExtractionError",
     "Forgotten",
+    "HandEditConflict",
     "HistoryPruned",
     "IdentifierError",
     "ImmutableEntry",
@@ -51,7 +58,10 @@ __all__ = [
     "NestedTransaction",
     "NewerVersion",
     "NotSupported",
+    "OperationConflict",
+    "RollbackConflict",
     "SchemaError",
+    "SequenceConflict",
     "UnknownCategory",
     "UnknownEntry",
     "UnsafeDocument",
@@ -175,11 +185,86 @@ class HistoryPruned(DocumentError):
 
 
 class Conflict(DiaryError):
-    """Another writer changed what this write was based on; nothing was written."""
+    """Another writer changed what this write is based on; nothing was written.
 
-    def __init__(self, message: str, *, keys: list[str] | None = None) -> None:
-        super().__init__(message)
+    Attributes:
+        keys: The entries in conflict, or the idempotency key.
+        where: The document or its file; "" if there is no single one.
+        expected: What the write is based on: values by entry key, or one value.
+        found: What is stored instead, in the same form.
+        hint: What to do.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        keys: list[str] | None = None,
+        where: str = "",
+        expected: object = None,
+        found: object = None,
+        hint: str = "",
+    ) -> None:
+        text = f"{where}: {message}" if where else message
+        super().__init__(f"{text} {hint}" if hint else text)
         self.keys = keys or []
+        self.where = where
+        self.expected = expected
+        self.found = found
+        self.hint = hint
+
+
+class HandEditConflict(Conflict):
+    """Another program saved a document while it was being written."""
+
+    @classmethod
+    def changed(cls, where: str) -> HandEditConflict:
+        """Return the error for a document that changed during a write."""
+        return cls("changed while it was being written.", where=where, hint="Try again.")
+
+    @classmethod
+    def busy(cls, where: str, seconds: float) -> HandEditConflict:
+        """Return the error for a document whose save has not ended after some seconds."""
+        return cls(
+            f"still being written by another program after {seconds:g} s.",
+            where=where,
+            hint="Close the editor and try again.",
+        )
+
+
+class EntryConflict(Conflict):
+    """Entries have other values than this write expects; `keys` lists them."""
+
+
+class SequenceConflict(Conflict):
+    """The last transaction is not the expected one."""
+
+    @classmethod
+    def of(cls, expected: int, last: int) -> SequenceConflict:
+        """Return the error for two transaction numbers."""
+        return cls(
+            f"transaction {expected} was expected to be the last one, but {last} is.",
+            expected=expected,
+            found=last,
+            hint="Read again.",
+        )
+
+
+class OperationConflict(Conflict):
+    """An idempotency key was used for other content; `keys` holds it."""
+
+    @classmethod
+    def of(cls, operation: str) -> OperationConflict:
+        """Return the error for an operation id in history."""
+        return cls(
+            f"operation id {operation!r} was used for different content.",
+            keys=[operation],
+            hint="Use a new id.",
+        )
+
+
+class RollbackConflict(Conflict):
+    """The transactions cannot be undone; `keys` lists the entries in the way, if any."""
 
 
 class Forgotten(DiaryError):

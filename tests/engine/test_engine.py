@@ -599,7 +599,7 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
     held, go_on = threading.Event(), threading.Event()
 
     def hold():
-        indexes = (diary.engine.operations._index, diary.engine.logged._index, diary.indexes)
+        indexes = (diary.engine._operations, diary.engine.logged._index, diary.indexes)
         guards = (diary.engine, *indexes, twins._loops)
         with contextlib.ExitStack() as stack:
             for owner in guards:

@@ -62,7 +62,7 @@ def test_a_repeated_operation_has_one_effect_and_the_same_answer(place, name):
     assert again.last_transaction() == 2
     for kind, text in again.export()["documents"].items():
         assert kind == "preferences" or text == documents[kind]
-    with pytest.raises(Conflict, match="with other content"):
+    with pytest.raises(Conflict, match="used for different content"):
         getattr(again, verb)(*OTHERS[name], operation_id="op")
     getattr(again, verb)(*OTHERS[name], operation_id="another")
     assert again.last_transaction() == 3

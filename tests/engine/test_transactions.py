@@ -181,7 +181,7 @@ def test_the_same_operation_id_for_something_else_is_a_conflict(diary, tmp_path)
     with diary.user("alice").transaction(operation_id="op-1") as tx:
         tx.upsert_preference("likes", "tea")
     with (
-        pytest.raises(Conflict, match="'op-1' was done already"),
+        pytest.raises(Conflict, match="'op-1' was used for different content"),
         diary.user("alice").transaction(operation_id="op-1") as tx,
     ):
         tx.upsert_preference("likes", "coffee")

@@ -734,7 +734,7 @@ def test_caches_and_the_index_let_go_of_it(diary):
     alice.forget(session_id="gone-1")
     assert not [key for key in diary.engine._cache if key[0] == "alice"]
     assert "alice" not in diary.indexes._indexes
-    assert "alice" not in diary.engine.operations._index._users
+    assert "alice" not in diary.engine._operations._users
     assert alice.recall("jazz") == []
     assert "jazz" not in alice.render()
 
@@ -867,7 +867,7 @@ def test_a_clean_up_that_was_under_way_is_refused(tmp_path):
 
     async def both():
         task = asyncio.ensure_future(
-            diary._compact("alice", "s2", ["preferences"], datetime.now(UTC))
+            diary.compaction.run_part("alice", "s2", ("preferences", ""), datetime.now(UTC))
         )
         await began.wait()
         await alice.aforget(session_id="s1")
@@ -883,7 +883,7 @@ def test_forgetting_inside_a_transaction_is_refused(diary):
     alice = diary.user("alice")
     with alice.transaction():
         alice.upsert_preference("likes", "tea", session_id="s")
-        with pytest.raises(NestedTransaction, match="Forget outside"):
+        with pytest.raises(NestedTransaction, match="Forget and drop history outside"):
             alice.forget(session_id="s")
     assert texts(alice) == {"pref001": "tea"}
 
@@ -966,14 +966,29 @@ def dying_before(number, root, selector):
     alice.forget(**selector)
 
 
+SELECTORS = [{"session_id": "gone-1"}, {"everything": True}]
+
+
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-@pytest.mark.parametrize("selector", [{"session_id": "gone-1"}, {"everything": True}])
-def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, selector):
-    """A child dies by kill -9 right before its n-th file operation, for every n there is."""
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_next_open_finishes_a_job_killed_at_every_third_step(tmp_path, selector):
+    kill_at_steps(tmp_path, selector, range(1, 400, 3))
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
+@pytest.mark.parametrize("selector", SELECTORS)
+def test_next_open_finishes_a_job_killed_at_any_step(tmp_path, selector):
+    kill_at_steps(tmp_path, selector, range(1, 400))
+
+
+def kill_at_steps(tmp_path, selector, steps):
+    """Kill a child by SIGKILL right before its n-th file operation, for each n."""
     store = tmp_path / "store"
     prepared(store)
     done = unfinished = 0
-    for number in range(1, 400):
+    for number in steps:
         root = tmp_path / f"kill-{number}"
         shutil.copytree(store, root)
         child = os.fork()
@@ -992,17 +1007,27 @@ def test_killed_at_any_step_the_job_is_finished_by_who_opens_it_next(tmp_path, s
         shutil.rmtree(root)
     assert status == 0
     assert number > 15
-    assert done > 5
-    assert unfinished > 5
+    assert done > 5 // steps.step
+    assert unfinished > 5 // steps.step
 
 
-def test_killed_at_random_moments_the_job_is_finished(tmp_path):
+def test_job_killed_at_8_random_moments_is_finished(tmp_path):
+    kill_at_moments(tmp_path, 8)
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+def test_job_killed_at_100_random_moments_is_finished(tmp_path):
+    kill_at_moments(tmp_path, 100)
+
+
+def kill_at_moments(tmp_path, kills):
     choose = random.Random(17)
     store = tmp_path / "store"
     prepared(store)
     code = f"{RULES}alice.forget(session_id='gone-1')\nprint('done', flush=True)"
     finished, longest = 0, 0.0
-    for number in range(20):
+    for number in range(kills):
         root = tmp_path / f"kill-{number}"
         shutil.copytree(store, root)
         child = subprocess.Popen(

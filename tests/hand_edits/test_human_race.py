@@ -222,15 +222,15 @@ def check_comments(text, saved, now):
 
 
 @needs_exchange
-def test_an_editor_that_saves_40_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
-    written, old = race(tmp_path, 40, 1)
-    assert old == 13
-    assert written > 30  # how many is the machine's affair
+def test_16_hand_edits_and_a_writing_agent_lose_nothing(tmp_path):
+    written, old = race(tmp_path, 16, 1)
+    assert old == 5
+    assert written > 10  # the number depends on the machine
 
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_an_editor_that_saves_1000_times_and_an_agent_lose_nothing_of_each_others(tmp_path):
+def test_1000_hand_edits_and_a_writing_agent_lose_nothing(tmp_path):
     written, old = race(tmp_path, 1_000, random.randrange(10**9))
     assert old == 333
-    assert written > 500  # how many is the machine's affair
+    assert written > 500  # the number depends on the machine

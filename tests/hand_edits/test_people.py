@@ -150,10 +150,10 @@ def test_an_emptied_file_is_taken_for_a_broken_one(alice, file, tmp_path, nothin
     assert file.read_bytes() == nothing.encode()
     assert texts(Diary(tmp_path, agent="rules").user("alice")) == ["tea", "coffee"]
     (problem,) = alice.problems()
-    assert f"{file}: nothing is in it any more" in str(problem)
+    assert f"{file}: the file was emptied" in str(problem)
     found = [each for each in check(alice.diary) if each.level == "problem"]
     assert [each.place for each in found] == [str(file)]
-    with pytest.raises(DocumentError, match="nothing is in it"):
+    with pytest.raises(DocumentError, match="the file was emptied"):
         alice.forget(session_id="s")
     # Something in it, it is believed; gone, all is gone.
     file.write_text('[preferences.likes.mine]\ntext = "water"\n')

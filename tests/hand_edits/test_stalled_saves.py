@@ -229,6 +229,7 @@ def test_who_has_no_patience_is_told_that_somebody_is_at_it(tmp_path, is_logged)
     if is_logged:
         alice.upsert_preference("likes", "tea")
     engine = alice.diary.engine
+    engine.save_timeout = 0.0
 
     def change(tx):
         tx.edit("preferences").put(("preferences", "likes", "new"), {"text": "new"})
@@ -236,12 +237,12 @@ def test_who_has_no_patience_is_told_that_somebody_is_at_it(tmp_path, is_logged)
     with Editor(file) as editor:
         editor.write('[preferences.likes.mine]\ntext = "half"\n')
         age(file)
-        with pytest.raises(Conflict, match="is being saved by somebody"):
-            engine.write("alice", change, Source("test"), patience=0.0)
-        with pytest.raises(Conflict, match="is being saved by somebody"):
+        with pytest.raises(Conflict, match="still being written by another program"):
+            engine.write("alice", change, Source("test"))
+        with pytest.raises(Conflict, match="still being written by another program"):
             alice.forget(session_id="s")
         editor.close()
-    engine.write("alice", change, Source("test"), patience=0.0)
+    engine.write("alice", change, Source("test"))
     assert texts(alice) == ["half", "new"]
 
 
@@ -310,14 +311,15 @@ def test_what_is_saved_over_a_removed_file_is_all_wanted(alice, file):
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
-def test_a_removed_file_is_waited_for_by_no_one_who_has_no_patience(alice, file):
+def test_write_fails_if_a_removed_file_may_come_back(alice, file):
+    alice.diary.engine.save_timeout = 0.0
     file.unlink()
 
     def change(tx):
         tx.edit("preferences").put(("preferences", "likes", "new"), {"text": "new"})
 
-    with pytest.raises(Conflict, match="was taken away just now"):
-        alice.diary.engine.write("alice", change, Source("test"), patience=0.0)
+    with pytest.raises(Conflict, match="still being written by another program"):
+        alice.diary.engine.write("alice", change, Source("test"))
     assert len(results(alice)) == 3
 
 

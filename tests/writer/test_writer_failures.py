@@ -147,7 +147,7 @@ def test_the_same_operation_id_has_one_effect_also_after_a_restart(tmp_path):
     with MemoryWriter(diary_at(tmp_path, remember)) as writer:
         assert writer.submit_nowait(turn).wait(LONG).is_repeated
         other = Turn("alice", "s", "coffee", "ok", operation_id="run-1")
-        with pytest.raises(Conflict, match="other content"):
+        with pytest.raises(Conflict, match="different content"):
             writer.submit_nowait(other).wait(LONG)
         for text in ("thanks", "thanks"):  # without an id, a second one counts
             writer.submit_nowait(Turn("alice", "s", text, "ok")).wait(LONG)

@@ -1,4 +1,6 @@
 """Transactions: lock, read the newest state, change it, log it, publish it.
 
-Imports entries, history, hand edits and the storage protocol. Begin with `engine`.
+`Engine` is the one write path; `DocumentCache` reads without a lock.
+It may import entries, history, hand_edits, storage (the protocol) and what is below them.
+Begin with `engine.Engine.write`.
 """

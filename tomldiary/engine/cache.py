@@ -1,4 +1,4 @@
-"""Documents as everybody should see them, in a cache that one `stat` keeps honest."""
+"""Documents parsed once; a version token tells whether a cached one is still current."""
 
 from __future__ import annotations
 
@@ -8,39 +8,46 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.errors import BackendError, Conflict, DocumentError, InvalidTOML
+from tomldiary.errors import BackendError, DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, look
-from tomldiary.history.logged_kinds import LoggedKinds
+from tomldiary.history.index import LoggedKinds
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.forgettable_cache import let_go
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
+from tomldiary.storage.protocol import CheapTokens
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from tomldiary.hand_edits.detect import Known
     from tomldiary.history.index import Since
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Document
 
-__all__ = ["KnownDocuments"]
+__all__ = ["DocumentCache"]
 
 _CACHED_DOCUMENTS = 4096
-_PATIENCE = 3.0  # seconds that a write waits for an editor to finish saving
-_GLANCE = 0.05  # seconds between two looks at a file that is being saved
+_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
-class KnownDocuments:
-    """The part of the engine that reads; readers take no lock. Thread-safe."""
+class DocumentCache:
+    """Reads the documents of one backend without a lock. Thread-safe.
 
-    def __init__(self, backend: Backend) -> None:
+    Args:
+        backend: Where the documents are.
+        save_timeout: Seconds that a write waits for another program to finish saving.
+    """
+
+    def __init__(self, backend: Backend, *, save_timeout: float = 3.0) -> None:
         self.backend = backend
+        self.save_timeout = save_timeout
+        self._cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self.logged = LoggedKinds(backend)
         self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
         self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
-        """How often something of a user had been forgotten when we last looked."""
+        """The number of erasures of each user when their documents were cached."""
         self.renew()
         renew_after_fork(self)
 
@@ -49,13 +56,13 @@ class KnownDocuments:
         self._guard = threading.Lock()
 
     def cached(self, user: str, *kinds: str) -> list[Document] | None:
-        """Return these documents if they are in memory and no disk is asked whether they are current, else None."""
+        """Return documents without waiting for a disk or a lock; None if that is not possible."""
         backend = self.backend
         if not backend.is_quick or open_here() is not None:
             return None
         known = [self._cache.get((user, kind)) for kind in kinds]
         if not any(known):
-            # A user seen for the first time may have to be recovered, which waits for a lock.
+            # The first read of a user may have to recover their files, which waits for a lock.
             return [NOTHING for _ in kinds] if backend.is_new(user) else None
         found: list[Document] = []
         for kind, cached in zip(kinds, known, strict=True):
@@ -76,15 +83,15 @@ class KnownDocuments:
         Args:
             user: Whose.
             kind: Which.
-            is_written: Whether the user's lock is held: then the document is the one that history ends at, also
-                where others wrote to history alone, as the file could not be replaced.
+            is_written: Whether the caller holds the user's lock. Then the document is the one that history
+                ends at, also if its file could not be replaced.
         """
         key = (user, kind)
         cached = self._cache.get(key)
         token = self.backend.token(user, kind)
         if token is None:
             if self._cache.pop(key, None) is not None:
-                self._notice_forgetting(user)
+                self._notice_erasure(user)
             return None
         changes = self._changes(user) if is_written else None
         if cached is not None and _is_current(cached, token, kind, changes, is_written=is_written):
@@ -92,7 +99,7 @@ class KnownDocuments:
         stored = self.backend.read(user, kind)
         if stored is None:
             return None
-        if self._notice_forgetting(user):
+        if self._notice_erasure(user):
             cached = None
         fresh = look(self.backend, user, kind, stored, cached)
         fresh.seen = changes.last if changes is not None else -1
@@ -100,13 +107,12 @@ class KnownDocuments:
         return fresh
 
     def load_all(self, user: str, kinds: Sequence[str]) -> list[Known | None]:
-        """Return documents that are to be written like `load`, in one look at all of them where the backend has that."""
-        look = getattr(self.backend, "tokens", None)
-        if look is None:
+        """Return documents that are about to be written; the caller holds the user's lock."""
+        if self._cheap_tokens is None:
             return [self.load(user, kind, is_written=True) for kind in kinds]
         found: list[Known | None] = []
         changes = self._changes(user)
-        for kind, token in zip(kinds, look(user, kinds), strict=True):
+        for kind, token in zip(kinds, self._cheap_tokens.tokens(user, kinds), strict=True):
             cached = self._cache.get((user, kind))
             if (
                 token is None
@@ -122,36 +128,39 @@ class KnownDocuments:
         try:
             return self.logged.changes(user)
         except InvalidTOML:
-            return None  # damaged: each look finds out for itself
+            return None  # history is damaged; the document is read again
 
-    def settled(self, user: str, kind: str, patience: float = _PATIENCE) -> Known | None:
-        """Return a document like `load`, once nobody's editor is half way through saving it.
+    def settled(self, user: str, kind: str) -> Known | None:
+        """Return a document for writing, after any save in progress by another program.
 
         Raises:
-            Conflict: Somebody kept saving it for `patience` seconds.
+            HandEditConflict: The save took longer than `save_timeout`.
         """
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + self.save_timeout
         while (known := self.load(user, kind, is_written=True)) is not None and known.is_settling:
             if time.monotonic() >= deadline:
-                raise Conflict(
-                    f"{self.backend.place(user, kind)} is being saved by somebody all the time. Try again."
-                )
-            time.sleep(_GLANCE)  # what an editor has not written yet is not deleted
+                raise HandEditConflict.busy(self.backend.place(user, kind), self.save_timeout)
+            time.sleep(_PAUSE)  # a half-written file must not be taken for deletions
         return known
 
     def before_saves(self, user: str, kind: str, known: Known) -> Document | None:
-        """Return what a document was before people changed it since we last wrote; None if they did not."""
+        """Return the document before the latest hand edits; None if there are none."""
         if known.is_saved:
             with suppress(DocumentError):  # history is damaged, or does not reach back that far
                 return before_saves(Timeline(self.backend, user), kind)
         return known.logged
 
-    def _notice_forgetting(self, user: str) -> bool:
-        """Let go of a user's texts where another process has forgotten something since; tell whether it has."""
+    def discard(self, user: str, kinds: Iterable[str]) -> None:
+        """Drop cached documents, for example after a failed commit; the next read reads them again."""
+        for kind in kinds:
+            self._cache.pop((user, kind), None)
+
+    def _notice_erasure(self, user: str) -> bool:
+        """Drop a user's documents if another process has erased something since; return whether it has."""
         try:
             epoch = self.backend.epoch(user)
         except BackendError:
-            return False  # whoever writes is told
+            return False  # the next write raises it
         with self._guard:
             known = self._epochs.get(user, epoch)
             self._epochs.keep(user, epoch)
@@ -161,7 +170,7 @@ class KnownDocuments:
 
     def _remember(self, key: tuple[str, str], cached: Known) -> None:
         if key[0] not in self._epochs:
-            self._notice_forgetting(key[0])
+            self._notice_erasure(key[0])
         with self._guard:
             self._cache.keep(key, cached)
 
@@ -175,7 +184,7 @@ class KnownDocuments:
 def _is_current(
     cached: Known, token: Token | None, kind: str, changes: Since[int] | None, *, is_written: bool
 ) -> bool:
-    """Return whether a cached document holds for this version of its file; see `KnownDocuments.load`."""
+    """Return whether a cached document is that of this version of its file; see `DocumentCache.load`."""
     if cached.token != token or cached.is_young:
         return False
     if not is_written:

@@ -1,17 +1,17 @@
-"""What a transaction becomes: the new texts of its documents, and the records that history gets.
+"""Turns a transaction into what the backend stores: new texts of documents, and a history record.
 
-What people (or another program) saved since history's end is stored first, as a transaction of its own.
+Hand edits saved since the end of history are stored first, as a transaction of their own.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.entries.models import FORMAT_VERSION
-from tomldiary.errors import Conflict
+from tomldiary.errors import HandEditConflict
 from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
@@ -23,19 +23,27 @@ from tomldiary.toml.edit import Edit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tomldiary.history.logged_kinds import LoggedKinds
+    from tomldiary.history.index import LoggedKinds
     from tomldiary.history.record import Source
-    from tomldiary.storage.protocol import Backend, DisplacedEdit, Token
+    from tomldiary.storage.protocol import Backend, DisplacedEdit, HistoryOfUser, Token
 
-__all__ = ["Changed", "Prepared", "Saves", "merge_displaced", "prepare", "prepare_saves"]
+__all__ = [
+    "Changed",
+    "Prepared",
+    "Saves",
+    "log_only",
+    "merge_displaced",
+    "prepare",
+    "prepare_saves",
+]
 
-_GLANCE = 0.05  # seconds between two looks for a file that is gone
+_PAUSE = 0.05  # seconds between two looks for it
 
 Changed = dict[str, "tuple[Known | None, Edit]"]
-"""Documents with changes, by kind: what was known before, and the edit."""
+"""Documents with changes, by kind: the base version, and the edit."""
 
 
-@dataclass(slots=True)  # not frozen: those take longer to make
+@dataclass(slots=True)  # not frozen: frozen ones are slower to create
 class Prepared:
     """A transaction that is ready to be stored. Never changed."""
 
@@ -44,10 +52,10 @@ class Prepared:
     documents: dict[str, Document]
     results: dict[str, str]
     broken: dict[str, Known]
-    """Documents whose files do not parse: they are never overwritten, and catch up once they do."""
+    """Documents whose files do not parse: they are not overwritten until they do."""
 
     def known(self, tokens: Mapping[str, Token]) -> Iterator[tuple[str, Known | None]]:
-        """Yield what is known of each document now that it is stored; None where a save came in between."""
+        """Yield the stored state of each document; None where a hand edit came in between."""
         for kind, document in self.documents.items():
             base = self.broken.get(kind)
             if base is not None:
@@ -72,19 +80,19 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Saves:
-    """What people saved, as a transaction that is ready to be stored.
+    """Hand edits, as a transaction that is ready to be stored.
 
-    It is one of its own because a crash has to leave all of a transaction or nothing: ours is redone on the
-    text it is based on, so where a save was merged that text must be in the file first.
+    It is separate from the write that found them: after a crash a transaction is redone on the text it
+    is based on, so the merged text has to be in the file first.
     """
 
     commit: Commit
     saves: dict[str, Known]
-    """The saved documents that there still are."""
+    """The edited documents that still exist."""
     changed: Changed
 
     def rebased(self, tokens: Mapping[str, Token]) -> Changed:
-        """Return the changes on what is stored now; on None where somebody has saved once more."""
+        """Return the changes on what is stored now; on None after one more hand edit."""
         fresh = dict(self.changed)
         for kind, known in self.saves.items():
             token = tokens.get(kind) if known.is_merged else known.token
@@ -94,24 +102,28 @@ class Saves:
 
 
 def prepare_saves(
-    backend: Backend, user: str, changed: Changed, logged: LoggedKinds, patience: float
+    backend: Backend,
+    user: str,
+    changed: Changed,
+    logged: LoggedKinds,
+    patience: float,
 ) -> Saves | None:
-    """Work out what people saved since history's end, if anything; the caller holds the user's lock.
+    """Prepare the hand edits saved since the end of history, if any; the caller holds the user's lock.
 
     Raises:
-        Conflict: A document that was gone is back, or may come back in longer than `patience` seconds.
+        HandEditConflict: A removed document came back, or may still do so after `patience` seconds.
     """
     known = [base for base, _ in changed.values()]
     if all(base is not None and base.is_logged and base.logged is None for base in known):
         return None
     last = backend.last_record(user)
     if last is None and not any(known):
-        return None  # the first thing that is known of this user
+        return None  # the user's first transaction
     seq = next_sequence(last)
     changed = {
         kind: (base and _numbered(base, seq), edit) for kind, (base, edit) in changed.items()
     }
-    record = _outside_changes(backend, user, changed, seq, logged, patience)
+    record = _hand_record(backend, user, changed, seq, logged, patience)
     if record is None:
         return None
     saves = {
@@ -134,30 +146,31 @@ def merge_displaced(edit: DisplacedEdit) -> Commit | None:
     Raises:
         DocumentError: The edit cannot be read or merged.
     """
-    history = cast("Backend", edit.history)  # looking asks for nothing else
     standing = None
     if edit.standing is not None:
         document = Document.parse(edit.standing.text)
         standing = Known(edit.standing.token, document, document.fingerprint, is_logged=True)
-    known = look(history, "", edit.kind, edit.saved, standing)
+    known = look(edit.history, "", edit.kind, edit.saved, standing)
     if known.problem is not None:
         raise known.problem
     if known.is_logged:
         return None
     known = replace(known, token=edit.token)
-    return _prepare_displaced(history, edit.kind, known, is_published=standing is not None)
+    return _prepare_displaced(edit.history, edit.kind, known, is_published=standing is not None)
 
 
-def _prepare_displaced(backend: Backend, kind: str, known: Known, *, is_published: bool) -> Commit:
-    """Return the transaction of a hand edit that is not in its document's file any more.
+def _prepare_displaced(
+    history: HistoryOfUser, kind: str, known: Known, *, is_published: bool
+) -> Commit:
+    """Return the transaction of a displaced edit.
 
     Args:
-        backend: For history.
+        history: The user's history.
         kind: The document.
-        known: The save with ours merged into it, and the version that stands there.
-        is_published: Whether the merged text takes the place of that, and not only history has it.
+        known: The edit with our changes merged into it, and the version that stands in its place.
+        is_published: Whether the merged text replaces that version, or is only logged.
     """
-    seq = next_sequence(backend.last_record(""))
+    seq = next_sequence(history.last_record(""))
     edit = Edit(known.document)
     if known.logged is not None:
         _keep_removed_ids(kind, edit, known.logged)
@@ -175,7 +188,7 @@ def _keep_removed_ids(name: str, edit: Edit, before: Document) -> None:
 
 
 def _numbered(known: Known, seq: int) -> Known:
-    """Give a merged text a number of its own: an editor may open it before the next one is there."""
+    """Number a merged text: an editor may open it before the next version is written."""
     if not known.is_merged:
         return known
     edit = Edit(known.document)
@@ -194,15 +207,15 @@ def prepare(
     *,
     replaces_save: bool = False,
 ) -> Prepared:
-    """Work out what is to be stored; the caller holds the user's lock.
+    """Prepare a transaction; the caller holds the user's lock.
 
     Args:
         backend: Where.
         user: Whose memory.
         changed: The documents.
-        source: What history will say.
+        source: For the history record.
         schema_name: For new documents.
-        replaces_save: Whether a save was stored just before.
+        replaces_save: Whether hand edits were stored just before.
 
     Raises:
         DiaryError: A result is larger than a reader would accept, or history cannot be read.
@@ -247,6 +260,38 @@ def prepare(
     return Prepared(seq, commit, documents, record.results, broken)
 
 
+def log_only(
+    backend: Backend,
+    user: str,
+    changed: Changed,
+    source: Source,
+    schema_name: str,
+    logged: LoggedKinds,
+) -> Prepared | None:
+    """Prepare changes for history alone, so that a hand edit which displaces them has them as a conflict.
+
+    The edited files stay; the next read merges them. None if that is not possible: history does not end
+    at the base of the changes, or a file came or went.
+
+    Raises:
+        HandEditConflict: A removed document came back.
+    """
+    now = {kind: backend.token(user, kind) for kind in changed}
+    if any((base is None) != (now[kind] is None) for kind, (base, _) in changed.items()):
+        return None
+    if prepare_saves(backend, user, changed, logged, patience=0.0) is not None:
+        return None
+    prepared = prepare(backend, user, changed, source, schema_name)
+    contents, expected = prepared.commit.contents, prepared.commit.expected
+    same = {kind for kind, token in expected.items() if now[kind] == token}
+    commit = replace(
+        prepared.commit,
+        contents={kind: text for kind, text in contents.items() if kind in same},
+        expected={kind: expected[kind] for kind in same},
+    )
+    return replace(prepared, commit=commit)
+
+
 def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     meta = edit.table(("_meta",)) or {}
     if meta.get("version") == FORMAT_VERSION and "schema_name" in meta and "seq" in meta:
@@ -257,10 +302,10 @@ def _stamp(edit: Edit, seq: int, schema_name: str) -> None:
     edit.put(("_meta",), {**changed, "seq": seq}, at_head=True)
 
 
-def _outside_changes(
+def _hand_record(
     backend: Backend, user: str, changed: Changed, seq: int, logged: LoggedKinds, patience: float
 ) -> Record | None:
-    """Return a record of what people (or another program) saved since history's end, if anything."""
+    """Return a record of the hand edits since the end of history, if any."""
     saved = Record(seq, "hand", [], {}, {}, actor="hand")
     for kind, (base, _) in changed.items():
         if base is None:
@@ -270,7 +315,7 @@ def _outside_changes(
             if last is None or last.results[kind] == EMPTY:
                 continue
             _wait_for_return(backend, user, kind, patience)
-            # Somebody removed the file.
+            # The file was removed for good.
             text = Timeline(backend, user).text(kind)
             saved.changes.append(Change(kind, 0, text, ""))
             saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
@@ -280,24 +325,24 @@ def _outside_changes(
 
 
 def _add_save(record: Record, kind: str, known: Known) -> None:
-    """Add to a record what somebody saved since history's end, if anything."""
+    """Add the hand edit of one document to a record, if there is one."""
     if known.logged is not None:
         record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))
         record.bases[kind], record.results[kind] = known.logged.fingerprint, known.digest
         record.conflicts.extend(known.conflicts)
     elif not known.is_logged:
-        # The whole text: history does not know what it was before.
+        # The whole text: history does not know the one before.
         record.changes.append(Change(kind, 0, "", known.document.text))
         record.bases[kind], record.results[kind] = EMPTY, known.digest
 
 
 def _wait_for_return(backend: Backend, user: str, kind: str, patience: float) -> None:
-    """Wait until a file that is gone was removed, and not only made way for what an editor is about to write."""
+    """Return if a missing file was removed, and not only taken away by an editor that is saving it."""
     deadline = time.monotonic() + patience
     while backend.token(user, kind) is None:
         if not is_being_saved(backend, user, kind):
             return
         if time.monotonic() >= deadline:
-            raise Conflict(f"{backend.place(user, kind)} was taken away just now. Try again.")
-        time.sleep(_GLANCE)
-    raise Conflict(f"{backend.place(user, kind)} was saved by somebody just now.")
+            raise HandEditConflict.busy(backend.place(user, kind), patience)
+        time.sleep(_PAUSE)
+    raise HandEditConflict.changed(backend.place(user, kind))

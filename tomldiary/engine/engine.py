@@ -1,15 +1,14 @@
-"""The one write path: lock, read what is there now, change it, log it, publish it."""
+"""The one write path: lock, read what is stored now, change it, log it, publish it."""
 
 from __future__ import annotations
 
-from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from tomldiary.engine.cache import KnownDocuments
-from tomldiary.engine.commit import Changed, merge_displaced, prepare, prepare_saves
-from tomldiary.engine.idempotency import DoneOperations
+from tomldiary.engine.cache import DocumentCache
+from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
 from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import (
@@ -17,24 +16,25 @@ from tomldiary.errors import (
     CommittedUnpublished,
     Conflict,
     Forgotten,
-    InvalidTOML,
+    HandEditConflict,
     NestedTransaction,
     NotSupported,
+    OperationConflict,
+    SequenceConflict,
 )
-from tomldiary.forgetting.selection import ForgetReceipt
-from tomldiary.hand_edits.detect import NOTHING, Known
-from tomldiary.hand_edits.rebase import log_only, on_what_was_saved
-from tomldiary.history.record import next_sequence, parse_record, render_record
+from tomldiary.hand_edits.detect import NOTHING
+from tomldiary.history.index import HistoryIndex
+from tomldiary.history.record import next_sequence, operation_of, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import OwnThread, current_task
-from tomldiary.storage.protocol import KeepsDisplacedEdits
+from tomldiary.storage.protocol import FixedDocuments, KeepsDisplacedEdits
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator, Iterable
+    from collections.abc import AsyncGenerator, Callable, Generator
 
-    from tomldiary.engine.commit import Prepared
-    from tomldiary.forgetting.selection import Selection
+    from tomldiary.engine.commit import Changed, Prepared
+    from tomldiary.hand_edits.detect import Known
     from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend
     from tomldiary.toml.document import Document
@@ -44,32 +44,43 @@ __all__ = ["ATTEMPTS", "Engine", "Source", "Transaction"]
 R = TypeVar("R")
 
 ATTEMPTS = 20
-"""How often a write is done again that somebody's save came in between of."""
+"""Retries after a concurrent hand edit."""
 
 
-class Engine(KnownDocuments):
+class Engine(DocumentCache):
     """Reads and writes the documents of one backend. Thread-safe.
 
     Args:
         backend: Where the documents are.
         schema_name: Written to `_meta.schema_name` of new documents.
         lock_timeout: Seconds a writer waits for another one.
+        save_timeout: Seconds a writer waits for another program to finish saving a document.
     """
 
-    def __init__(self, backend: Backend, schema_name: str, *, lock_timeout: float = 30.0) -> None:
-        super().__init__(backend)
+    def __init__(
+        self,
+        backend: Backend,
+        schema_name: str,
+        *,
+        lock_timeout: float = 30.0,
+        save_timeout: float = 3.0,
+    ) -> None:
+        super().__init__(backend, save_timeout=save_timeout)
+        self._fixed = backend if isinstance(backend, FixedDocuments) else None
         if isinstance(backend, KeepsDisplacedEdits):
             backend.merge_displaced = merge_displaced
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
-        # Not parsed: a table that is known to be ours is changed quicker.
+        # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
         edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
         self.guards: dict[str, Callable[[Edit, Document], None]] = {}
-        """By document, what puts entries back that people must not change: given an edit and what was."""
-        self.operations = DoneOperations(backend)
+        """By document: restores immutable entries in an edit, given the document before the hand edits."""
+        self._operations: HistoryIndex[tuple[int, str]] = HistoryIndex(backend, _operation_in)
+
+    # Reading
 
     def document(self, user: str, kind: str) -> Document:
         """Return a document as it is now, in a transaction with its changes; empty if there is none.
@@ -77,39 +88,19 @@ class Engine(KnownDocuments):
         Raises:
             DocumentError: It does not parse, is unsafe to parse, or is of a newer version.
         """
-        joined = self._seen(user)
+        joined = self._readable(user)
         if joined is not None:
             return joined.document(kind)
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
 
-    def _joined(self, user: str) -> Transaction | None:
-        """Return the open transaction that a write of this user is part of.
-
-        Raises:
-            NestedTransaction: A transaction of another user is open here.
-        """
-        joined = open_here()
-        return joined if joined is not None and joined.is_joined_by(self, user) else None
-
-    def _seen(self, user: str) -> Transaction | None:
-        """Return the open transaction whose changes a read of this user sees; another's is none."""
-        joined = open_here()
-        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
-        return joined if is_mine else None
-
-    def is_joined(self, user: str) -> bool:
-        """Return whether a write of this user would be part of a transaction that is open here.
-
-        Raises:
-            NestedTransaction: A transaction of another user is open here.
-        """
-        return self._joined(user) is not None
-
-    def session_here(self, user: str) -> str:
-        """Return the session of the transaction that a write of this user is part of here, or ""."""
-        joined = self._seen(user)
-        return "" if joined is None else joined.session
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of a user's documents, in a transaction with those it has begun."""
+        stored = self.backend.kinds(user)
+        joined = self._readable(user)
+        if joined is not None:
+            return sorted({*stored, *joined.changed()})
+        return stored
 
     def now(self) -> datetime:
         """Return the time for which temporal facts are read unless a caller names one."""
@@ -118,7 +109,7 @@ class Engine(KnownDocuments):
     @property
     def lists_documents(self) -> bool:
         """Whether the backend finds documents whose names are not known before, such as episodes."""
-        return getattr(self.backend, "documents", None) is None
+        return self._fixed is None or self._fixed.documents is None
 
     def check_kept(self, kind: str) -> None:
         """Refuse a document that the backend could not find again.
@@ -126,7 +117,7 @@ class Engine(KnownDocuments):
         Raises:
             NotSupported: The backend cannot list documents, and this is none of those it is asked for.
         """
-        kept = getattr(self.backend, "documents", None)
+        kept = self._fixed.documents if self._fixed is not None else None
         if kept is not None and kind not in kept:
             what = "episodes" if kind.startswith("episodes/") else "items of namespaces of your own"
             raise NotSupported(
@@ -134,13 +125,49 @@ class Engine(KnownDocuments):
                 f" never found again. Use a folder; this backend keeps {', '.join(kept)}."
             )
 
-    def kinds(self, user: str) -> list[str]:
-        """Return the names of a user's documents, in a transaction with those it has begun."""
-        stored = self.backend.kinds(user)
-        joined = self._seen(user)
-        if joined is not None:
-            return sorted({*stored, *joined.changed()})
-        return stored
+    # Open transactions
+
+    def _joined(self, user: str) -> Transaction | None:
+        """Return the open transaction that a write of this user joins.
+
+        Raises:
+            NestedTransaction: A transaction of another user is open here.
+        """
+        joined = open_here()
+        return joined if joined is not None and joined.is_joined_by(self, user) else None
+
+    def _readable(self, user: str) -> Transaction | None:
+        """Return the open transaction whose changes a read of this user sees."""
+        joined = open_here()
+        is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
+        return joined if is_mine else None
+
+    def is_joined(self, user: str) -> bool:
+        """Return whether a write of this user would join a transaction that is open here.
+
+        Raises:
+            NestedTransaction: A transaction of another user is open here.
+        """
+        return self._joined(user) is not None
+
+    def refuse_nested(self, user: str, operation_id: str) -> None:
+        """Refuse an idempotency key inside an open transaction, which is repeated only as a whole.
+
+        Raises:
+            NestedTransaction: A transaction of the user is open here.
+        """
+        if operation_id and self.is_joined(user):
+            raise NestedTransaction(
+                "a transaction is open here, and is repeated as a whole or not at all. Give the operation id"
+                " to transaction(operation_id=…)."
+            )
+
+    def session_here(self, user: str) -> str:
+        """Return the session of the transaction that a write of this user joins, or ""."""
+        joined = self._readable(user)
+        return "" if joined is None else joined.session
+
+    # Writing
 
     def write(
         self,
@@ -150,28 +177,26 @@ class Engine(KnownDocuments):
         *,
         epoch: int | None = None,
         on_repeat: Callable[[int], R] | None = None,
-        patience: float | None = None,
     ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
 
-        An operation id that is in history already, for the same content, has no effect a second time.
+        An idempotency key that is in history already, for the same content, has no effect a second time.
 
-        `change` is called again if a document was saved by somebody outside between reading and
-        writing it, so it must have no effect but on its transaction.
+        `change` is called again after a concurrent hand edit, so it must have no effect except on its
+        transaction.
 
         Args:
             user: Whose memory.
             change: Makes the change.
-            source: What history will say.
-            epoch: The user's epoch when the work began that is written now; None does not mind.
-            on_repeat: Makes the answer for a repetition, from the number of the transaction that did it;
-                None answers what `change` returns, whose effect is dropped.
-            patience: Seconds to wait for others at most; None is as long as this engine does.
+            source: For the history record.
+            epoch: The user's epoch when the work began; None accepts any.
+            on_repeat: Makes the answer for a repetition, from the number of the first transaction;
+                None returns what `change` returns, whose effect is dropped.
 
         Raises:
-            Conflict: Somebody kept saving the document all the time, or the operation id was used for
-                something else.
-            Forgotten: Something of the user was forgotten since `epoch`.
+            HandEditConflict: Another program kept saving the document.
+            OperationConflict: The idempotency key was used for something else.
+            Forgotten: Something of the user was erased since `epoch`.
             LockTimeout: Another writer kept the lock.
             BackendError: The storage failed; nothing was changed.
         """
@@ -181,105 +206,27 @@ class Engine(KnownDocuments):
             if joined.has_operation:
                 joined.contents.append(source.fingerprint())
             return result
-        with self.backend.lock(user, self.lock_timeout if patience is None else patience):
+        with self.backend.lock(user, self.lock_timeout):
             if epoch is not None and self.backend.epoch(user) != epoch:
                 raise Forgotten(
                     "something of this user was forgotten while this was worked on, and it may hold what was"
                     " forgotten. Nothing was written; do it again if it is still wanted."
                 )
-            before = self.operations.repetition(user, source)
+            before = self.repetition(user, source)
             if before is not None and on_repeat is not None:
                 return on_repeat(before)
-            for attempt in range(ATTEMPTS):
+
+            results: list[R] = []
+
+            def run() -> Transaction:
                 transaction = Transaction(self, user)
-                if patience is not None:
-                    transaction.patience = patience
-                result = change(transaction)
-                changed = transaction.changed()
-                if not changed or before is not None:
-                    return result
-                try:
-                    transaction.seq = self._commit(user, changed, source, transaction.patience)
-                except Conflict:
-                    if attempt == ATTEMPTS - 1:
-                        raise
-                    continue
-                return result
-        raise AssertionError  # the loop returns or raises
+                results.append(change(transaction))
+                return transaction
 
-    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
-        """Remove a selection from the user's documents and history for good.
-
-        Raises:
-            Conflict: Somebody kept saving a document all the time. Nothing was forgotten.
-            NestedTransaction: A transaction is open here.
-            DocumentError: A document cannot be read just now. Nothing was changed.
-            BackendError: The storage failed; the message says whether something was changed.
-        """
-        if self._joined(user) is not None:
-            raise NestedTransaction(
-                "a transaction of this user is open here. Forget outside of it: a transaction can fail as a"
-                " whole, and what is forgotten cannot be brought back."
-            )
-        with self.backend.lock(user, self.lock_timeout):
-            try:
-                if not selection.everything:
-                    self._put_back(user)
-                return self.backend.forget(user, selection)
-            finally:
-                self.operations.drop(user)
-                self._drop(user)
-
-    def would_forget(self, user: str, selection: Selection) -> ForgetReceipt:
-        """Return in numbers what `forget` would remove now; nothing is changed.
-
-        Raises:
-            Conflict: Another program kept saving a document.
-            DocumentError: A document cannot be read just now.
-        """
-        from tomldiary.forgetting.redact import plan  # noqa: PLC0415 - hardly ever needed
-
-        if not self.kinds(user):
-            return ForgetReceipt(epoch=self.backend.epoch(user))
-        with self.backend.lock(user, self.lock_timeout):
-            known: list[tuple[str, Record]] = []
-            for text in self.backend.records(user):
-                with suppress(InvalidTOML):  # what is damaged cannot be looked through
-                    known.append((text, parse_record(text)))
-            known.reverse()
-            read = {kind: self.backend.read(user, kind) for kind in self.backend.kinds(user)}
-            stored = {kind: found for kind, found in read.items() if found is not None}
-            texts, records = [text for text, _ in known], [record for _, record in known]
-            made = plan(user, texts, records, lambda: stored, selection, self.backend.place)
-            return replace(made.receipt, epoch=self.backend.epoch(user))
-
-    def _put_back(self, user: str) -> None:
-        """Undo what people did to entries that must not change: forgetting takes their saves over as they are."""
-        transaction = Transaction(self, user)
-        for kind in self.guards:
-            known = self.settled(user, kind)
-            if known is not None and self.before_saves(user, kind, known) is not None:
-                transaction.edit(kind)
-        changed = transaction.changed()
-        if changed:
-            self._commit(user, changed, Source("put_back"), transaction.patience)
-
-    def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
-        """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
-
-        Raises:
-            NestedTransaction: A transaction is open here.
-            BackendError: The storage failed; what is left of history fits together.
-        """
-        if self._joined(user) is not None:
-            raise NestedTransaction(
-                "a transaction of this user is open here. Drop history outside of it."
-            )
-        with self.backend.lock(user, self.lock_timeout):
-            snapshot = cut(Timeline(self.backend, user))
-            if snapshot is not None:
-                self.backend.prune(user, snapshot.seq, render_record(snapshot))
-                self.operations.drop(user)
+            transaction = run()
+            if before is None:
+                self._commit(transaction, source, run)
+            return results[-1]
 
     @contextmanager
     def transaction(
@@ -291,11 +238,12 @@ class Engine(KnownDocuments):
 
         Args:
             user: Whose memory.
-            source: What history will say.
-            expected: The number of the user's last transaction, if nobody may have written since.
+            source: For the history record.
+            expected: The number of the user's last transaction, to detect other writes.
 
         Raises:
-            Conflict: Somebody has written since, or the operation id was used for something else.
+            SequenceConflict: The last transaction is not `expected`.
+            OperationConflict: The idempotency key was used for something else.
             NestedTransaction: A transaction of another user is open here.
         """
         joined = self._joined(user)
@@ -303,17 +251,16 @@ class Engine(KnownDocuments):
             yield joined
             return
         with self.backend.lock(user, self.lock_timeout):
-            transaction = self._begin(user, expected)
-            transaction.session, transaction.has_operation = source.session, bool(source.operation)
+            transaction = self._begin(user, source, expected)
             with transaction.opened():
                 yield transaction
-            self._finish(user, transaction, source)
+            self._finish(transaction, source)
 
     @asynccontextmanager
     async def atransaction(
         self, user: str, source: Source, *, expected: int | None = None
     ) -> AsyncGenerator[Transaction]:
-        """Open a transaction like `transaction`; the event loop is held neither for lock nor for disk."""
+        """Open a transaction like `transaction`, without holding the event loop for lock or disk."""
         joined = self._joined(user)
         if joined is not None:
             yield joined
@@ -321,118 +268,194 @@ class Engine(KnownDocuments):
         lock, worker = ExitStack(), OwnThread()
         try:
             await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
-            transaction = await worker.run(lambda: self._begin(user, expected))
-            transaction.session, transaction.has_operation = source.session, bool(source.operation)
+            transaction = await worker.run(lambda: self._begin(user, source, expected))
             transaction.task = current_task()
             transaction.worker = worker
             with transaction.opened():
                 yield transaction
-            await worker.run(lambda: self._finish(user, transaction, source))
+            await worker.run(lambda: self._finish(transaction, source))
         finally:
-            # Not before what was under way when the task was cancelled.
+            # Behind the call that may still run if the task was cancelled.
             worker.close(lock.close)
 
-    def _begin(self, user: str, expected: int | None) -> Transaction:
+    def _begin(self, user: str, source: Source, expected: int | None) -> Transaction:
         last = next_sequence(self.backend.last_record(user)) - 1
         if expected is not None and expected != last:
-            raise Conflict(
-                f"transaction {expected} was expected to be the last one, but {last} is. Read again."
-            )
-        return Transaction(self, user)
+            raise SequenceConflict.of(expected, last)
+        transaction = Transaction(self, user)
+        transaction.session, transaction.has_operation = source.session, bool(source.operation)
+        return transaction
 
-    def _finish(self, user: str, transaction: Transaction, source: Source) -> None:
+    def _finish(self, transaction: Transaction, source: Source) -> None:
         source = replace(source, content=fingerprint(transaction.contents))
-        if self.operations.repetition(user, source) is None:
-            self._commit_rebased(user, transaction, source)
-
-    def _commit_rebased(self, user: str, transaction: Transaction, source: Source) -> None:
-        """Commit; a save that came in meanwhile is merged, as the block cannot be run again."""
-        changed = transaction.changed()
-        for attempt in range(ATTEMPTS):
-            if not changed:
-                return
-            try:
-                self._commit(user, changed, source, transaction.patience)
-            except Conflict:
-                if attempt == ATTEMPTS - 1:
-                    raise
-                fresh, gives_way = on_what_was_saved(self, transaction, changed)
-                if gives_way and log_only(self, user, changed, source):
-                    return
-                changed = fresh
-                continue
-            return
+        if self.repetition(transaction.user, source) is None:
+            self._commit(transaction, source)
 
     def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
-        """Put entries back that a person changed since we last wrote, and must not."""
+        """Restore the immutable entries that hand edits changed since the last write."""
         guard = self.guards.get(kind)
         before = self.before_saves(user, kind, base) if guard is not None and base else None
         if guard is not None and before is not None:
             guard(edit, before)
 
-    def done_with(self, user: str, operation: str) -> str | None:
-        """Return the fingerprint of what was done under an operation id; None if nothing was."""
-        is_mine = self._seen(user) is not None
-        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
-            before = self.operations.of(user).get(operation)
-        return before[1] if before is not None else None
+    def _commit(
+        self,
+        transaction: Transaction,
+        source: Source,
+        again: Callable[[], Transaction] | None = None,
+    ) -> None:
+        """Commit a transaction; the caller holds the user's lock.
 
-    def done_operations(self, user: str) -> frozenset[str]:
-        """Return the operation ids that are in the user's history."""
-        with self.backend.lock(user, self.lock_timeout):
-            return frozenset(self.operations.of(user))
+        After a concurrent hand edit it is repeated on fresh state: by `again`, or else its changes are
+        rebased, because a `with` block cannot be run twice.
 
-    def _commit(self, user: str, changed: Changed, source: Source, patience: float) -> int:
-        try:
-            return self._store(user, changed, source, patience)
-        except BackendError:
-            self.look_again(user, changed)
-            raise
+        Raises:
+            HandEditConflict: There was one more hand edit at each attempt.
+            BackendError: The storage failed; see `Backend.commit`.
+        """
+        user, changed = transaction.user, transaction.changed()
+        for attempt in range(1, ATTEMPTS + 1):
+            if not changed:
+                return
+            try:
+                transaction.seq = self._store(user, changed, source)
+            except Conflict:
+                if attempt == ATTEMPTS:
+                    raise
+                if again is not None:
+                    transaction = again()
+                    changed = transaction.changed()
+                    continue
+                fresh, is_displaced = transaction.rebased(changed)
+                if is_displaced and self._log_only(user, changed, source):
+                    return
+                changed = fresh
+            except BackendError:
+                self.discard(user, changed)
+                raise
+            else:
+                return
 
-    def _store(self, user: str, changed: Changed, source: Source, patience: float) -> int:
-        saved = prepare_saves(self.backend, user, changed, self.logged, patience)
+    def _store(self, user: str, changed: Changed, source: Source) -> int:
+        saved = prepare_saves(self.backend, user, changed, self.logged, self.save_timeout)
         if saved is not None:
             try:
                 tokens = self.backend.commit(user, saved.commit)
             except CommittedUnpublished as error:
                 raise BackendError(
-                    f"{self.backend.place(user, next(iter(saved.saves), ''))}: somebody's save is in history, but"
+                    f"{self.backend.place(user, next(iter(saved.saves), ''))}: a hand edit is in history, but"
                     " could not be merged into the file. Nothing else was changed."
                 ) from error
             changed = saved.rebased(tokens)
             for kind in saved.saves:
                 known = changed[kind][0]
                 if known is None:
-                    self._cache.pop((user, kind), None)
-                    raise Conflict(
-                        f"{self.backend.place(user, kind)} was saved once more just now."
-                    )
+                    self.discard(user, [kind])
+                    raise HandEditConflict.changed(self.backend.place(user, kind))
                 self._remember(
                     (user, kind),
                     replace(known, is_logged=True, is_saved=True, logged=None, conflicts=[]),
                 )
+        is_after_save = saved is not None
         prepared = prepare(
-            self.backend, user, changed, source, self.schema_name, replaces_save=saved is not None
+            self.backend, user, changed, source, self.schema_name, replaces_save=is_after_save
         )
-        self.store(user, prepared)
+        self._publish(user, prepared)
         return prepared.seq
 
-    def look_again(self, user: str, kinds: Iterable[str]) -> None:
-        """Take nothing of documents for granted: what is in files and history now is for the next look to find out."""
-        for kind in kinds:
-            self._cache.pop((user, kind), None)
+    def _log_only(self, user: str, changed: Changed, source: Source) -> bool:
+        """Commit displaced changes to history alone; return False if that is not possible."""
+        try:
+            prepared = log_only(self.backend, user, changed, source, self.schema_name, self.logged)
+            if prepared is not None:
+                self._publish(user, prepared)
+        except Conflict:
+            return False
+        except BackendError:
+            self.discard(user, changed)
+            raise
+        return prepared is not None
 
-    def store(self, user: str, prepared: Prepared) -> None:
-        """Commit what was prepared; the caller holds the user's lock.
-
-        Raises:
-            Conflict: A document was saved by somebody outside since.
-            BackendError: The storage failed; see `Backend.commit`.
-        """
+    def _publish(self, user: str, prepared: Prepared) -> None:
         tokens = self.backend.commit(user, prepared.commit)
         self.logged.note(user, prepared.seq, prepared.results)
         for kind, known in prepared.known(tokens):
             if known is None:
-                self._cache.pop((user, kind), None)  # somebody's save stands there
+                self.discard(user, [kind])  # the file holds a hand edit
             else:
                 self._remember((user, kind), known)
+
+    # Idempotency keys
+
+    def done_with(self, user: str, operation: str) -> str | None:
+        """Return the fingerprint of what was done under an idempotency key; None if nothing was."""
+        is_mine = self._readable(user) is not None
+        with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
+            before = self._operations.of(user).get(operation)
+        return before[1] if before is not None else None
+
+    def done_operations(self, user: str) -> frozenset[str]:
+        """Return the idempotency keys that are in the user's history."""
+        with self.backend.lock(user, self.lock_timeout):
+            return frozenset(self._operations.of(user))
+
+    def repetition(self, user: str, source: Source) -> int | None:
+        """Return the number of the transaction that did this operation before; the caller holds the lock.
+
+        Raises:
+            OperationConflict: The idempotency key is in history for other content.
+        """
+        if not source.operation or source.is_new:
+            return None
+        before = self._operations.of(user).get(source.operation)
+        if before is not None and before[1] != source.fingerprint():
+            raise OperationConflict.of(source.operation)
+        return before[0] if before is not None else None
+
+    # Rewriting history
+
+    @contextmanager
+    def rewriting(self, user: str) -> Generator[None]:
+        """Hold a user's lock while history is rewritten; cached documents are dropped afterwards.
+
+        Raises:
+            NestedTransaction: A transaction of the user is open here.
+            LockTimeout: Another writer kept the lock.
+        """
+        if self._joined(user) is not None:
+            raise NestedTransaction(
+                "a transaction of this user is open here. Forget and drop history outside of it: neither can"
+                " be undone if the transaction fails."
+            )
+        with self.backend.lock(user, self.lock_timeout):
+            try:
+                yield
+            finally:
+                self._operations.drop(user)
+                self._drop(user)
+
+    def restore_immutable(self, user: str) -> None:
+        """Commit what `undo_edits` restores; the caller holds the user's lock."""
+        transaction = Transaction(self, user)
+        for kind in self.guards:
+            known = self.settled(user, kind)
+            if known is not None and self.before_saves(user, kind, known) is not None:
+                transaction.edit(kind)
+        self._commit(transaction, Source("put_back"))
+
+    def prune(self, user: str, cut: Callable[[Timeline], Record | None]) -> None:
+        """Drop the history up to the snapshot that `cut` makes under the user's lock; None drops nothing.
+
+        Raises:
+            NestedTransaction: A transaction is open here.
+            BackendError: The storage failed; what is left of history is consistent.
+        """
+        with self.rewriting(user):
+            snapshot = cut(Timeline(self.backend, user))
+            if snapshot is not None:
+                self.backend.prune(user, snapshot.seq, render_record(snapshot))
+
+
+def _operation_in(seq: int, text: str) -> dict[str, tuple[int, str]]:
+    operation, content = operation_of(text)
+    return {operation: (seq, content)} if operation else {}

@@ -1,8 +1,8 @@
 """Several changes of one user as one: all or nothing, on fresh state, under one lock.
 
-The transaction owns the lock, not the thread. Calls made inside it by the same task or thread join
-it and see its changes; another task of the same loop waits; another user's memory is out of reach,
-because two writers who each hold one user and want the other would wait for ever.
+The transaction owns the lock, not the thread. Calls made inside it by the same task or thread join it
+and see its changes; another task of the same loop waits. Calls about another user are refused: two
+writers that each hold one user's lock and wait for the other's would never end.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING
+from tomldiary.hand_edits.three_way_merge import rebased
 from tomldiary.history.record import Source, fingerprint
 from tomldiary.runtime.async_bridge import SCOPE, current_task
 from tomldiary.toml.edit import Edit
@@ -20,6 +21,7 @@ from tomldiary.toml.edit import Edit
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
+    from tomldiary.engine.commit import Changed
     from tomldiary.engine.engine import Engine
     from tomldiary.hand_edits.detect import Known
     from tomldiary.runtime.async_bridge import OwnThread
@@ -34,7 +36,7 @@ class Transaction:
     Args:
         engine: Commits it.
         user: Whose memory.
-        before: Documents as transactions before this one leave them, which are stored together with it.
+        before: Documents to start from in place of the stored ones, to try changes out.
     """
 
     def __init__(
@@ -46,26 +48,24 @@ class Transaction:
         self.task = current_task()
         self.thread = threading.get_ident()
         self.worker: OwnThread | None = None
-        """Where the blocking calls of the task run that owns the transaction."""
-        self.patience: float = 3.0
-        """Seconds that it waits for an editor to finish saving a document."""
+        """The thread that runs the blocking calls of the task that owns the transaction."""
         self.session = ""
-        """Of which session what is written here is that names none of its own."""
+        """The session of entries that name none of their own."""
         self.has_operation = False
-        """Whether it may be a repetition, which what is asked for tells."""
+        """Whether it has an idempotency key."""
         self.contents: list[str] = []
-        """What is asked for, if it has an operation."""
+        """Fingerprints of the joined requests, if it has an idempotency key."""
         self.seq: int | None = None
         """Its number, once it is committed."""
         self._before: Mapping[str, Known] = before or {}
         self._edits: dict[str, Edit] = {}
         self._bases: dict[str, Known | None] = {}
         self._seen: dict[str, Known | None] = {}
-        """Documents as just looked at by `documents`: a commit compares their versions in any case."""
+        """Documents just read by `documents`; the commit compares their versions in any case."""
 
     @contextmanager
     def opened(self) -> Generator[None]:
-        """Let the calls made in a `with` block be part of this."""
+        """Let the calls made in a `with` block join this transaction."""
         self.is_open = True
         outer = SCOPE.set(self)
         try:
@@ -90,7 +90,7 @@ class Transaction:
         return edit
 
     def replace(self, kind: str, document: Document) -> None:
-        """Let a document be another one; what it was stays in history."""
+        """Replace a whole document; the old one stays in history."""
         if kind not in self._bases:
             self.engine.check_kept(kind)
             self._bases[kind] = self._settled(kind)
@@ -104,35 +104,50 @@ class Transaction:
             seen = self._seen.pop(kind)
             if seen is None or not seen.is_settling:
                 return seen
-        return self.engine.settled(self.user, kind, self.patience)
+        return self.engine.settled(self.user, kind)
 
     def document(self, kind: str) -> Document:
         """Return a document with the changes made so far."""
         edit = self._edits.get(kind)
         if edit is None:
-            return base_of(
+            return _document_of(
                 self._before.get(kind) or self.engine.load(self.user, kind, is_written=True)
             )
-        return edit.peek() if edit.is_changed else (base_of(self._bases[kind]))
+        return edit.peek() if edit.is_changed else _document_of(self._bases[kind])
 
     def documents(self, kinds: Sequence[str]) -> list[Document]:
-        """Return documents like `document`, some of which are going to be changed at once."""
+        """Return documents like `document`; faster if some of them are changed right afterwards."""
         others = [kind for kind in kinds if kind not in self._edits and kind not in self._before]
         seen = self._seen = dict(zip(others, self.engine.load_all(self.user, others), strict=True))
-        return [base_of(seen[kind]) if kind in seen else self.document(kind) for kind in kinds]
+        return [_document_of(seen[kind]) if kind in seen else self.document(kind) for kind in kinds]
 
     def kinds(self) -> list[str]:
-        """Return the documents that were asked for to be changed."""
+        """Return the documents of which an edit was asked for."""
         return list(self._edits)
 
-    def changed(self) -> dict[str, tuple[Known | None, Edit]]:
-        """Return the documents with changes, by kind."""
+    def changed(self) -> Changed:
+        """Return the documents with changes."""
         return {
             kind: (self._bases[kind], edit) for kind, edit in self._edits.items() if edit.is_changed
         }
 
+    def rebased(self, changed: Changed) -> tuple[Changed, bool]:
+        """Return changes moved onto what is stored now, and whether a hand edit displaces one of them."""
+        fresh: Changed = {}
+        is_displaced = False
+        for kind, (base, edit) in changed.items():
+            now = self.engine.settled(self.user, kind)
+            if now is None:
+                fresh[kind] = None, edit
+                continue
+            merged, conflicts = rebased(_document_of(base), edit.peek(), now.document)
+            self.engine.undo_edits(self.user, kind, merged, now)
+            fresh[kind] = now, merged
+            is_displaced = is_displaced or bool(conflicts)
+        return fresh, is_displaced
+
     def is_owned_here(self) -> bool:
-        """Tell whether the code that runs now is the one that opened the transaction, or called by it."""
+        """Return whether the running code opened the transaction, or was called by the code that did."""
         task = current_task()
         if task is None or task is self.task:
             return True
@@ -140,7 +155,7 @@ class Transaction:
         return self.task is None and threading.get_ident() == self.thread
 
     def is_joined_by(self, engine: Engine, user: str) -> bool:
-        """Tell whether a call made here and now belongs to this transaction.
+        """Return whether a call made here and now joins this transaction.
 
         Raises:
             NestedTransaction: The call is about another user of the same diary.
@@ -148,21 +163,20 @@ class Transaction:
         if not self.is_open or self.engine is not engine:
             return False
         if not self.is_owned_here():
-            return False  # a task that was started inside, and runs on its own
+            return False  # a task that was started inside the block and runs on its own
         if user != self.user:
             raise NestedTransaction(
-                "a transaction of another user is open here. Finish it first: each user has a lock, and"
-                " two transactions that wait for each other's would never end."
+                "a transaction of another user is open here; finish it first. Two transactions that wait"
+                " for each other's lock would never end."
             )
         return True
-
-
-def base_of(known: Known | None) -> Document:
-    """Return the document a transaction started from."""
-    return known.document if known is not None else NOTHING
 
 
 def open_here() -> Transaction | None:
     """Return the transaction that is open in this task or thread."""
     scope = SCOPE.get()
     return scope if isinstance(scope, Transaction) else None
+
+
+def _document_of(known: Known | None) -> Document:
+    return known.document if known is not None else NOTHING

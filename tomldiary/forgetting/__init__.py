@@ -1,4 +1,5 @@
-"""Erasing for good: what a selector means, and history without it.
+"""Forgetting: what a selection covers, and documents and history without it.
 
-Begin with `selection`, then `redact`.
+It may import the engine, history, hand_edits, entries and what is below them.
+Begin with `forget`, then `redact.plan`.
 """

@@ -12,10 +12,10 @@ import secrets
 import time
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
-from tomldiary.errors import Conflict, DocumentError
+from tomldiary.errors import DocumentError, HandEditConflict
 from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.replay import Replay
 from tomldiary.forgetting.selection import ForgetReceipt
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tomldiary.forgetting.selection import Selection
-    from tomldiary.storage.protocol import Backend, Stored, Token
+    from tomldiary.storage.protocol import Stored, Token
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
 
@@ -232,15 +232,15 @@ def plan(
         is_being_saved: Tells whether somebody is half way through saving a document, where that can be told.
 
     Raises:
-        Conflict: Somebody kept saving a document all the time.
+        HandEditConflict: Another program kept saving a document.
         DocumentError: A document cannot be read just now. Nothing can be taken out of it.
         InvalidValue: An entry is written in a way that it cannot be taken out of.
     """
-    shelf = cast("Backend", _Shelf(history, place, is_being_saved))
+    source = _RecordedDocuments(history, place, is_being_saved)
     patience = time.monotonic() + _PATIENCE
     while True:
         stored = read()
-        known = {kind: look(shelf, user, kind, text, None) for kind, text in stored.items()}
+        known = {kind: look(source, user, kind, text, None) for kind, text in stored.items()}
         for found in known.values():
             if found.problem is not None:
                 raise found.problem
@@ -248,9 +248,7 @@ def plan(
         if settling is None:
             break
         if time.monotonic() > patience:
-            raise Conflict(
-                f"{place(user, settling)} is being saved by somebody all the time. Try again."
-            )
+            raise HandEditConflict.busy(place(user, settling), _PATIENCE)
         time.sleep(_GLANCE)
     seq = records[-1].seq if records else 0
     saved = Record(seq + 1, "hand", [], {}, {}, actor="hand")
@@ -317,8 +315,8 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
         erased.texts[name] = fresh.text
 
 
-class _Shelf:
-    """Stands in for the backend while its history is looked at under the lock."""
+class _RecordedDocuments:
+    """Documents whose history was read before, under the user's lock."""
 
     def __init__(
         self,
@@ -327,8 +325,14 @@ class _Shelf:
         is_being_saved: Callable[[str, str], bool] | None,
     ) -> None:
         self._history = history
-        self.place = place
-        self.is_being_saved = is_being_saved
+        self._place = place
+        self._is_being_saved = is_being_saved
 
-    def records(self, _user: str) -> Iterator[str]:
+    def records(self, user: str) -> Iterator[str]:  # noqa: ARG002 - those of one user
         return reversed(self._history)
+
+    def place(self, user: str, kind: str) -> str:
+        return self._place(user, kind)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        return self._is_being_saved is not None and self._is_being_saved(user, kind)

@@ -1,4 +1,5 @@
-"""People's changes to documents: detection, base version, three-way merge, rebase.
+"""Hand edits: detecting what another program saved, its base version, and the three-way merge.
 
-Begin with `detect`.
+It may import history, storage (the protocol), entries and what is below them; never the engine.
+Begin with `detect.look`.
 """

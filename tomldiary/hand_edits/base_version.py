@@ -1,7 +1,7 @@
-"""Which version a person's save grew from, so that what they changed is known exactly.
+"""Finds the version that a hand edit is based on, so that its changes are known exactly.
 
-`_meta.seq` names it: an editor keeps the number of the text it opened. It may go on from what it has saved, too, and
-never see what that was merged with.
+`_meta.seq` names it: an editor keeps the number of the text it opened. An editor may also go on from its
+own save, and never read what that was merged with.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ NOTHING = Document.parse("")
 def base_of_save(
     timeline: Timeline, kind: str, saved: Document, ours: Document, last: Record
 ) -> Document:
-    """Return the version that a person's save grew from.
+    """Return the version that a hand edit is based on.
 
     Args:
         timeline: The user's history.
         kind: The document.
-        saved: What they saved.
-        ours: What history ends at.
+        saved: The hand edit.
+        ours: The document at the end of history.
         last: The record that led there.
     """
     seq = _number_of(saved)
@@ -48,12 +48,12 @@ def base_of_save(
     try:
         later = _later(timeline, kind, seq)
         if any(record.results[kind] == EMPTY for record in later):
-            # The file was removed since: whoever saves it again wants all that is in it.
+            # The file was removed since, so the save wants all of its text.
             return NOTHING
         base = closest(_versions(timeline, kind, seq, later, ours.text), saved)
         return _with_earlier_saves(base, kind, saved, later)
     except DocumentError:
-        # Too old to know: then nothing of either side is taken for deleted.
+        # Too old to know; with an empty base, neither side deletes anything.
         return NOTHING
 
 
@@ -63,7 +63,7 @@ def _number_of(document: Document) -> object:
 
 
 def before_saves(timeline: Timeline, kind: str) -> Document:
-    """Return what a document was before the saves that history ends at.
+    """Return a document before the hand edits that history ends with.
 
     Raises:
         DocumentError: History cannot tell.
@@ -75,7 +75,7 @@ def before_saves(timeline: Timeline, kind: str) -> Document:
 
 
 def _later(timeline: Timeline, kind: str, seq: int) -> list[Record]:
-    """Return what changed a document behind transaction `seq`, oldest first."""
+    """Return the records after transaction `seq` that changed a document, oldest first."""
     found: list[Record] = []
     for record in timeline.records():
         if record.seq <= seq:
@@ -88,9 +88,9 @@ def _later(timeline: Timeline, kind: str, seq: int) -> list[Record]:
 def _versions(
     timeline: Timeline, kind: str, seq: int, later: list[Record], now: str
 ) -> list[Document]:
-    """Return the versions of a document that have the number `seq`, oldest first; `now` is the last of all.
+    """Return the versions of a document with the number `seq`, oldest first; `now` is its current text.
 
-    A save keeps the number of the version it grew from, and the editor may go on from there.
+    A hand edit keeps the number of its base version, and the editor may go on from there.
     """
     text = timeline.texts([kind], seq, {kind: now})[kind]
     versions = [Document.parse(text)]
@@ -100,7 +100,7 @@ def _versions(
         text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
         version = Document.parse(text)
         if _number_of(version) != seq:
-            break  # merged, and given a number of its own
+            break  # merged, and numbered anew
         versions.append(version)
     return versions
 
@@ -108,9 +108,9 @@ def _versions(
 def _with_earlier_saves(
     base: Document, kind: str, saved: Document, later: list[Record]
 ) -> Document:
-    """Return a version with those tables of a save that an earlier save had brought to history already.
+    """Return a version with those tables of a hand edit that an earlier one had brought to history.
 
-    An editor that goes on from what it has saved says it again, and others may have changed it since.
+    An editor that goes on from its own save repeats them, and other writers may have changed them since.
     """
     saves = [_Save(record, kind) for record in reversed(later) if record.type == "hand"]
     edit = Edit(base)
@@ -128,7 +128,7 @@ def _with_earlier_saves(
 
 
 class _Save:
-    """What a person changed, by table, as history has it."""
+    """One hand edit in history, by table."""
 
     def __init__(self, record: Record, kind: str) -> None:
         self._changes = [change for change in record.changes if change.doc == kind]
@@ -142,7 +142,7 @@ class _Save:
         return [Document.parse(change.new) for change in self._changes]
 
     def made(self, path: Path, values: Table | None) -> bool:
-        """Tell whether a table got these values by it; None is a table that it removed."""
+        """Return whether it gave a table these values; None is a table that it removed."""
         if not any(
             path[-1] in text for change in self._changes for text in (change.old, change.new)
         ):
@@ -151,7 +151,7 @@ class _Save:
         return not same_value(before, after) and same_value(after, values)
 
     def block(self, path: Path) -> Block | None:
-        """Return a table as it was then; None if it was removed, or has no header."""
+        """Return a table after the edit; None if it was removed, or has no header."""
         return next((part.index[path] for part in self._after if path in part.index), None)
 
 

@@ -17,11 +17,12 @@ from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger
+from tomldiary.storage.protocol import DetectsSaves
 from tomldiary.toml.document import Document
 from tomldiary.toml.fingerprint import digest
 
 if TYPE_CHECKING:
-    from tomldiary.storage.protocol import Backend, Stored, Token
+    from tomldiary.storage.protocol import DocumentSource, Stored, Token
 
 __all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 
@@ -32,23 +33,23 @@ _SETTLING = 1.0  # seconds; a file this fresh that lost entries may be half save
 
 @dataclass(slots=True)
 class Known:
-    """One document as everybody should see it, and how it relates to the file and to history."""
+    """One document as readers see it, and how it relates to the file and to history."""
 
     token: Token
-    """Version of the file that was looked at."""
+    """Version of the file that was read."""
     document: Document
     digest: str
     """Fingerprint of the document's text, which is the file's unless there is a `problem`."""
     is_logged: bool
     """Whether history ends at exactly this text."""
     logged: Document | None = None
-    """What history ends at, where a person's save has changed it since."""
+    """The document at the end of history, if a hand edit has changed the file since."""
     is_merged: bool = False
-    """Whether the document is that save with ours merged into it, and so not what the file holds."""
+    """Whether the document is that hand edit merged with our writes, and so differs from the file."""
     conflicts: list[str] = field(default_factory=list[str])
-    """Tables in which that save displaced ours."""
+    """Tables in which the hand edit displaced our changes."""
     is_saved: bool = False
-    """Whether history ends at a person's save, and nobody has looked through it since."""
+    """Whether history ends with a hand edit of this document."""
     problem: DocumentError | None = None
     """Why the file cannot be used; the document is then the last good one."""
     is_settling: bool = False
@@ -56,33 +57,35 @@ class Known:
     is_young: bool = False
     """Whether the file may change again without showing a new version."""
     seen: int = -1
-    """History's last transaction when this was looked at under the user's lock; -1 if it was not."""
+    """The last transaction when this was read under the user's lock; -1 without the lock."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether the file held what history ended at."""
+        """Whether the file held the document at the end of history."""
         return (
             self.is_logged and self.logged is None and self.problem is None and not self.is_merged
         )
 
 
-def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known | None) -> Known:
-    """Return what a stored text means.
+def look(
+    source: DocumentSource, user: str, kind: str, stored: Stored, cached: Known | None
+) -> Known:
+    """Classify a stored text: unchanged, edited, being saved, or unusable.
 
     Args:
-        backend: For history and for messages.
+        source: Its history and its place.
         user: Whose document.
         kind: Which document.
-        stored: What was just read.
-        cached: What was known before, to save work.
+        stored: The text just read.
+        cached: The state before, to save work.
 
     Raises:
         DocumentError: The text cannot be used, and history has no good one either.
         NewerVersion: The document is of a newer format.
     """
-    place = backend.place(user, kind)
+    place = source.place(user, kind)
     young = _age(stored.token) < _YOUNG
-    timeline = Timeline(backend, user)
+    timeline = Timeline(source, user)
     last = timeline.last(kind)
     is_saved = last is not None and last.type == "hand"
     as_logged = partial(Known, stored.token, is_logged=True, is_saved=is_saved, is_young=young)
@@ -92,7 +95,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         and not cached.problem
         and stored.problem is None
         and cached.document.text == stored.text
-        # Somebody may have put back what we know while others wrote.
+        # Another program may have restored an old text while other processes wrote.
         and last is not None
         and last.results[kind] == cached.digest
     ):
@@ -106,7 +109,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
     if ours is None or last is None:
         if problem is not None:
             raise problem
-        is_saved_now = is_being_saved(backend, user, kind)
+        is_saved_now = is_being_saved(source, user, kind)
         return Known(
             stored.token,
             document,
@@ -123,8 +126,8 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
         return replace(good, is_settling=True, is_young=True)
     base = base_of_save(timeline, kind, document, ours, last)
     if base.text == document.text:
-        return good  # nothing was edited: the file only lags behind history
-    if is_being_saved(backend, user, kind):
+        return good  # not edited: the file only lags behind history
+    if is_being_saved(source, user, kind):
         return replace(good, is_settling=True, is_young=True)
     if is_blank(stored.text):
         return _unusable(good, emptied(place), cached)
@@ -132,7 +135,7 @@ def look(backend: Backend, user: str, kind: str, stored: Stored, cached: Known |
 
 
 def _parsed(stored: Stored, place: str) -> tuple[Document, DocumentError | None]:
-    """Return a document, or nothing and why it cannot be used.
+    """Return a document, or an empty one and why it cannot be used.
 
     Raises:
         NewerVersion: It is of a newer format.
@@ -156,12 +159,12 @@ def _unusable(good: Known, problem: DocumentError, cached: Known | None) -> Know
 
 
 def _merged(good: Known, base: Document, saved: Document) -> Known:
-    """Return a save with what was written since its base, where `good` is what history ends at."""
+    """Return a hand edit merged with the writes since its base; `good` is the end of history."""
     ours = good.document
     merged = merge(base, ours, saved)
     result = merged.document.sharing_blocks_of(ours)
     if digest(result.text) == good.digest:
-        # The save is in history, merged; only the file was not replaced any more.
+        # The merged edit is in history already; only the file was not replaced.
         return replace(good, is_merged=True)
     return replace(
         good,
@@ -174,22 +177,21 @@ def _merged(good: Known, base: Document, saved: Document) -> Known:
     )
 
 
-def is_being_saved(backend: Backend, user: str, kind: str) -> bool:
-    """Tell whether somebody is half way through saving a document, where the backend can see that."""
-    ask = getattr(backend, "is_being_saved", None)
-    return ask is not None and bool(ask(user, kind))
+def is_being_saved(source: DocumentSource, user: str, kind: str) -> bool:
+    """Return whether another program is saving a document, if the backend can see that."""
+    return isinstance(source, DetectsSaves) and source.is_being_saved(user, kind)
 
 
 def is_blank(text: str) -> bool:
-    """Tell whether nothing stands in a text, not even a comment."""
+    """Return whether a text is empty, without even a comment."""
     return not text.strip("\ufeff \t\r\n")
 
 
 def emptied(place: str) -> DocumentError:
-    """Return what is wrong with a file that has nothing in it, and had something."""
+    """Return the error for a file that was emptied."""
     return DocumentError(
-        "nothing is in it any more, which is taken for a save that went wrong; history has what was. Undo it in"
-        " your editor, or remove the file if all of it is to go.",
+        "the file was emptied, which counts as a failed save; history has its text. Undo it in your editor,"
+        " or remove the file to delete all of it.",
         path=place,
     )
 

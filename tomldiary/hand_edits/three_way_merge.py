@@ -1,8 +1,8 @@
-"""Three versions of a document become one: a person's save, what we wrote meanwhile, and their base.
+"""Three-way merge of a hand edit with the agent's writes since the base version.
 
-Tables are the unit. A table that only one side changed is taken from that side; where both changed
-it, the person wins, and ours stays in history as a conflict. The result starts from the person's
-text, so comments, order and everything untouched stay as they were saved.
+Tables are the unit. A table that one side changed is taken from that side. Where both changed it, the
+hand edit wins, and the other change stays in history as a conflict. The result starts from the text of the
+hand edit, so comments, order and untouched tables stay as they were saved.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BLANK = re.compile(r"\n[ \t\r]*\n")
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """The merged document, and the tables in which a person's change displaced ours."""
+    """The merged document, and the tables in which a hand edit displaced our change."""
 
     document: Document
     conflicts: list[str] = field(default_factory=list[str])
@@ -77,7 +77,7 @@ def rebased(base: Document, ours: Document, theirs: Document) -> tuple[Edit, lis
 
 
 def closest(versions: Sequence[Document], saved: Document) -> Document:
-    """Return the version that a save differs least from: in values, then in text; of several the newest."""
+    """Return the version that a hand edit differs least from: in values, then in text, then the newest."""
 
     def distance(version: Document) -> tuple[int, int]:
         known = {block.text for block in version.blocks}
@@ -89,7 +89,7 @@ def closest(versions: Sequence[Document], saved: Document) -> Document:
 
 
 def _rewritten(base: Document, ours: Document, theirs: Document) -> list[Path]:
-    """Return the tables that somebody wrote otherwise before, with the same values, and this save did not."""
+    """Return the tables that `ours` rewrote with the same values, and the hand edit did not."""
     return [
         path
         for path, block in ours.index.items()
@@ -107,7 +107,7 @@ def _body(block: Block) -> str:
 
 
 def _with_comments(base: Document, ours: Document, merged: Document) -> Document:
-    """Add the comments between tables that somebody wrote since `base` and that are not there."""
+    """Add the comments between tables that `ours` gained since `base` and the merged text lacks."""
     if all(block.text in {known.text for known in base.blocks} for block in ours.blocks):
         return merged
     known = {comment for document in (base, merged) for _, comment in _comments(document)}
@@ -128,7 +128,7 @@ def _with_comments(base: Document, ours: Document, merged: Document) -> Document
 
 
 def _comments(document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the comments that belong to no table, with the table they stand behind."""
+    """Yield the comments that belong to no table, with the table before them."""
     for block in document.blocks:
         for part in _BLANK.split(split_tail(block.text)[1]):
             if part.strip():
@@ -163,7 +163,7 @@ def changed_tables(base: Document, ours: Document) -> list[Path]:
 
 
 def _kept_by_us(ours: dict[str, Any], theirs: dict[str, Any] | None) -> dict[str, Any]:
-    """Return the bookkeeping that only we do; what else a person wrote into `_meta` stays."""
+    """Return the fields of `_meta` that only the engine writes; others stay as edited."""
     managed = {
         "seq",
         "next_ids",

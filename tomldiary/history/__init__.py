@@ -1,4 +1,5 @@
-"""The transaction log and what can be asked of it: changes, origins, earlier states, rollback.
+"""History: the log of transactions and its queries, rollback, retention and verification.
 
-Begin with `record`, then `timeline`.
+It may import storage, hand_edits, entries and what is below them; never the engine or the store.
+Begin with `record` (the format), then `timeline` (any document at any point).
 """

@@ -1,4 +1,4 @@
-"""What the histories of all users say, by key; each history is read once, then what is new in it."""
+"""Indexes over history records; each history is read once, then only its new records."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
-from tomldiary.history.record import is_snapshot, next_sequence
+from tomldiary.errors import InvalidTOML
+from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["HistoryIndex", "Since"]
+__all__ = ["HistoryIndex", "LoggedKinds", "Since"]
 
 V = TypeVar("V")
 _CACHED_USERS = 256
@@ -23,32 +24,32 @@ _CACHED_USERS = 256
 
 @dataclass(slots=True)
 class _Known(Generic[V]):
-    """What a user's history says up to transaction `seq`, and perhaps some that was dropped since."""
+    """The index of one user up to transaction `seq`; it may hold keys of records dropped since."""
 
     seq: int = 0
     epoch: int = 0
     start: int = 0
-    """The transaction behind which it says all."""
+    """The transaction after which it is complete."""
     found: dict[str, V] = field(default_factory=dict[str, Any])
 
 
 class Since(NamedTuple, Generic[V]):
-    """What a user's history says from one transaction to its end."""
+    """The index of one user from a transaction to the end of history."""
 
     start: int
-    """The transaction behind which `found` says all."""
+    """The transaction after which `found` is complete."""
     last: int
     """The newest transaction."""
     found: Mapping[str, V]
 
 
 class HistoryIndex(Generic[V]):
-    """An index over history records; of several values for a key the newest counts. Thread-safe.
+    """Maps keys to the newest value that history records have for them. Thread-safe.
 
     Args:
         backend: Whose histories.
-        read: Returns what a record's text says, given its number and its text.
-        is_whole: Whether it begins with a history's first record, not with the first question about a user.
+        read: Returns the keys and values of a record, given its number and its text.
+        is_whole: Whether it covers the whole history, and not only records after a user's first look-up.
     """
 
     def __init__(
@@ -70,12 +71,12 @@ class HistoryIndex(Generic[V]):
         self._guard = threading.Lock()
 
     def drop(self, user: str) -> None:
-        """Read a user's history anew when it is asked for next."""
+        """Read a user's history again at the next look-up."""
         with self._guard:
             self._users.pop(user, None)
 
     def note(self, user: str, seq: int, found: Mapping[str, V]) -> None:
-        """Add what the transaction just stored says; the caller holds the user's lock."""
+        """Add the keys of the transaction just stored; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
         if known is not None and known.seq == seq - 1:
@@ -83,29 +84,29 @@ class HistoryIndex(Generic[V]):
             known.seq = seq
 
     def of(self, user: str) -> Mapping[str, V]:
-        """Return what a user's history says; the caller holds the user's lock.
+        """Return the values by key; the caller holds the user's lock.
 
         Raises:
             InvalidTOML: A record is damaged.
         """
-        return self._looked_through(user).found
+        return self._up_to_date(user).found
 
     def since(self, user: str) -> Since[V]:
-        """Return what a user's history says behind a transaction; the caller holds the user's lock.
+        """Return the values by key and the range they cover; the caller holds the user's lock.
 
         Raises:
             InvalidTOML: A record is damaged.
         """
-        known = self._looked_through(user)
+        known = self._up_to_date(user)
         return Since(known.start, known.seq, known.found)
 
-    def _looked_through(self, user: str) -> _Known[V]:
+    def _up_to_date(self, user: str) -> _Known[V]:
         epoch = self._backend.epoch(user) if self._is_whole else 0
-        last = next_sequence(self._backend.last_record(user)) - 1  # cuts off a torn end
+        last = next_sequence(self._backend.last_record(user)) - 1  # repairs a torn log tail
         with self._guard:
             known = self._users.get(user)
         if known is None or known.epoch != epoch or last < known.seq:
-            # Or it is another history: the user was removed.
+            # `last < known.seq`: the user was removed and has a new history.
             start = 0 if self._is_whole else last
             known = _Known[V](seq=start, epoch=epoch, start=start)
         fresh: dict[str, V] = {}
@@ -117,8 +118,42 @@ class HistoryIndex(Generic[V]):
                 fresh.setdefault(key, value)
             if is_snapshot(text):
                 break
-        known.found.update(fresh)  # the user's lock is held: nobody else is at it
+        known.found.update(fresh)  # safe: the user's lock is held
         known.seq = last
         with self._guard:
             self._users.keep(user, known)
         return known
+
+
+class LoggedKinds:
+    """Which documents a history names, and which transaction changed each of them last.
+
+    So a new document is known to be new, and a cached one to be current, without reading history again.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        self._index = HistoryIndex(backend, lambda _, text: dict.fromkeys(result_kinds(text)))
+        self._changes = HistoryIndex(
+            backend, lambda seq, text: dict.fromkeys(result_kinds(text), seq), is_whole=False
+        )
+
+    def note(self, user: str, seq: int, kinds: Iterable[str]) -> None:
+        """Note the documents that the transaction just stored changed; the caller holds the user's lock."""
+        found = list(kinds)
+        self._index.note(user, seq, dict.fromkeys(found))
+        self._changes.note(user, seq, dict.fromkeys(found, seq))
+
+    def changes(self, user: str) -> Since[int]:
+        """Return by document the transaction that changed it last; the caller holds the user's lock.
+
+        Raises:
+            InvalidTOML: A record is damaged.
+        """
+        return self._changes.since(user)
+
+    def may_hold(self, user: str, kind: str) -> bool:
+        """Return whether history may name a document; the caller holds the user's lock."""
+        try:
+            return kind in self._index.of(user)
+        except InvalidTOML:
+            return True  # damaged: reading the record raises the error

@@ -11,27 +11,54 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.history.as_of import PastDocuments
-from tomldiary.history.entry_changes import HistoryEntry, entries_in, entry_changes
-from tomldiary.history.past_texts import USUAL_KINDS, Point, point_of
+from tomldiary.history.as_of import USUAL_KINDS, PastDocuments, Point, point_of
+from tomldiary.history.record import SNAPSHOT
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Rollback
+from tomldiary.history.timeline import Timeline
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.values import same_value
+from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     from tomldiary.entries.kind import Rules
-    from tomldiary.history.past_texts import PastTexts
+    from tomldiary.history.as_of import PastTexts
     from tomldiary.history.record import Record
+    from tomldiary.storage.protocol import HistorySource
     from tomldiary.toml.document import Path
 
-__all__ = ["Difference", "HistoryEntry", "HistoryQueries", "Origin", "Rollback", "differences"]
+__all__ = [
+    "Difference",
+    "HistoryEntry",
+    "HistoryQueries",
+    "Origin",
+    "Rollback",
+    "change_made",
+    "differences",
+    "entry_changes",
+]
 
 
 _BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """What one transaction did to one entry."""
+
+    seq: int
+    time: str
+    type: str
+    session: str
+    actor: str
+    reason: str
+    key: str
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    is_conflict: bool = False
+    """Whether a hand edit displaced our change here; `before` is what we had written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,12 +205,8 @@ class HistoryQueries:
         later = None if after is None else self._past.texts(after, kinds)
         found: list[Difference] = []
         for kind in texts:
-            old = entries_in(Document.parse(texts[kind]), kind)
-            new = entries_in(
-                self._document(kind) if later is None else Document.parse(later[kind]),
-                kind,
-            )
-            found += differences(kind, old, new)
+            new = self._document(kind) if later is None else Document.parse(later[kind])
+            found += differences(kind, Document.parse(texts[kind]), new)
         return found
 
     def diff_text(
@@ -237,6 +260,41 @@ class HistoryQueries:
         return self._past.engine.document(self._past.user_id, kind)
 
 
+def entry_changes(record: Record) -> Iterator[HistoryEntry]:
+    """Yield what a record did to each entry."""
+    if record.type == SNAPSHOT:
+        return
+    for kind in dict.fromkeys(change.doc for change in record.changes):
+        old: dict[Path, dict[str, Any]] = {}
+        new: dict[Path, dict[str, Any]] = {}
+        for change in record.changes:
+            if change.doc == kind:  # a moved table is taken out by one change and put in by another
+                for text, found in ((change.old, old), (change.new, new)):
+                    for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
+                        found[path] = {**found.get(path, {}), **entry}
+        for path in dict.fromkeys([*old, *new]):
+            if not same_value(old.get(path), new.get(path)):
+                yield HistoryEntry(
+                    record.seq,
+                    record.time,
+                    record.type,
+                    record.session,
+                    record.actor,
+                    record.reason,
+                    entry_key(path, kind),
+                    old.get(path),
+                    new.get(path),
+                    render_path(path) in record.conflicts,
+                )
+
+
+def change_made(source: HistorySource, user: str, seq: int) -> HistoryEntry:
+    """Return what a transaction that changes one entry did, to answer its repetition."""
+    records = Timeline(source, user).records()
+    record = next(record for record in records if record.seq == seq)
+    return next(entry_changes(record))
+
+
 def _without_bookkeeping(text: str) -> str:
     edit = Edit(Document.parse(text))
     edit.delete(("_meta",))
@@ -244,10 +302,10 @@ def _without_bookkeeping(text: str) -> str:
     return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)
 
 
-def differences(
-    kind: str, old: Mapping[Path, dict[str, Any]], new: Mapping[Path, dict[str, Any]]
-) -> list[Difference]:
-    """Return the entries of a document that differ between two states of it."""
+def differences(kind: str, before: Document, after: Document) -> list[Difference]:
+    """Return the entries that differ between two versions of a document."""
+    tables = entry_kind(kind).tables
+    old, new = tables(before), tables(after)
     return [
         Difference(entry_key(path, kind), old.get(path), new.get(path))
         for path in dict.fromkeys([*old, *new])
@@ -256,7 +314,7 @@ def differences(
 
 
 def _is_between(record: Record, first: int | datetime | None, last: int | datetime | None) -> bool:
-    """Tell whether a record lies between two points; a number as the first one is checked elsewhere."""
+    """Return whether a record lies between two points; the caller checks a number as the first one."""
     when = datetime.fromisoformat(record.time)
     if isinstance(first, datetime) and when < first:
         return False

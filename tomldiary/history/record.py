@@ -55,11 +55,11 @@ __all__ = [
 HEADER = "[[tx]]\n"
 """Every record starts with this line, and no line inside a record looks like it."""
 END = "\n]\n"
-"""How a record ends, and no line within one looks like it."""
+"""Every record ends with these lines, and no line inside a record looks like them."""
 _as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 _SAID = ("session", "actor", "reason", "operation", "content")
 SNAPSHOT = "snapshot"
-"""Type of the record that stands for all transactions up to its own number: the documents as they were then."""
+"""Type of the record that replaces all transactions up to its number: the documents at that time."""
 _SNAPSHOT = re.compile(
     rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
 )
@@ -97,7 +97,7 @@ def fingerprint(*asked: Any) -> str:
 
 @dataclass(slots=True)  # not frozen: see above
 class Change:
-    """In document `doc`, at character `at`, the text `old` gave way to `new`; see `Span`. Never changed."""
+    """In document `doc`, at character `at`, `new` replaced the text `old`; see `Span`. Never changed."""
 
     doc: str
     at: int
@@ -121,14 +121,14 @@ class Record:
     operation: str = ""
     content: str = ""
     conflicts: list[str] = field(default_factory=list[str])
-    """Tables in which a person's change displaced ours."""
+    """Tables in which a hand edit displaced our change."""
     boot: str = ""
-    """Under which boot it was written; see `backends.boots`."""
+    """Fingerprint of the boot that wrote it."""
 
 
 def render_record(record: Record) -> str:
     """Render a record as TOML text that ends with a line break."""
-    # Everything is on one line, so that no text of a user's can look like a record's first line.
+    # Everything is on one line, so that no stored text can look like a record's first line.
     lines = [f'seq = {record.seq}\ntime = "{record.time}"\ntype = {render_text(record.type)}\n']
     for name in _SAID:
         value = getattr(record, name)
@@ -152,11 +152,11 @@ def _checked(body: str) -> str:
 
 
 def stamped(text: str, boot: str) -> str:
-    """Return a rendered record that says under which boot it is written; "" leaves it as it is."""
+    """Return a rendered record with the fingerprint of the boot; "" leaves it unchanged."""
     head = _CHECK.match(text)
     if head is None or not boot:
         return text
-    # Every value is on one line, so no text of a user's can look like the start of this one.
+    # Every value is on one line, so no stored text can look like the start of this one.
     said, base, rest = text[head.end() :].partition("\nbase = ")
     return _checked(f"{said}\nboot = {render_text(boot)}{base}{rest}")
 
@@ -211,7 +211,7 @@ _PAIRS = re.compile(_PAIR)
 
 
 def _read_own(text: str, at: int) -> dict[str, Any] | None:
-    """Read a record that stands exactly as `render_record` writes it, quicker than a parser does.
+    """Read a record in exactly the form that `render_record` writes, faster than a TOML parser.
 
     One-line strings as we render them mean the same in JSON as in TOML. None for anything else.
     """
@@ -266,7 +266,7 @@ def operation_of(text: str) -> tuple[str, str]:
     """Return a record's operation id and its content, without parsing the rest; "" where there is none."""
     import tomllib  # noqa: PLC0415 - see parse_record
 
-    # Every value is on one line, so no text of a user's can look like one of these.
+    # Every value is on one line, so no stored text can look like one of these.
     lines = _OPERATION.findall(text)
     if not lines:
         return "", ""
@@ -278,14 +278,14 @@ _RESULT = re.compile(rf"^result = \{{( {_PAIR}(?:, {_PAIR})* |)\}}$", re.MULTILI
 
 
 def result_kinds(text: str) -> list[str]:
-    """Return the documents that a record's text says it led to, without parsing it."""
+    """Return the documents that a record changed, without parsing it."""
     found = _RESULT.search(text)
     names = _PAIRS.findall(found[1]) if found is not None else []
     return [_text(name) if name[0] == '"' else name for name, _ in names]
 
 
 def is_snapshot(text: str) -> bool:
-    """Tell whether a record's text is that of a snapshot, without parsing it."""
+    """Return whether a record is a snapshot, without parsing it."""
     return _SNAPSHOT.match(text) is not None
 
 
@@ -308,7 +308,7 @@ def redo(text: str, record: Record, doc: str) -> str:
 
 
 def undo(text: str, record: Record, doc: str) -> str:
-    """Take a record's changes of document `doc` back from the text it led to.
+    """Undo a record's changes of document `doc` in the text it led to.
 
     Raises:
         DocumentError: `text` is not the one the record led to.
@@ -329,5 +329,5 @@ def _misfit(record: Record, doc: str) -> DocumentError:
 
 
 def block_changes(doc: str, old: list[Block], new: list[Block]) -> list[Change]:
-    """Compare two versions block by block; what is unchanged takes no part."""
+    """Return the changes between two versions, block by block."""
     return [Change(doc, *span) for span in changed_spans(old, new)]

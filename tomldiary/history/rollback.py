@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind
-from tomldiary.errors import Conflict, InvalidValue
+from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Source
 from tomldiary.history.timeline import pruned
 from tomldiary.toml.block_edit import split_tail
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Rules
-    from tomldiary.history.past_texts import PastTexts, Point
+    from tomldiary.history.as_of import PastTexts, Point
     from tomldiary.history.record import Record
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
@@ -92,13 +92,14 @@ class Undo:
         with self._past.engine.transaction(self._past.user_id, source) as transaction:
             records = self._undoable(steps, session_id, to)
             if not records:
-                raise Conflict("there is no transaction to undo.")
+                raise RollbackConflict("there is no transaction to undo.")
             before, expected = _inverse(records)
-            conflicts = [
-                entry_key(path, kind)
-                for (kind, path), want in expected.items()
-                if not same_value(transaction.document(kind).own_values(path), want and want[1])
-            ]
+            wanted = {place: state and state[1] for place, state in expected.items()}
+            found = {
+                (kind, path): transaction.document(kind).own_values(path) for kind, path in wanted
+            }
+            changed = [place for place in wanted if not same_value(found[place], wanted[place])]
+            conflicts = [entry_key(path, kind) for kind, path in changed]
             done = Rollback(
                 [record.seq for record in records],
                 sorted({entry_key(path, kind) for kind, path in before}),
@@ -106,15 +107,18 @@ class Undo:
                 self._forbidden(transaction, before),
             )
             if done.forbidden and not dry_run:
-                raise Conflict(
+                raise RollbackConflict(
                     f"{', '.join(done.forbidden)} cannot go back: the constraint of its type forbids it."
                     " Nothing was undone.",
                     keys=done.forbidden,
                 )
             if conflicts and not force and not dry_run:
-                raise Conflict(
-                    f"{', '.join(conflicts)} changed since. Nothing was undone; force=True overwrites.",
+                raise EntryConflict(
+                    f"{', '.join(conflicts)} changed since. Nothing was undone;",
                     keys=conflicts,
+                    expected={entry_key(path, kind): wanted[kind, path] for kind, path in changed},
+                    found={entry_key(path, kind): found[kind, path] for kind, path in changed},
+                    hint="force=True overwrites.",
                 )
             if not dry_run:
                 self._restore(transaction, records[-1].seq, before)
@@ -170,7 +174,7 @@ class Undo:
             if session_id is not None and record.session != session_id:
                 continue
             if forgotten:
-                raise Conflict(
+                raise RollbackConflict(
                     f"something was forgotten in transaction {forgotten}, and what was before it cannot be"
                     f" brought back as it was. Undo at most what came after {forgotten}. Nothing was undone."
                 )
@@ -179,7 +183,7 @@ class Undo:
                 break
         if floor is None and 0 < len(found) < steps:
             whose = "" if session_id is None else f" of session {session_id!r}"
-            raise Conflict(
+            raise RollbackConflict(
                 f"{steps} transactions{whose} cannot be undone, as there are only {len(found)}."
                 " Nothing was undone."
             )

@@ -1,4 +1,4 @@
-"""Looking back: any document's text at any point of the kept history, by redoing or undoing transactions."""
+"""The text of any document at any point of the kept history, by redoing or undoing transactions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from tomldiary.history.record import Record
-    from tomldiary.storage.protocol import Backend
+    from tomldiary.storage.protocol import HistorySource
 
 __all__ = ["EMPTY", "Timeline", "pruned"]
 
@@ -40,16 +40,16 @@ _parse = let_go_on_forget(lru_cache(maxsize=2)(parse_record))
 class Timeline:
     """The history of one user, read from the newest record backwards as far as needed."""
 
-    def __init__(self, backend: Backend, user: str) -> None:
-        self._backend = backend
+    def __init__(self, source: HistorySource, user: str) -> None:
+        self._source = source
         self._user = user
 
     def records(self) -> Iterator[Record]:
         """Yield the whole records, newest first; a torn end that was never acknowledged is left out.
 
-        Where older ones were dropped, the last is the snapshot that stands for them.
+        After retention dropped older ones, the last is the snapshot that replaces them.
         """
-        return self._parsed(enumerate(self._backend.records(self._user)))
+        return self._parsed(enumerate(self._source.records(self._user)))
 
     @staticmethod
     def _parsed(texts: Iterable[tuple[int, str]]) -> Iterator[Record]:
@@ -62,7 +62,7 @@ class Timeline:
                 continue
             yield record
             if record.type == SNAPSHOT:
-                return  # what may be left in front of it is about to be removed
+                return  # older records are about to be removed
 
     def last(self, kind: str) -> Record | None:
         """Return the newest record that changed document `kind`, or None.
@@ -70,13 +70,13 @@ class Timeline:
         A record that does not name the document is not parsed: a user may have thousands of documents,
         and most of history is about others.
         """
-        about = self._about([kind], enumerate(self._backend.records(self._user)))
+        about = self._about([kind], enumerate(self._source.records(self._user)))
         return next((record for record in about if kind in record.results), None)
 
     def kinds(self) -> set[str]:
-        """Return the names of all documents that there are or were, as far as history is kept."""
+        """Return the names of all documents that the kept history mentions."""
         found: set[str] = set()
-        for text in self._backend.records(self._user):
+        for text in self._source.records(self._user):
             found.update(result_kinds(text))
             if is_snapshot(text):
                 break
@@ -94,7 +94,7 @@ class Timeline:
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
-            DocumentError: History does not reach back that far, or does not fit together.
+            DocumentError: History does not reach back that far, or is inconsistent.
         """
         return self.texts([kind], seq)[kind]
 
@@ -106,15 +106,14 @@ class Timeline:
         Args:
             kinds: The documents.
             seq: The transaction; None is the newest.
-            now: Texts that history ended at before this was called: if that is nearer, the way back leads
-                from them.
+            now: Texts at the end of history, if known; undoing from them may be shorter.
 
         Raises:
             HistoryPruned: History is kept, but not that far back.
-            DocumentError: History does not reach back that far, or does not fit together.
+            DocumentError: History does not reach back that far, or is inconsistent.
         """
         later: list[tuple[int, str]] = []
-        texts = enumerate(self._backend.records(self._user))
+        texts = enumerate(self._source.records(self._user))
         rest: list[tuple[int, str]] = []
         for number, text in texts:
             if seq is None or _sequence(text) <= seq:
@@ -151,12 +150,12 @@ class Timeline:
         *,
         is_all: bool,
     ) -> dict[str, str]:
-        """Return the documents that later records can be taken back from; `is_all`: there are no others."""
+        """Return the documents that undoing `later` leads to; `is_all`: these are all records."""
         if not later or not ends:
             return {}
         records = list(self._parsed(later))
         if is_all and records and records[-1].seq == 1:
-            return {}  # from there it is known that there was nothing
+            return {}  # the document was empty before the first record
         found: dict[str, str] = {}
         for kind in kinds:
             steps = [record for record in records if kind in record.results]
@@ -171,7 +170,7 @@ class Timeline:
     def _replayed(
         self, kinds: Collection[str], texts: Iterable[tuple[int, str]], ends: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the documents that these records lead to; `ends` holds guesses, which may be right."""
+        """Return the documents that these records lead to; `ends` holds texts that may be right."""
         steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
         missing = set(steps)
         found: dict[str, str] = {}
@@ -206,14 +205,14 @@ class Timeline:
 
     def moment_of(self, seq: int) -> datetime:
         """Return when transaction `seq`, or the last one before it, was stored; the year 1 if there is none."""
-        for text in self._backend.records(self._user):
+        for text in self._source.records(self._user):
             if 0 < _sequence(text) <= seq:
                 return datetime.fromisoformat(parse_record(text).time)
         return datetime.min.replace(tzinfo=UTC)
 
 
 def pruned(snapshot: Record) -> HistoryPruned:
-    """Return the error of whoever asks for something older than the kept history."""
+    """Return the error for a point before the kept history."""
     return HistoryPruned(snapshot.seq, snapshot.time)
 
 
@@ -221,7 +220,7 @@ def _sequence(text: str) -> int:
     try:
         return next_sequence(text) - 1
     except InvalidTOML:
-        return 0  # torn; whoever parses it says so
+        return 0  # torn; parsing it raises the error
 
 
 def _undone(kind: str, steps: list[Record], text: str) -> str | None:
@@ -252,12 +251,12 @@ def _redone(kind: str, steps: list[Record]) -> str:
 
 def _out_of_reach(first: int) -> DocumentError:
     return DocumentError(
-        f"history is kept from transaction {first} on; what was before is not known."
+        f"history is kept from transaction {first} on; earlier states are not known."
     )
 
 
 def _misfit(kind: str, steps: list[Record]) -> DocumentError:
-    """Say which record is the first that does not lead where it says."""
+    """Return the error for the first record whose result differs from its fingerprint."""
     text = ""
     wrong = steps[0]
     for record in reversed(steps):
@@ -266,5 +265,5 @@ def _misfit(kind: str, steps: list[Record]) -> DocumentError:
             wrong = record
             break
     return DocumentError(
-        f"{kind}: transaction {wrong.seq} does not lead to the text it says it led to."
+        f"{kind}: transaction {wrong.seq} does not lead to the text of its fingerprint."
     )

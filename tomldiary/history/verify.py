@@ -1,6 +1,6 @@
-"""Walking a user's whole history: is every record as it was written, and does it lead where it says?
+"""Verifies a user's whole history: checksums, numbers, and that redoing the records gives their results.
 
-Nothing is changed, no lock is taken, and nothing that a crash left is repaired.
+It changes nothing, takes no lock, and repairs nothing that a crash left.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ __all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]
 
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = b"\n]\n"
-"""How a whole record ends; an append that was cut off does not end like this."""
+"""The end of a whole record; a torn append does not end like this."""
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """The first record of a history that is not as it was written."""
+    """The first damaged record of a history."""
 
     place: str
     """`segment:line`, or the number of the transaction where there are no files."""
     seq: int | None
-    """Number of the transaction, as far as it can be told."""
+    """Number of the transaction, if it is known."""
     message: str
     is_torn: bool = False
-    """Whether it is only the end of an append that was cut off and never acknowledged."""
+    """Whether it is only a torn append that was never acknowledged."""
     is_set_aside: bool = False
-    """Whether it was damaged when somebody wrote, who put it into a file of its own and went on without it."""
+    """Whether a writer found it damaged, moved it to a file of its own and continued without it."""
 
 
 @dataclass(slots=True)
 class Walked:
-    """What a walk through a history found."""
+    """The result of reading a whole history."""
 
     damage: Damage | None = None
     newest: Record | None = None
@@ -58,11 +58,11 @@ class Walked:
     last: dict[str, Record] = field(default_factory=dict[str, "Record"])
     """The newest record of each document."""
     versions: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """Of each document, the fingerprints it had, with the transaction that led to them."""
+    """By document and fingerprint: the transaction that led to it."""
 
 
 def verify(backend: Backend, user: str) -> Damage | None:
-    """Return the first damage in a user's history, or None if every byte of it is as it was written.
+    """Return the first damage in a user's history, or None if every record is intact.
 
     Every record's checksum and number are checked, and redoing the transactions has to lead to the
     texts they say they led to. A document that names a later transaction than history ends at shows
@@ -73,7 +73,7 @@ def verify(backend: Backend, user: str) -> Damage | None:
 
 def walk(backend: Backend, user: str) -> Walked:
     """Check a user's history from its beginning to the first damage."""
-    # Documents are read first: a transaction is in history before its number is in a document.
+    # Documents are read first: history gets a transaction before a document gets its number.
     seen = _named_in_documents(backend, user)
     walked = Walked()
     texts: dict[str, str] = {}
@@ -97,8 +97,8 @@ def walk(backend: Backend, user: str) -> Walked:
         walked.damage = Damage(
             str(aside[0]),
             None,
-            "a record that was damaged was found at history's end and set aside here; what it changed may not be"
-            " in history.",
+            "a damaged record at the end of history was moved here; its changes may be missing from history."
+            "",
             is_set_aside=True,
         )
     return walked
@@ -120,7 +120,7 @@ def stored_text(backend: Backend, user: str, kind: str) -> str | None:
 
 
 def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
-    """Return the transaction that each document says it was written by."""
+    """Return the transaction number in each document."""
     found: dict[str, int] = {}
     for kind in backend.kinds(user):
         try:
@@ -138,7 +138,7 @@ def _named_in_documents(backend: Backend, user: str) -> dict[str, int]:
 
 
 def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
-    """Yield where a record begins, its bytes, and whether history ends with it; oldest first."""
+    """Yield each record's place, its bytes, and whether it is the last; oldest first."""
     if not isinstance(backend, LocalBackend):
         texts = list(backend.records(user))[::-1]
         for number, text in enumerate(texts, 1):
@@ -148,7 +148,7 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
     paths = segments(backend.folder(user) / "history")
     for path in paths:
         data = read_segment(path)
-        # What stands before the first header is a record too, one whose header is damaged.
+        # Text before the first header is a record with a damaged header.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):
             record = data[start:end]
@@ -173,8 +173,8 @@ def _damaged(
     *,
     is_end: bool,
 ) -> Damage:
-    """Say where exactly the bytes of what should be one record are wrong."""
-    # A whole record may stand in front, if it is the header of the next one that is damaged.
+    """Return the damage in bytes that should be one record."""
+    # A whole record may come first, if the header of the next one is damaged.
     at = data.find(_END)
     while 0 <= at < len(data) - len(_END):
         front = _parsed(data[: at + len(_END)])
@@ -219,11 +219,11 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
             f"transaction {record.seq} follows {before.seq}: records are missing.",
         )
     for kind, wanted in record.results.items():
-        # Nothing can be said about what was changed before the history that is kept begins.
+        # The base is unknown if the document was last changed before the kept history.
         base = "" if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
         if base is not None and not is_changed and digest(base) != record.bases[kind]:
-            # Forgetting emptied the record of a document that could not be looked through.
+            # Forgetting emptied the record of a document that could not be read.
             texts.pop(kind)
         elif base is not None:
             try:
@@ -236,7 +236,7 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
                 return Damage(
                     place,
                     record.seq,
-                    f"{kind}: transaction {record.seq} does not lead to the text it says it led to.",
+                    f"{kind}: transaction {record.seq} does not lead to the text of its fingerprint.",
                 )
         walked.last[kind] = record
         walked.versions.setdefault(kind, {})[wanted] = record.seq

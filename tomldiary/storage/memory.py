@@ -7,7 +7,7 @@ from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Conflict, IdentifierError
+from tomldiary.errors import HandEditConflict, IdentifierError
 from tomldiary.history.record import next_sequence, parse_record, render_record
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
@@ -78,7 +78,7 @@ class MemoryBackend(AsyncVerbs):
         tokens: dict[str, int] = {}
         for kind, text in commit.texts.items():
             if self.token(user, kind) != commit.expected.get(kind):
-                raise Conflict(f"{self.place(user, kind)} changed while it was being written.")
+                raise HandEditConflict.changed(self.place(user, kind))
             tokens[kind] = next(self._tokens)
             mine[kind] = Stored(text, tokens[kind])
         self._records.setdefault(user, []).extend(commit.records)

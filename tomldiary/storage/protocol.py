@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from tomldiary.identifiers import validate_identifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from tomldiary.errors import InvalidTOML
@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Backend",
     "BackendProtocol",
+    "CheapTokens",
     "Commit",
+    "DetectsSaves",
     "DisplacedEdit",
+    "DocumentSource",
     "Durability",
+    "FixedDocuments",
+    "HistorySource",
     "KeepsDisplacedEdits",
     "Merge",
     "Stored",
@@ -71,19 +76,55 @@ class Commit:
         return {kind: content.decode() for kind, content in self.contents.items()}
 
 
-class HistoryOfUser(Protocol):
-    """The history of one user, whose lock is held; the argument `user` is ignored."""
+class HistorySource(Protocol):
+    """Where the history of users is read."""
 
     def records(self, user: str, /) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
         ...
 
-    def last_record(self, user: str, /) -> str | None:
-        """Return the newest history record's text, or None."""
-        ...
+
+class DocumentSource(HistorySource, Protocol):
+    """Where a document was read, with the history that tells hand edits from our own versions."""
 
     def place(self, user: str, kind: str, /) -> str:
-        """Return the path of a document."""
+        """Return where the document is, for messages to people."""
+        ...
+
+
+@runtime_checkable
+class DetectsSaves(Protocol):
+    """A backend that sees other programs write a document."""
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        """Return whether another program has begun to save the document and not finished."""
+        ...
+
+
+@runtime_checkable
+class CheapTokens(Protocol):
+    """A backend that returns the versions of several documents in one call."""
+
+    def tokens(self, user: str, kinds: Sequence[str]) -> Sequence[Token | None]:
+        """Return what `token` returns for each document."""
+        ...
+
+
+@runtime_checkable
+class FixedDocuments(Protocol):
+    """A backend that keeps only documents of certain names, as it cannot list names."""
+
+    @property
+    def documents(self) -> tuple[str, ...] | None:
+        """The names; None keeps any."""
+        ...
+
+
+class HistoryOfUser(DocumentSource, Protocol):
+    """The history of one user, whose lock is held; the argument `user` is ignored."""
+
+    def last_record(self, user: str, /) -> str | None:
+        """Return the newest history record's text, or None."""
         ...
 
 
@@ -115,7 +156,7 @@ class KeepsDisplacedEdits(Protocol):
     merge_displaced: Merge | None
 
 
-class Backend(Protocol):
+class Backend(DocumentSource, Protocol):
     """Synchronous storage of documents and history, one user at a time. Thread-safe.
 
     A backend with a local folder of its own may have an attribute `journal_folder`, a path: there a
@@ -180,10 +221,6 @@ class Backend(Protocol):
         """Return the newest history record's text, or None."""
         ...
 
-    def records(self, user: str) -> Iterator[str]:
-        """Yield the texts of all history records, newest first."""
-        ...
-
     def users(self) -> list[str]:
         """Return all user ids, sorted."""
         ...
@@ -206,10 +243,6 @@ class Backend(Protocol):
         Raises:
             BackendError: The storage failed; history is as before, or begins with the snapshot.
         """
-        ...
-
-    def place(self, user: str, kind: str) -> str:
-        """Return where the document is, for messages to people."""
         ...
 
 

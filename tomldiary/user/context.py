@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.entries.collections import read_document
 from tomldiary.entries.facts import in_utc
-from tomldiary.history.entry_changes import change_made, refuse_within
+from tomldiary.history.queries import change_made
 from tomldiary.retrieval.recall import Indexes
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine, Source, Transaction
     from tomldiary.errors import DocumentError
     from tomldiary.history.as_of import PastDocuments
-    from tomldiary.history.entry_changes import HistoryEntry
+    from tomldiary.history.queries import HistoryEntry
     from tomldiary.toml.document import Document
 
 __all__ = ["UserContext", "delegated"]
@@ -114,7 +114,7 @@ class UserContext:
         Raises:
             NestedTransaction: A transaction of the user is open here.
         """
-        refuse_within(self.engine, self.user_id, operation_id)
+        self.engine.refuse_nested(self.user_id, operation_id)
 
     def change_made(self, seq: int) -> HistoryEntry:
         """Return the one change that a transaction made, to answer its repetition."""

@@ -11,9 +11,8 @@ from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.kind import part_name, part_of
 from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
 from tomldiary.entries.models import FORMAT_VERSION, timestamp
-from tomldiary.errors import Conflict, DocumentError, InvalidValue
+from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
-from tomldiary.history.entry_changes import entries_in
 from tomldiary.history.queries import Difference, differences
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.storage.local.layout import checked_kind
@@ -156,7 +155,7 @@ class UserExport:
                     if _has_entries(before[kind]):
                         tx.replace(kind, self._context.engine.template)
             if conflicts:
-                raise Conflict(
+                raise EntryConflict(
                     f"{', '.join(conflicts)} is there with other content. Nothing was imported;"
                     " replace=True makes the memory what the export holds.",
                     keys=conflicts,
@@ -167,11 +166,7 @@ class UserExport:
                     [
                         each
                         for kind in sorted(tx.changed())
-                        for each in differences(
-                            kind,
-                            entries_in(before.get(kind, NOTHING), kind),
-                            entries_in(tx.document(kind), kind),
-                        )
+                        for each in differences(kind, before.get(kind, NOTHING), tx.document(kind))
                     ]
                 )
             return sorted(tx.changed()), []

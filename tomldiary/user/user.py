@@ -15,8 +15,9 @@ from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import Facts
 from tomldiary.errors import DiaryError, UnknownEntry
+from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import Selection
-from tomldiary.history.past_texts import PastTexts
+from tomldiary.history.as_of import PastTexts
 from tomldiary.history.queries import HistoryQueries
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.models import PreferenceItem
     from tomldiary.extraction.apply import Applied
     from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.history.past_texts import Point
+    from tomldiary.history.as_of import Point
     from tomldiary.retrieval.ranking import MemoryLines
 
 __all__ = ["UserDiary"]
@@ -314,10 +315,10 @@ class UserDiary(DeprecatedNames):
         with suppress(DiaryError):  # what cannot be listed is there
             is_known = bool(self._context.kinds())
         if dry_run:
-            receipt = self._context.engine.would_forget(self.user_id, selection)
+            receipt = preview(self._context.engine, self.user_id, selection)
         else:
             try:
-                receipt = self._context.engine.forget(self.user_id, selection)
+                receipt = forget(self._context.engine, self.user_id, selection)
             finally:
                 self._context.indexes.drop(self.user_id)
                 self.diary.sessions.drop(self.user_id)

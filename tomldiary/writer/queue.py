@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import Conflict, WriterBusy
+from tomldiary.errors import OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import checked_exchanges
 from tomldiary.writer.receipts import Job
 
@@ -150,7 +150,7 @@ class Admission:
             return None
         before = self._by_operation.get((job.turn.user_id, job.operation))
         if before is not None and before.content != job.content:
-            raise Conflict(
+            raise OperationConflict(
                 f"operation id {job.operation!r} was already submitted with different content; use a new id.",
                 keys=[job.operation],
             )

@@ -15,7 +15,7 @@ from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
 from tomldiary.diary import Diary
-from tomldiary.errors import Conflict, InvalidValue
+from tomldiary.errors import EntryConflict, InvalidValue
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference
@@ -68,10 +68,8 @@ def import_memory(
             _show(alice.import_preview(data, replace=replace), as_json=as_json)
             return
         changed = alice.import_(data, replace=replace, actor="hand", reason="tomldiary import")
-    except Conflict as error:
-        if not error.keys:
-            raise
-        raise Conflict(
+    except EntryConflict as error:
+        raise EntryConflict(
             f"{', '.join(error.keys)} exists with different content. Nothing was imported; --replace"
             " replaces the memory by the export.",
             keys=error.keys,

@@ -11,7 +11,7 @@ from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import one_line, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.points import point
-from tomldiary.errors import Conflict, InvalidValue
+from tomldiary.errors import EntryConflict, InvalidValue
 
 __all__ = ["rollback"]
 
@@ -50,11 +50,9 @@ def rollback(
             actor="hand",
             reason="tomldiary rollback",
         )
-    except Conflict as error:
-        if not error.keys:
-            raise
+    except EntryConflict as error:
         keys = ", ".join(map(one_line, error.keys))
-        raise Conflict(
+        raise EntryConflict(
             f"{keys} changed since. Nothing was undone; --force overwrites.", keys=error.keys
         ) from None
     if as_json:

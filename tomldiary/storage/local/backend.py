@@ -21,7 +21,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, DiaryError, InvalidTOML
+from tomldiary.errors import (
+    BackendError,
+    CommittedUnpublished,
+    DiaryError,
+    HandEditConflict,
+    InvalidTOML,
+)
 from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers import decode_folder, encode_folder, is_plain
 from tomldiary.logging import get_logger
@@ -254,9 +260,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         except FileExistsError as error:
             staging.drop()
             self._tails.drop(user)
-            raise Conflict(
-                f"{error.filename or folder}: was begun by somebody else just now. Try again."
-            ) from error
+            raise HandEditConflict.changed(str(error.filename or folder)) from error
         except OSError as error:
             staging.drop()
             raise _unwritten(error, folder) from error
@@ -345,7 +349,7 @@ def _check_expected(folder: str, commit: Commit) -> None:
     for kind, expected in commit.expected.items():
         place = f"{folder}/{checked_kind(kind)}.toml"
         if file_token(place) != expected:
-            raise Conflict(f"{place} changed while it was being written.")
+            raise HandEditConflict.changed(place)
 
 
 def _show_new_version(path: str) -> None:

@@ -15,7 +15,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, Conflict, InvalidTOML
+from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
 from tomldiary.runtime.capabilities import PRIVATE, sync_file
 from tomldiary.storage.files import read_file, sync_folder, write_new
@@ -109,7 +109,7 @@ def _write_again(path: Path, staged_as: Callable[[str, bytes], str], kind: str) 
     temp = staged_as(kind, found[0])
     write_new(temp, found[0], sync=True)
     if put_in_place(temp, str(path), found[1]) is None and os.path.exists(temp):  # noqa: PTH110 - see above
-        raise Conflict(f"{path} was saved by somebody just now.")
+        raise HandEditConflict.changed(str(path))
 
 
 _TEMP = ".pruned.tmp"
