@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from tomldiary import Constraint, Diary, PreferenceItem, UserDiary
+from tomldiary import Constraint, Diary, PreferenceItem
 from tomldiary.backends import LocalBackend
 from tomldiary.entries.preferences import PreferenceRules, Preferences
 from tomldiary.errors import InvalidValue, LockTimeout
@@ -36,10 +36,10 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.storage.locks import UserLocks
 from tomldiary.text.similarity import normalise
 from tomldiary.toml import diff as compare
-from tomldiary.toml import fingerprint as pieces
 from tomldiary.toml import regions as index
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
+from tomldiary.user.recall import UserRecall
 
 TEXT = st.text(
     st.sampled_from("ab\"\\\n\t\r\0\x1f\x7fé\u2028\ufeff😀[]{}=, '#")
@@ -88,8 +88,6 @@ def test_a_record_in_other_words_is_read_as_well():
 def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monkeypatch):
     monkeypatch.setattr(index, "_MANY", many)  # a document that is large to the quick ways
     monkeypatch.setattr(compare, "_STRIDE", many)
-    for name, value in {"_LITTLE": 100 * many, "_LEAST": 20, "_ONE_IN": 2}.items():
-        monkeypatch.setattr(pieces, name, value)
     choose = random.Random(7)
     document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
     for step in range(60):
@@ -346,13 +344,13 @@ def test_memory_lines_are_current_and_read_outside_the_event_loop(tmp_path, monk
     alice.upsert_preference("likes", "tea")
     alice.set_block("persona", "brief")
     monkeypatch.setattr(outside, "_YOUNG", 0)
-    threads, lines = [], UserDiary._lines
+    threads, lines = [], UserRecall._lines
 
     def noted(*arguments):
         threads.append(threading.get_ident())
         return lines(*arguments)
 
-    monkeypatch.setattr(UserDiary, "_lines", noted)
+    monkeypatch.setattr(UserRecall, "_lines", noted)
 
     async def told():
         found = await alice.amemory_lines()
