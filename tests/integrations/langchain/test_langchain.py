@@ -172,7 +172,7 @@ def test_the_tools_change_the_diary_of_the_run(diary, mode):
         ("update", {"key": "nope/a", "text": "x"}, "unknown category 'nope'"),
         ("forget", {"key": "likes/pref9"}, "likes/pref9 does not exist"),
         ("read_block", {"name": "persona"}, "There is no block 'persona'. There are: notes."),
-        ("replace_in_block", {"name": "notes", "old": "x", "new": "y"}, "is not there"),
+        ("replace_in_block", {"name": "notes", "old": "x", "new": "y"}, "does not contain"),
         ("replace_in_block", {"name": "notes", "old": "b", "new": "y"}, "more than once"),
         ("append_block", {"name": "", "text": "x"}, "1 to 200 characters"),
         ("recall", {"query": "x", "limit": 10**30}, "validation error"),
