@@ -120,9 +120,7 @@ def examine(workload, disk, states):
     return len(seen), problems
 
 
-def test_after_a_power_cut_each_turn_that_was_taken_in_is_there_once_and_in_order(
-    disk, monkeypatch
-):
+def test_after_a_power_cut_each_stored_turn_is_there_once_in_order(disk, monkeypatch):
     workload = record(disk, monkeypatch)
     cuts = range(20, 400, 15)
     different, problems = examine(

@@ -103,7 +103,7 @@ def gated():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 32])
-def test_all_turns_of_one_user_are_kept_in_order_whatever_the_number_of_workers(tmp_path, workers):
+def test_turns_of_one_user_stay_in_order_with_any_number_of_workers(tmp_path, workers):
     diary = diary_at(tmp_path)
 
     async def use():
@@ -186,7 +186,7 @@ def test_as_many_users_are_worked_on_at_once_as_there_are_workers(tmp_path):
             receipt.wait(LONG)
 
 
-def test_nobody_waits_behind_all_turns_of_a_busy_user(gated):
+def test_no_user_waits_behind_all_turns_of_a_busy_user(gated):
     with MemoryWriter(gated, workers=1) as writer:
         writer.submit_nowait(turn("slow 0", "busy"))
         gated.wait_until_started()
@@ -418,7 +418,7 @@ def test_a_newcomer_does_not_overtake_those_who_wait(gated):
     assert gated.applied == ["working", "queued 0", "first", "second"]
 
 
-def test_a_submitter_that_is_cancelled_while_waiting_gives_its_place_to_the_next(gated):
+def test_a_submit_cancelled_while_waiting_admits_the_next_one(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=1) as writer:
             fill(writer, gated)
@@ -434,7 +434,7 @@ def test_a_submitter_that_is_cancelled_while_waiting_gives_its_place_to_the_next
     assert gated.applied == ["working", "queued 0", "second", "third"]
 
 
-def test_a_submitter_that_is_cancelled_when_room_was_just_made_takes_its_turn_back(gated):
+def test_a_submit_cancelled_on_admission_withdraws_its_turn(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=1) as writer:
             fill(writer, gated)
@@ -510,7 +510,7 @@ def test_waiting_in_vain_changes_nothing_for_the_turn(gated):
     assert gated.applied == ["tea"]
 
 
-def test_after_flush_every_receipt_is_settled_and_after_a_receipt_every_counter():
+def test_flush_settles_receipts_and_a_receipt_settles_counters():
     with MemoryWriter(Plain(), workers=1) as writer:
         for number in range(300):
             receipt = writer.submit_nowait(turn(f"{number}"))
@@ -559,7 +559,7 @@ def test_the_log_tells_of_a_failed_turn_without_quoting_it(caplog):
 
 
 @pytest.mark.parametrize("kind", [asyncio.CancelledError, SystemExit, KeyboardInterrupt])
-def test_an_extractor_that_gives_up_in_an_odd_way_stops_nobody_else(kind):
+def test_an_extractor_that_raises_base_exceptions_stops_no_other_turn(kind):
     class Odd(Plain):
         async def update_memory(self, user_id, session_id, user_msg, *rest, context_now):
             if user_msg == "odd":

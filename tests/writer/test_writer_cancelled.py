@@ -1,4 +1,4 @@
-"""A `submit` that is cancelled takes its turn back, and nobody else's."""
+"""A cancelled `submit` withdraws its own turn only."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_also_while_it_is_being_stored(tmp_path, sync):
 
 
 @pytest.mark.parametrize("moment", ["waiting", "stored"])
-def test_not_a_turn_that_somebody_else_submits_under_the_same_id(tmp_path, sync, moment):
+def test_not_a_turn_that_another_caller_submits_under_the_same_id(tmp_path, sync, moment):
     """A client that gives up and tries again: the first request is cancelled, the second has to be answered."""
     diary = Diary(tmp_path, agent=remember)
 

@@ -78,9 +78,7 @@ def test_a_clean_up_runs_part_by_part_and_is_not_due_again_at_once(tmp_path):
     assert "last_run" in asyncio.run(diary.preferences("alice"))
 
 
-def test_of_five_parts_with_a_bad_one_four_are_stored_and_one_is_tried_again_then_parked(
-    tmp_path, caplog
-):
+def test_a_failing_part_is_retried_then_parked_and_the_others_are_stored(tmp_path, caplog):
     compactor = Shouting(bad=["food"])
     with caplog.at_level(logging.INFO, "tomldiary"):
         diary, stats = run(tmp_path, compactor)

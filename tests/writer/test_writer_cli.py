@@ -61,7 +61,7 @@ def test_dead_letters_are_a_private_readable_file_and_shown_with_the_error(tmp_p
     assert said(tmp_path) == ["tea \x1b[2J", "juice"]
 
 
-def test_a_turn_that_is_put_back_is_applied_by_the_next_writer_and_only_once(tmp_path):
+def test_a_requeued_turn_is_applied_once_by_the_next_writer(tmp_path):
     park(tmp_path, "tea", "juice")
     [tea, juice] = json.loads(command(tmp_path, "list", "--json"))
     assert command(tmp_path, "retry", tea["id"]) == "1 turn was requeued.\n"

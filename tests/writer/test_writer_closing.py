@@ -116,7 +116,7 @@ def test_a_signal_handler_may_close_while_the_program_does(tmp_path, stubborn, m
     assert [stats["pending"] for stats in found] == [1, 1]
 
 
-def test_closing_again_lets_nobody_have_the_journal_of_a_turn_that_does_not_end(tmp_path, stubborn):
+def test_closing_again_keeps_the_journal_of_a_running_turn_locked(tmp_path, stubborn):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
     assert stubborn.began.acquire(timeout=LONG)
@@ -163,7 +163,7 @@ def test_turn_that_is_being_stored_while_the_writer_closes_is_answered(tmp_path,
     assert found[0]["completed"] + found[0]["pending"] == 2
 
 
-def test_what_several_writers_left_in_one_second_is_applied_in_the_order_it_came(tmp_path):
+def test_turns_left_by_writers_of_one_second_are_applied_in_order(tmp_path):
     async def hang(message, *, deps):
         await asyncio.Event().wait()
 

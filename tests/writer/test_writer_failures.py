@@ -48,7 +48,7 @@ def letters_of(folder):
     return DeadLetters(folder / ".tomldiary" / "journal").list()
 
 
-def test_a_flaky_model_a_hanging_one_and_a_hopeless_user_cost_nobody_else_a_turn(tmp_path, caplog):
+def test_failing_models_and_users_cost_no_other_user_a_turn(tmp_path, caplog):
     rng = random.Random(3)
 
     async def flaky(message, *, deps):
@@ -83,7 +83,7 @@ def test_a_flaky_model_a_hanging_one_and_a_hopeless_user_cost_nobody_else_a_turn
     assert "no text for a model" not in caplog.text
 
 
-def test_a_retry_keeps_the_order_of_its_user_and_holds_nobody_else_up(tmp_path):
+def test_a_retry_keeps_its_users_order_and_delays_no_other_user(tmp_path):
     failing = threading.Event()
     failing.set()
     calls = []
@@ -196,7 +196,7 @@ def test_a_model_that_is_down_is_left_alone_and_its_turns_wait(tmp_path, caplog)
             time.sleep(0.005)
         assert "model does not answer" in writer.health().reasons[0]
         assert writer.health().status == "degraded"
-        # Nobody is to blame while it is down, so nobody's tries are used up.
+        # While the model is down, no turn's attempts are used up.
         assert writer.stats()["dead_letters"] == 0
         assert len(calls) < 12
         down.clear()
@@ -272,7 +272,7 @@ def test_a_turn_that_cannot_be_stored_is_refused_and_never_applied(tmp_path, mon
     assert diary.user("bob").conversations()["s"].turns == 1
 
 
-def test_whoever_waits_for_room_is_told_too_when_nothing_can_be_stored(tmp_path, monkeypatch):
+def test_a_submit_waiting_for_space_fails_if_nothing_can_be_stored(tmp_path, monkeypatch):
     def broken(_descriptor):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -411,13 +411,13 @@ def test_pauses_grow_have_jitter_and_respect_what_the_server_asks_for():
         pauses = {policy.pause(attempts, ValueError()) for _ in range(50)}
         assert most / 2 <= min(pauses) <= max(pauses) <= most
         assert len(pauses) > 1 or most == 10.0
-    assert policy.pause(100_000, ValueError()) == 10.0  # whoever never gives up
+    assert policy.pause(100_000, ValueError()) == 10.0  # a policy without an end
     asked = type("E", (Exception,), {"retry_after": "7"})()
     assert retry_after(asked) == 7.0
     assert policy.pause(1, asked) == 7.0
 
 
-def test_the_breaker_opens_after_failures_in_a_row_and_lets_single_tries_through():
+def test_the_breaker_opens_after_failures_and_lets_single_tries_through():
     breaker = Breaker(3, 0.05)
     assert [breaker.fail() for _ in range(3)] == [False, False, True]
     assert breaker.is_open

@@ -62,7 +62,7 @@ def submit(writer, *texts, user="alice", session="s"):
     return receipts
 
 
-def test_a_queued_turn_of_the_forgotten_session_is_gone_and_the_others_are_applied(tmp_path):
+def test_only_queued_turns_of_the_forgotten_session_are_dropped(tmp_path):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
     with MemoryWriter(diary, workers=1) as writer:
@@ -175,7 +175,7 @@ def test_a_forgotten_turn_that_fails_afterwards_is_not_in_the_dead_letters(tmp_p
     assert hits(tmp_path, "secret") == []
 
 
-def test_a_failing_turn_is_in_the_dead_letters_though_something_else_was_forgotten(tmp_path):
+def test_a_failing_turn_is_parked_though_another_text_was_forgotten(tmp_path):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
     with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
@@ -217,7 +217,7 @@ def test_a_turn_that_ends_while_it_is_being_forgotten_is_not_read_again(tmp_path
     assert (gate.seen, hits(tmp_path, "secret")) == (["secret"], [])
 
 
-def test_of_turns_that_are_read_together_only_those_are_gone_that_were_forgotten(tmp_path):
+def test_a_forgetting_drops_only_its_turns_of_a_group(tmp_path):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
     with MemoryWriter(diary, workers=1, coalesce=4) as writer:
@@ -298,9 +298,7 @@ def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_pat
             receipt.wait(LONG)
 
 
-def test_a_file_that_is_removed_while_somebody_forgets_in_it_does_not_come_back(
-    tmp_path, monkeypatch
-):
+def test_a_file_removed_during_a_forgetting_does_not_come_back(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
     made = journal.Journal.create(tmp_path / "journal", sync=False)
     jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]

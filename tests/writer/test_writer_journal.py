@@ -203,7 +203,7 @@ def test_unacknowledged_bytes_behind_the_last_record_are_cut_off(tmp_path, tail)
     die(journal)
 
 
-def test_a_disk_that_is_full_takes_nothing_in_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
+def test_a_full_disk_refuses_the_turn_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
     journal = Journal.create(tmp_path / "journal", sync=True)
     journal.append_turns(jobs_of("one"), first_epoch)
     [path] = journal.folder.glob("*.toml")
@@ -239,7 +239,7 @@ def test_turns_submitted_after_a_forgetting_are_in_the_new_file(tmp_path, sync):
     assert [job.turn.user_msg for job in left] == ["of bob 0", "of bob 1", "of bob 2", "last"]
 
 
-def test_a_file_that_somebody_removed_is_noticed_before_a_turn_is_taken_in(tmp_path):
+def test_a_removed_journal_file_is_noticed_before_the_next_append(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=True)
     journal.append_turns(jobs_of("one"), first_epoch)
     [path] = journal.folder.glob("*.toml")
@@ -347,7 +347,7 @@ def test_a_running_writer_takes_over_from_time_to_time(tmp_path, monkeypatch):
     assert diary.user("alice").conversations()["s"].turns == 1
 
 
-def test_what_was_submitted_before_a_crash_comes_before_what_is_submitted_now(tmp_path):
+def test_turns_submitted_before_a_crash_come_before_new_turns(tmp_path):
     other = MemoryWriter(Diary(tmp_path, agent=hang))
     for number in range(20):
         receipt = other.submit_nowait(Turn("alice", "s", f"before {number}", "ok"))
@@ -438,9 +438,7 @@ def test_those_who_come_during_a_sync_share_the_next_one(tmp_path, monkeypatch):
     assert asyncio.run(use())["pending"] == 51
 
 
-def test_a_look_for_dead_writers_that_is_asked_for_during_a_sync_comes_after_it(
-    tmp_path, monkeypatch
-):
+def test_a_takeover_requested_during_a_sync_runs_after_it(tmp_path, monkeypatch):
     diary = Diary(tmp_path, agent=remember)
     with MemoryWriter(diary) as writer:
         writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
@@ -473,7 +471,7 @@ def test_turn_is_never_synced_in_the_event_loop_of_its_submitter(tmp_path, monke
     asyncio.run(use())
 
 
-def test_whoever_forgets_in_the_journal_holds_no_event_loop(tmp_path, monkeypatch):
+def test_a_forgetting_in_the_journal_holds_no_event_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
     looked = []
 
@@ -518,7 +516,7 @@ def test_submit_nowait_does_not_wait_for_the_disk(tmp_path, monkeypatch):
     writer.close_sync(drain=False)
 
 
-def test_a_submit_that_is_cancelled_before_its_turn_is_stored_takes_it_back(tmp_path, monkeypatch):
+def test_a_submit_cancelled_before_its_turn_is_stored_withdraws_it(tmp_path, monkeypatch):
     syncs = Counting(monkeypatch)
 
     async def use():
@@ -544,7 +542,7 @@ def test_a_submit_that_is_cancelled_before_its_turn_is_stored_takes_it_back(tmp_
 
 
 def test_a_file_that_was_replaced_is_opened_anew(tmp_path):
-    """Forgetting replaces files that are in use; whoever appends must not write to the old one."""
+    """Forgetting replaces files that are in use; an append must not go to the old one."""
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("one"), first_epoch)
     [path] = journal.folder.glob("*.toml")
@@ -591,7 +589,7 @@ def test_a_turn_whose_epoch_cannot_be_read_is_not_in_the_journal(tmp_path, sync)
     assert [job.turn.user_msg for job in left] == ["one", "three"]
 
 
-def test_a_journal_whose_folder_was_removed_closes_nothing_that_is_not_its_own(tmp_path):
+def test_a_journal_with_a_removed_folder_closes_only_its_own_files(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("one"), first_epoch)
     shutil.rmtree(journal.folder)
@@ -599,7 +597,7 @@ def test_a_journal_whose_folder_was_removed_closes_nothing_that_is_not_its_own(t
     for text in ("two", "three", "four"):
         with pytest.raises(BackendError, match="was not stored"):
             journal.append_turns(jobs_of(text), first_epoch)
-        # Whoever opens a file gets the number that was freed last.
+        # The next opened file gets the number that was freed last.
         others.append(os.open(tmp_path, os.O_RDONLY))
     for other in others:
         os.fstat(other)
@@ -610,9 +608,7 @@ def test_a_journal_whose_folder_was_removed_closes_nothing_that_is_not_its_own(t
 # The event loop
 
 
-def test_the_event_loop_is_never_held_while_turns_are_submitted_and_processed(
-    tmp_path, monkeypatch
-):
+def test_submitting_and_processing_turns_never_hold_the_event_loop(tmp_path, monkeypatch):
     """A thousand turns at a thousand preferences per user; a detector watches the loop all the time."""
     diary = Diary(tmp_path, agent=remember, max_prefs_per_category=100_000, similarity=101)
     for user in ("alice", "bob"):

@@ -152,7 +152,7 @@ def test_what_the_extractor_does_is_part_of_the_turn(tmp_path, monkeypatch):
     assert seen[0] is not seen[1]
 
 
-def test_turns_are_measured_also_where_nobody_listens_to_spans(tmp_path, monkeypatch):
+def test_turns_are_measured_also_without_a_span_recorder(tmp_path, monkeypatch):
     meter = Meter()
     monkeypatch.setattr(metrics, "get_meter", lambda *_names, **_more: meter)
     with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:

@@ -73,7 +73,7 @@ def fail_once(monkeypatch, name, error, when=lambda *_: True):
 
 
 @pytest.mark.parametrize("step", ["open", "fsync"])
-def test_after_a_failed_sync_nothing_goes_to_that_file_though_no_other_can_be_begun(
+def test_after_a_failed_sync_its_file_gets_no_turn_even_if_no_new_one_opens(
     tmp_path, monkeypatch, gate, step
 ):
     diary = Diary(tmp_path, agent=gate)
@@ -93,7 +93,9 @@ def test_after_a_failed_sync_nothing_goes_to_that_file_though_no_other_can_be_be
         assert len(journals(tmp_path)) == 2
         assert in_journals(tmp_path, "tea")
         assert in_journals(tmp_path, "juice")
-        diary.user("alice").forget(session_id="another")  # whoever is still in a journal is wanted
+        diary.user("alice").forget(
+            session_id="another"
+        )  # turns that are still in a journal are applied
         gate.open.set()
         kept.wait(LONG)
         later.wait(LONG)
@@ -115,7 +117,7 @@ def test_a_file_takes_no_turn_while_its_name_may_not_be_on_the_disk(tmp_path, mo
 
 
 def test_turns_of_two_journals_are_not_read_together(tmp_path, monkeypatch, gate):
-    """What is noted of them is noted in one, where the other's number is somebody else's."""
+    """A group is recorded in one journal, where the other's number belongs to another turn."""
     seen = []
 
     class Extractor:
@@ -144,7 +146,7 @@ def test_turns_of_two_journals_are_not_read_together(tmp_path, monkeypatch, gate
     assert seen == ["first", "tea", "juice\n\nmilk"]
 
 
-def test_a_folder_that_somebody_removed_costs_one_turn_that_is_told_so(tmp_path, gate):
+def test_a_removed_folder_fails_one_turn_with_an_error(tmp_path, gate):
     gate.open.set()
     diary = Diary(tmp_path, agent=gate)
     with MemoryWriter(diary) as writer:
@@ -158,7 +160,7 @@ def test_a_folder_that_somebody_removed_costs_one_turn_that_is_told_so(tmp_path,
 
 
 @pytest.mark.parametrize("body", ["", 'user = "alice"\n', 'operation = "x"\ntime = "never"\n'])
-def test_a_journal_that_says_odd_things_stops_nobody(tmp_path, gate, body, caplog):
+def test_a_journal_with_invalid_records_stops_no_writer(tmp_path, gate, body, caplog):
     gate.open.set()
     diary = Diary(tmp_path, agent=gate)
     odd = tmp_path / ".tomldiary" / "journal" / "20260101-000000-0"

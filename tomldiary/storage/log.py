@@ -12,7 +12,7 @@ can look like the first line of a record, and a record ends where its lines end.
 a record, or zeros. A torn tail was never acknowledged and is cut off.
 
 Two kinds of process use a file at once: one appends, another rewrites it without forgotten records. Both lock it.
-`rewrite_log` replaces the file, so whoever appends compares inodes under the lock and opens the file again.
+`rewrite_log` replaces the file, so an append compares inodes under the lock and opens the new file if they differ.
 """
 
 from __future__ import annotations

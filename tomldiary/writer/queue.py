@@ -35,7 +35,7 @@ class Admission:
 
     Args:
         qsize: Turns that may wait.
-        backend: Knows epochs; None if the diary has no backend of ours.
+        backend: Knows epochs; None if the diary is not a `Diary`.
         state: The writer's lock.
         metrics: Counts turns.
         workers: Apply turns.

@@ -111,7 +111,7 @@ class MemoryWriter:
                 where="diary",
             )
         self.diary = diary
-        # Any object with `update_memory` can be a diary; only a `Diary` has a backend of ours.
+        # Any object with `update_memory` can be a diary; only a `Diary` has an engine with a backend.
         self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
