@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-    from tomldiary.store.owners import UserLabel
     from tomldiary.store.store import Prepared
+    from tomldiary.store.typed_namespaces import UserLabel
     from tomldiary_langgraph.sweeping import Answer
 
 __all__ = ["DiaryStore"]

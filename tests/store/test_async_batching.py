@@ -16,7 +16,7 @@ from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockTimeout
 from tomldiary.history import verify as verification
 from tomldiary.history.record import parse_record
-from tomldiary.store.async_batching import Gathering
+from tomldiary.store.batch import Gathering
 from tomldiary_langgraph import DiaryStore
 
 NS = ("alice", "memories")

@@ -19,8 +19,7 @@ from tomldiary.retrieval import lexical_index as lexical
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.json_paths import texts_at
 from tomldiary.retrieval.lexical_index import LexicalIndex
-from tomldiary.retrieval.local_embedder import LOCAL_DIMS, local_embedder
-from tomldiary.retrieval.vector_index import Embedding
+from tomldiary.retrieval.vector_index import LOCAL_DIMS, Embedding, local_embedder
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary_langgraph import DiaryStore

@@ -1,9 +1,9 @@
 """Search by meaning: a vector for every text, a float32 matrix for every namespace.
 
-Vectors are kept by the text they stand for, so a text that is gone or not indexed any more is never
-found, and equal texts are embedded once. They are derived: `.tomldiary/index/<user>/vectors-…` may be
-deleted at any time, and should be when another model takes the place of the old one; what is missing is
-embedded at the next search. Texts appear in the file only as keyed hashes beside their vectors.
+Vectors are stored by the text they stand for. A text that is removed or no longer indexed is never found,
+and equal texts are embedded once. The files `.tomldiary/index/<user>/vectors-…` are derived: they may be
+deleted at any time, and should be when the model changes. Missing vectors are embedded by the next search.
+A file holds a keyed hash of each text beside its vector, and no text.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass
 from hashlib import blake2b
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
@@ -26,13 +27,12 @@ from tomldiary.storage.files import make_folder, read_file, write_all, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
-    from pathlib import Path
 
     from tomldiary.store.item import Entry
     from tomldiary.store.namespaces import Namespace
     from tomldiary.store.snapshot import Snapshot
 
-__all__ = ["Embedding", "VectorIndex"]
+__all__ = ["LOCAL_DIMS", "Embedding", "VectorIndex", "local_embedder"]
 
 _HEAD = b"tomldiary vectors 1\n"
 _SALT = 16
@@ -361,3 +361,27 @@ def numpy() -> Any:
         return import_module("numpy")
     except ImportError:
         raise MissingExtra("A search by vectors", "embeddings") from None
+
+
+LOCAL_DIMS = 256
+"""Numbers in a vector of `local_embedder`."""
+
+
+def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
+    """Return a function that embeds texts without network, in well under a millisecond each.
+
+    Raises:
+        MissingExtra: wordllama is not installed; names the command that installs it.
+    """
+    try:
+        module: Any = import_module("wordllama")
+    except ImportError:
+        raise MissingExtra("The local embedder", "embeddings") from None
+    # Told where its files are, it asks nobody else for them.
+    folder = Path(module.__file__).parent
+    model = module.WordLlama.load(cache_dir=folder, disable_download=True)
+
+    def embed(texts: Sequence[str]) -> list[list[float]]:
+        return model.embed(list(texts)).tolist()
+
+    return embed

@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from tomldiary.store.item import Entry
     from tomldiary.store.namespaces import Namespace
     from tomldiary.store.operations import Search
-    from tomldiary.store.read_view import View
-    from tomldiary.store.snapshot import Snapshot
+    from tomldiary.store.snapshot import Snapshot, View
 
 __all__ = ["Finder", "as_item"]
 

@@ -1,8 +1,9 @@
-"""One namespace at one moment, and the documents it was read from. Immutable."""
+"""One namespace at one moment, its documents, and the snapshots that a batch reads. Snapshots are immutable."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
@@ -10,11 +11,14 @@ from tomldiary.entries.kind import part_of
 from tomldiary.store.item import Entry
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tomldiary.hand_edits.detect import Known
     from tomldiary.store.namespaces import Namespace
+    from tomldiary.store.ttl import Deadlines
     from tomldiary.toml.document import Document
 
-__all__ = ["Part", "Snapshot"]
+__all__ = ["Part", "Snapshot", "View"]
 
 
 class Part:
@@ -157,3 +161,62 @@ def _newest_of_each(several: list[dict[str, Entry]]) -> dict[str, Entry]:
             if other is None or entry.updated >= other.updated:
                 found[key] = entry
     return found
+
+
+class View:
+    """The namespaces that a batch reads.
+
+    Args:
+        deadlines: Tells until when the items of a user live.
+        clock: Tells the time, in microseconds since 1970; asked once, if at all.
+        omits_expired: Whether what has expired is left out.
+        is_shared: Whether several operations are to see a namespace alike.
+        signed_in: The only user whose namespaces are shown beside the shared ones; None shows all.
+    """
+
+    def __init__(
+        self,
+        deadlines: Callable[[str], Deadlines],
+        clock: Callable[[], int],
+        *,
+        omits_expired: bool,
+        is_shared: bool,
+        signed_in: str | None = None,
+    ) -> None:
+        self.signed_in = signed_in
+        self._deadlines = deadlines
+        self._clock = clock
+        self.omits_expired = omits_expired
+        self.is_shared = is_shared
+        self._seen: dict[tuple[str, Namespace], Snapshot] = {}
+        self._read: dict[str, list[tuple[Namespace, Entry]]] = {}
+
+    def pinned(self, snapshot: Snapshot) -> Snapshot:
+        """Return a namespace as it was when the batch first read it."""
+        if not self.is_shared:
+            return snapshot
+        return self._seen.setdefault((snapshot.user, snapshot.namespace), snapshot)
+
+    @cached_property
+    def _now(self) -> int:
+        return self._clock()
+
+    def seen(self, user: str, namespace: Namespace) -> Snapshot | None:
+        """Return a namespace if the batch has read it."""
+        return self._seen.get((user, namespace))
+
+    def is_shown(self, snapshot: Snapshot, entry: Entry) -> bool:
+        """Tell whether reads show an item: expired ones only until they are removed, or not at all."""
+        if entry.expires is None or not self.omits_expired:
+            return True
+        return not self._deadlines(snapshot.user).is_over(snapshot.namespace, entry, self._now)
+
+    def read(self, snapshot: Snapshot, entry: Entry) -> None:
+        """Note that an item was read and is to live on."""
+        if entry.expires is not None:
+            self._read.setdefault(snapshot.user, []).append((snapshot.namespace, entry))
+
+    def refresh(self) -> None:
+        """Give what was read its time to live again."""
+        for user, items in self._read.items():
+            self._deadlines(user).refresh(items, self._now)

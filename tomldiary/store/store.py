@@ -18,12 +18,10 @@ from tomldiary.store.batch import ItemPuts, Prepared
 from tomldiary.store.item import Entry, copied
 from tomldiary.store.namespaces import SHARED
 from tomldiary.store.operations import Get, Item, List, Put, Search, checked
-from tomldiary.store.owners import Owners
-from tomldiary.store.read_view import View
 from tomldiary.store.search import Finder, as_item
-from tomldiary.store.sweep import sweep
-from tomldiary.store.ttl import Deadlines, Expiry, Sweeper
-from tomldiary.store.typed_namespaces import is_typed
+from tomldiary.store.snapshot import View
+from tomldiary.store.ttl import Deadlines, Expiry, Sweeper, sweep
+from tomldiary.store.typed_namespaces import Owners, is_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +31,8 @@ if TYPE_CHECKING:
     from tomldiary.retrieval.vector_index import Embedding
     from tomldiary.store.namespaces import Namespace
     from tomldiary.store.operations import Operation
-    from tomldiary.store.owners import UserLabel
     from tomldiary.store.snapshot import Snapshot
+    from tomldiary.store.typed_namespaces import UserLabel
 
 __all__ = ["ItemStore", "Prepared", "Result"]
 

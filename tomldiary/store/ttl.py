@@ -1,9 +1,9 @@
-"""Time to live: when items expire, what a read gives them back, and who removes what expired.
+"""Time to live: when items expire, how a read extends that, and the sweeper that removes expired items.
 
 `_expires` in the file is the time as of the last put. A read that refreshes an item notes the later time
-in `.tomldiary/index/<user>/expiry` (in memory for other backends), not in the file and not in history: one
-line for an item whose time moved by at least a tenth of its time to live, under a keyed hash. The line
-counts for exactly the put it was made for. Losing the file costs refreshes, never an item's own time.
+in `.tomldiary/index/<user>/expiry` (in memory for other backends), not in the file and not in history. It
+writes one line, under a keyed hash, if the time moved by at least a tenth of the time to live. The line
+counts for exactly the put it was made for. Losing the file loses refreshes, never an item"s own time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+from tomldiary.engine.engine import Source
 from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
@@ -29,16 +30,19 @@ from tomldiary.storage.files import (
     write_all,
     write_new,
 )
+from tomldiary.store.writes import remove_items
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from concurrent.futures import Future
     from pathlib import Path
 
+    from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.store.catalog import Catalog
     from tomldiary.store.item import Entry
     from tomldiary.store.namespaces import Namespace
 
-__all__ = ["Deadlines", "Expiry", "Sweeper"]
+__all__ = ["Deadlines", "Expiry", "Sweeper", "sweep"]
 
 _MINUTE = 60_000_000  # microseconds
 _SHARE = 10  # a refresh that moves the time by less than this part of the time to live is not noted
@@ -251,3 +255,32 @@ class Sweeper:
             except Exception:  # whatever it was, expired items are not to pile up from now on
                 _logger.exception("a sweep failed; the next one tries again")
         done.set_result(None)
+
+
+def sweep(engine: Engine, catalog: Catalog, deadlines: Deadlines, clock: Callable[[], int]) -> int:
+    """Remove the items of a user whose time is over and return how many that were."""
+
+    def over() -> dict[Namespace, list[str]]:
+        now = clock()
+        found: dict[Namespace, list[str]] = {}
+        for snapshot in catalog.snapshots():
+            keys = [
+                entry.key
+                for entry in snapshot.entries.values()
+                if deadlines.is_over(snapshot.namespace, entry, now)
+            ]
+            if keys:
+                found[snapshot.namespace] = keys
+        return found
+
+    if not over():
+        return 0
+
+    def write(tx: Transaction) -> int:
+        # Looked at again under the lock: somebody may have put or read an item meanwhile.
+        found = over()
+        for namespace, keys in found.items():
+            remove_items(tx, catalog, namespace, keys)
+        return sum(map(len, found.values()))
+
+    return engine.write(catalog.user, write, Source("expire", actor="store"))

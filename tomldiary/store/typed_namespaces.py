@@ -1,18 +1,20 @@
-"""The diary's typed entries as namespaces: `(user, "diary", "preferences", "likes")` and its like.
+"""Owners of namespaces, and the namespaces of the diary"s typed entries.
 
-These are written by the diary's rules, not as items; a namespace with "diary" as its second label is
-one of them or none.
+`(user, "diary", "preferences", "likes")` and its like hold typed entries, which the diary"s rules write.
+A namespace with "diary" as its second label is one of them or does not exist.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import TypedEntries, collections
 from tomldiary.entries.kinds import typed_kinds
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.store.item import Entry
+from tomldiary.store.namespaces import SHARED, Namespace
 from tomldiary.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -20,9 +22,8 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.entries.collections import Collection
-    from tomldiary.store.namespaces import Namespace
 
-__all__ = ["MARK", "TypedNamespaces", "is_typed", "may_expire"]
+__all__ = ["MARK", "Owners", "TypedNamespaces", "UserLabel", "is_typed", "may_expire"]
 
 MARK = "diary"
 _MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
@@ -129,3 +130,106 @@ class TypedNamespaces:
                 return before
         made = self._seen[namespace] = Snapshot(namespace[0], namespace, entries=entries)
         return made
+
+
+UserLabel = int | Callable[[Namespace, str], str | None] | None
+"""Which label of a namespace is the user; a function of namespace and key that names the user, or None
+for nobody; or None: all is shared. A namespace that is too short for the label is shared."""
+
+
+class Owners:
+    """Says which user a namespace belongs to.
+
+    Raises:
+        InvalidValue: `user_label` is neither a number from 0 on, a function, nor None.
+    """
+
+    def __init__(self, user_label: UserLabel) -> None:
+        is_number = isinstance(user_label, int) and not isinstance(user_label, bool)
+        if not (user_label is None or callable(user_label) or (is_number and user_label >= 0)):  # pyright: ignore[reportOperatorIssue] - a number by then
+            raise InvalidValue(
+                f"expected the number of a label, a function or None, found {user_label!r}.",
+                where="user_label",
+            )
+        self._label = user_label
+
+    def owner(self, namespace: Namespace, key: str, signed_in: str | None = None) -> str:
+        """Return the user that an item or a typed entry belongs to.
+
+        Args:
+            namespace: The item's.
+            key: The item's.
+            signed_in: The user that a server authenticated; None allows every owner.
+
+        Raises:
+            InvalidValue: The function that names the owner returned no name.
+            IdentifierError: The owner is another user than the one signed in.
+        """
+        found = namespace[0] if is_typed(namespace) else self._owner(namespace, key)
+        if signed_in is not None and found not in (signed_in, SHARED):
+            raise _not_theirs()
+        return found
+
+    def check_prefix(self, prefix: Namespace, signed_in: str | None) -> None:
+        """Refuse a prefix below which all namespaces belong to another user than the one signed in.
+
+        Raises:
+            IdentifierError: It is such a prefix.
+        """
+        if signed_in is None:
+            return
+        if is_typed(prefix):
+            found = prefix[0]
+        elif isinstance(self._label, int) and len(prefix) > self._label:
+            found = prefix[self._label]
+        else:
+            return
+        if found != signed_in:
+            raise _not_theirs()
+
+    def _owner(self, namespace: Namespace, key: str) -> str:
+        if isinstance(self._label, int):
+            return namespace[self._label] if len(namespace) > self._label else SHARED
+        found = None if self._label is None else self._label(namespace, key)
+        if found is None:
+            return SHARED
+        if not isinstance(found, str) or not found.strip() or found == SHARED:  # pyright: ignore[reportUnnecessaryIsInstance] - a function of the caller's
+            raise InvalidValue(
+                f"user_label returned {found!r} for {namespace!r}. Return the user's id, or None.",
+                where="user_label",
+            )
+        return found
+
+    def known_owner(self, namespace: object) -> str | None:
+        """Return who owns the items of a namespace that nobody has checked; None if that is not sure at once."""
+        if not isinstance(self._label, int) or type(namespace) is not tuple:
+            return None
+        labels = cast("tuple[object, ...]", namespace)
+        label = labels[self._label] if len(labels) > self._label else None
+        return label if type(label) is str and label else None
+
+    @property
+    def are_in_order(self) -> bool:
+        """Whether namespaces come in the order of their owners, as each begins with its owner."""
+        return self._label == 0
+
+    def is_open(self, prefix: Namespace) -> bool:
+        """Tell whether any user may own a namespace that begins like this."""
+        if self._label is None:
+            return False
+        return not (isinstance(self._label, int) and len(prefix) > self._label)
+
+    def below(self, prefix: Namespace, everybody: list[str]) -> list[str]:
+        """Return the users who may own a namespace that begins like this."""
+        if self._label is None:
+            return [SHARED]
+        if isinstance(self._label, int) and len(prefix) > self._label:
+            return [prefix[self._label]]
+        return everybody
+
+
+def _not_theirs() -> IdentifierError:
+    return IdentifierError(
+        "the namespace belongs to another user than the one that the server signed in. Use a namespace of"
+        " that user; user_label says which label is the user, and which namespaces are shared."
+    )
