@@ -124,7 +124,7 @@ def render_memory(
 
     Returns:
         The framed text with whole facts only, and how many were left out; a block (several lines) that
-        does not fit is cut. Empty if there is nothing to show or no room for the frame.
+        does not fit is cut. Empty if there is nothing to show or the frame exceeds the budget.
     """
     if not facts:
         return ""
@@ -181,7 +181,7 @@ def _filled(
         rest = rest[whole:]
         if not rest or "\n" not in rest[0]:
             break
-        # It leaves what comes after it its room, but no more than half of what is left.
+        # It leaves budget for what follows, but no more than half of what is left.
         left = max_tokens - count(framed(shown))
         others = count("\n".join(["", *rest[1:]])) if rest[1:] else 0
         part = _cut(rest[0], max(left // 2, left - others), count, look_up)

@@ -287,7 +287,7 @@ class VectorIndex:
             found = os.stat(self._path)  # noqa: PTH116 - looked at by every search
         except (FileNotFoundError, NotADirectoryError):
             if self._read_to:
-                self._clear()  # somebody removed it: what was forgotten must not come back
+                self._clear()  # it was removed: forgotten texts must not come back
             return
         if found.st_ino == self._inode and found.st_size == self._read_to:
             return
@@ -323,7 +323,7 @@ class VectorIndex:
                 try:
                     os.link(temp, path)
                 except FileExistsError:
-                    return  # another process was first, with another salt: read it at the next look
+                    return  # another process was first, with another salt: the next search reads it
                 finally:
                     os.unlink(temp)  # noqa: PTH108 - a text beside a path
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
@@ -377,7 +377,7 @@ def local_embedder() -> Callable[[Sequence[str]], list[list[float]]]:
         module: Any = import_module("wordllama")
     except ImportError:
         raise MissingExtra("The local embedder", "embeddings") from None
-    # Told where its files are, it asks nobody else for them.
+    # With the folder given, it downloads nothing.
     folder = Path(module.__file__).parent
     model = module.WordLlama.load(cache_dir=folder, disable_download=True)
 

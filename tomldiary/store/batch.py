@@ -98,7 +98,7 @@ class Gathering(Generic[T]):
                 for (_, future), error in zip(mine, errors, strict=True):
                     _settle(future, error)
         finally:
-            # Cancelled, as at the end of the loop: nobody waits for ever.
+            # Cancelled, as at the end of the loop: no caller waits for ever.
             lanes.pop(user, None)
             for _, future in [*mine, *lane.waiting]:
                 future.cancel()
@@ -187,7 +187,7 @@ class ItemPuts:
         """Return the user whose items are put if `aput` may do that; None tells nothing about whose they are.
 
         Args:
-            namespaces: Those of the puts; nobody has checked them yet.
+            namespaces: Those of the puts, not checked yet.
         """
         if open_here() is not None:
             return None
@@ -251,7 +251,7 @@ class ItemPuts:
 
     def _apply(self, tx: Transaction, puts: Sequence[Put], session: str) -> None:
         if tx.is_open:
-            # Whoever opened it may go on after an error: what fails must fail before anything is changed.
+            # Its owner may continue after an error, so puts must fail before they change anything.
             self._apply(_trial(tx), puts, session)
         session = session or tx.session
         items: list[Put] = []

@@ -1,4 +1,4 @@
-"""What is stored in a user's namespaces, held in memory and compared with the files at every look.
+"""The namespaces of one user, cached in memory and validated against the files at every read.
 
 A snapshot of a namespace is immutable: a batch reads from the ones it took first. An entry that did not
 change is the same object in the next snapshot, so indexes follow by comparing references.
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Catalog"]
 
-_GLANCE = 0.02  # seconds for which a listing trusts that nobody saved a file in place
+_GLANCE = 0.02  # seconds for which a listing trusts that no file was edited in place
 _PAGES = 256  # prefixes that are remembered; a bound on memory, nothing depends on it
 _logger = get_logger(__name__)
 
@@ -40,7 +40,7 @@ _logger = get_logger(__name__)
 class _Page:
     """The namespaces below one prefix that hold something, in their order, and the documents looked at.
 
-    It holds no snapshot, so that a page nobody asks for again keeps no old version of a document.
+    It holds no snapshot, so that an unused page keeps no old version of a document.
     """
 
     version: int
@@ -101,8 +101,8 @@ class Catalog:
     def names(self, prefix: Namespace = ()) -> Sequence[Namespace]:
         """Return the labels of what `snapshots` returns.
 
-        What a person saved in place is seen a moment later: whoever replaces a file, as every writer of
-        ours does, is seen at once by the folder's time.
+        A hand edit that overwrites a file in place is seen up to 20 ms later. Replaced files, as all
+        writers of this package leave them, are seen at once by the folder's time.
         """
         self._open()
         with self._guard:
@@ -179,7 +179,7 @@ class Catalog:
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
 
-        A writer asks for this guard while it holds that lock; nobody may wait for them the other way round.
+        Writers take this guard while they hold that lock; the reverse order would be a deadlock.
         """
         if self._tokens(()) is None:  # of no document: that is enough, where there is such a thing
             self._backend.token(self.user, "preferences")
@@ -209,7 +209,7 @@ class Catalog:
                 self._list()
             numbers = list(self._numbers.get(base, ()))
         while True:
-            # Somebody else may have added one behind the last that is known here.
+            # Another process may have added one behind the last known here.
             number = numbers[-1] + 1 if numbers else 1
             kinds = [part_name(base, each) for each in (*numbers, number)]
             found = tx.documents(kinds)
@@ -305,7 +305,7 @@ class Catalog:
             del self._snapshots[base]
         folders = {kind.rpartition("/")[0] for kind in numbers} | {ROOT[:-1]}
         folders |= {folder[:end] for folder in folders for end in _slashes(folder)}
-        # There may be more of them now; what was added since is noticed at the next look.
+        # There may be more of them now; the next listing finds what was added since.
         is_same = sorted(folders) == self._folders
         self._folders = sorted(folders)
         self._listed = kinds
@@ -329,8 +329,8 @@ class Catalog:
         if found is None and is_hashed(base):
             found = self._told(base, number)
         if found is None:
-            # A copy that a person keeps beside ours, under a name that no document of ours has.
-            _logger.warning("%s holds items of no namespace; it is left alone", base)
+            # A copy under a name that no document has.
+            _logger.warning("%s holds items of no namespace and is ignored", base)
             return ()
         return found
 

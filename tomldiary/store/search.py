@@ -144,7 +144,7 @@ class Finder:
     def add(
         self, user: str, texts: Sequence[str], vectors: Sequence[Sequence[float]], epoch: int
     ) -> None:
-        """Keep vectors of texts that were read in an epoch.
+        """Keep vectors of texts that were read before anything else was forgotten.
 
         Raises:
             Forgotten: Something of the user was forgotten since.

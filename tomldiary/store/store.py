@@ -1,8 +1,8 @@
-"""Items of all users behind four operations: get, put, search, list, in batches that are all or nothing.
+"""Items of all users behind four operations: get, put, search and list.
 
-Any namespace, any key, any JSON value. A batch is checked whole before anything is written; its reads see
-what was stored before it; of several puts to one key the last one counts; changes of one user are one
-transaction. Calls made apart never share a fate. Thread-safe, for any number of processes.
+A batch is checked whole before anything is written. Its reads see the state before it, and of several puts
+to one key the last one counts. The changes of one user are one transaction. Separate calls fail
+separately. Thread-safe, for any number of processes.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class ItemStore(ItemPuts):
         return self.finish(work, texts, queries, session=session)
 
     def glance(self, namespace: Namespace, key: str, signed_in: str | None = None) -> Item | None:
-        """Return an item if one look at one file is enough; None says nothing about whether it exists.
+        """Return an item if one `stat` is enough; None does not mean that it is missing.
 
         Raises:
             IdentifierError: It belongs to another user than the one signed in.
@@ -369,7 +369,7 @@ class ItemStore(ItemPuts):
         """Remove the items whose time is over and return how many that were.
 
         Raises:
-            DiaryError: Somebody's items cannot be read or removed just now; everybody else's were removed.
+            DiaryError: The items of a user cannot be read or removed now; those of all others were removed.
         """
         engine, now = self.diary.engine, self._clock.now
         count, errors = 0, list[DiaryError]()

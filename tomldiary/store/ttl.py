@@ -145,10 +145,10 @@ class Deadlines:
         found = read_file(self._path)
         self._read_to = 0 if found is None else len(found[0])
         if found is None:
-            self._known = {}  # somebody removed it: what was forgotten is not written again
+            self._known = {}  # it was removed: forgotten items are not written again
             return
         head, _, rest = found[0].partition(b"\n")
-        with contextlib.suppress(ValueError):  # a torn line, or a file of somebody else's
+        with contextlib.suppress(ValueError):  # a torn line, or a file of another program
             salt = bytes.fromhex(head.removeprefix(_HEAD).decode("ascii", "replace"))
             if salt != self._salt:
                 self._salt, self._known = salt, {}
@@ -169,7 +169,7 @@ class Deadlines:
             finally:
                 os.close(descriptor)
             if found.st_size != self._read_to + len(lines):
-                return  # others have noted something since it was read: the next look finds it
+                return  # another process appended since; the next read finds it
             self._read_to, self._token = found.st_size, token_of(found)
             if found.st_size > _LARGEST:
                 self._compact(path)
@@ -277,7 +277,7 @@ def sweep(engine: Engine, catalog: Catalog, deadlines: Deadlines, clock: Callabl
         return 0
 
     def write(tx: Transaction) -> int:
-        # Looked at again under the lock: somebody may have put or read an item meanwhile.
+        # Checked again under the lock: another writer may have put or read an item.
         found = over()
         for namespace, keys in found.items():
             remove_items(tx, catalog, namespace, keys)

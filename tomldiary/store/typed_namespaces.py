@@ -95,7 +95,7 @@ class TypedNamespaces:
         return [each for each in found if each.entries]
 
     def _has_documents(self, user: str) -> bool:
-        """Tell whether there can be any entry; a look at a handful of names is all most users need."""
+        """Return whether there can be any entry; for most users a few names decide it."""
         backend: Any = self._diary.engine.backend
         if not hasattr(backend, "tokens") or open_here() is not None:
             return True
@@ -133,8 +133,8 @@ class TypedNamespaces:
 
 
 UserLabel = int | Callable[[Namespace, str], str | None] | None
-"""Which label of a namespace is the user; a function of namespace and key that names the user, or None
-for nobody; or None: all is shared. A namespace that is too short for the label is shared."""
+"""The number of the label that is the user; or a function of namespace and key that returns the user, or
+None for shared items; or None: all is shared. A namespace too short for the label is shared."""
 
 
 class Owners:
@@ -201,7 +201,7 @@ class Owners:
         return found
 
     def known_owner(self, namespace: object) -> str | None:
-        """Return who owns the items of a namespace that nobody has checked; None if that is not sure at once."""
+        """Return the owner of a namespace that is not checked yet; None if more is needed to tell."""
         if not isinstance(self._label, int) or type(namespace) is not tuple:
             return None
         labels = cast("tuple[object, ...]", namespace)

@@ -1,0 +1,111 @@
+"""How many files of the package one operation passes through: a put, a turn from `submit` to disk, a recall.
+
+    python benchmarks/hops.py [--files]
+
+Each operation runs warm, on a fresh folder: its second call is traced, in every thread. A file counts if
+one of its functions is called. `--files` prints the names. tests/project/test_hops.py holds the limits.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tomldiary
+from tomldiary import Diary, MemoryWriter
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+PACKAGE = Path(tomldiary.__file__).parent
+
+
+class Trace:
+    """Collects the functions of the package that are called while `is_on`, in threads that start later too."""
+
+    def __init__(self) -> None:
+        self.is_on = False
+        self.called: set[CodeType] = set()
+
+    def _profile(self, frame: FrameType, event: str, _: object) -> None:
+        if self.is_on and event == "call" and frame.f_code.co_filename.startswith(str(PACKAGE)):
+            self.called.add(frame.f_code)
+
+    def __enter__(self) -> None:
+        threading.setprofile(self._profile)
+        sys.setprofile(self._profile)
+
+    def __exit__(self, *_: object) -> None:
+        self.is_on = False
+        sys.setprofile(None)
+        threading.setprofile(None)  # pyright: ignore[reportArgumentType] - None stops it
+
+    @property
+    def files(self) -> list[str]:
+        """The files, relative to the package."""
+        names = {Path(code.co_filename).relative_to(PACKAGE) for code in self.called}
+        return sorted(map(Path.as_posix, names))
+
+
+def put(folder: Path, trace: Trace) -> None:
+    """Trace the second put to a namespace."""
+    store = ItemStore(Diary(folder))
+    store.put(Put(("alice", "notes"), "one", {"text": "tea"}))
+    trace.is_on = True
+    store.put(Put(("alice", "notes"), "two", {"text": "coffee"}))
+
+
+def turn(folder: Path, trace: Trace) -> None:
+    """Trace the second turn of a user, from `submit` until it is applied."""
+
+    async def run() -> None:
+        async with MemoryWriter(Diary(folder, agent="rules")) as writer:
+            for text in ("I love tea.", "I love coffee."):
+                await writer.submit("alice", "s1", text, "Noted.")
+                await asyncio.to_thread(writer.flush, 30)
+                trace.is_on = not trace.is_on
+
+    asyncio.run(run())
+
+
+def recall(folder: Path, trace: Trace) -> None:
+    """Trace a recall whose documents and index are up to date."""
+    alice = Diary(folder).user("alice")
+    alice.upsert_preference("likes", "green tea")
+    alice.recall("tea")
+    trace.is_on = True
+    alice.recall("tea")
+
+
+OPERATIONS: dict[str, Callable[[Path, Trace], None]] = {"put": put, "turn": turn, "recall": recall}
+
+
+def measured(name: str) -> Trace:
+    """Trace one operation on a folder of its own."""
+    trace = Trace()
+    with tempfile.TemporaryDirectory() as folder, trace:
+        OPERATIONS[name](Path(folder), trace)
+    return trace
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--files", action="store_true")
+    options = parser.parse_args()
+    for name in OPERATIONS:
+        trace = measured(name)
+        print(f"{name:8}{len(trace.files):4} files {len(trace.called):5} functions")
+        for file in trace.files if options.files else ():
+            print(f"          {file}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""The files of the package that one operation passes through stay within limits."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# The most files that each may pass through; lowered as paths get shorter, and never raised.
+LIMITS = {"put": 48, "turn": 82, "recall": 19}
+
+
+@pytest.fixture(scope="module")
+def files():
+    command = [sys.executable, str(ROOT / "benchmarks/hops.py")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
+    return {
+        name: int(number)
+        for name, number in re.findall(r"^(\w+) +(\d+) files", done.stdout, re.MULTILINE)
+    }
+
+
+@pytest.mark.parametrize("operation", LIMITS)
+def test_an_operation_passes_through_few_files(files, operation):
+    assert 0 < files[operation] <= LIMITS[operation]
