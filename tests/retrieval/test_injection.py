@@ -23,7 +23,7 @@ def tell(told, *lines, also_true=(), max_tokens=1500, **options):
     return news
 
 
-def test_the_first_time_all_is_told_and_then_only_what_changed():
+def test_the_first_injection_is_whole_and_later_ones_are_changes():
     told = []
     goals = ["goals: run", "goals: sail"]
     facts = [*goals, *(f"likes: fact {n}" for n in range(30))]
@@ -54,7 +54,7 @@ def test_what_was_forgotten_is_withdrawn_and_not_quoted(lost):
     assert known_to_a_reader(told) == set(facts)
 
 
-def test_changes_that_an_earlier_release_told_are_still_read():
+def test_changes_written_by_an_earlier_release_are_read():
     facts = [f"likes: fact {n}" for n in range(30)]
     told = [
         "## Team\n" + render_memory(facts, max_tokens=1500),
@@ -80,7 +80,7 @@ def test_a_frame_says_which_memory_it_is_and_whose():
     )
 
 
-def test_nothing_is_told_where_nothing_is_known():
+def test_an_empty_memory_injects_nothing():
     assert tell([]) is None
     assert tell([], "likes: tea", max_tokens=1) is None
 
@@ -113,7 +113,7 @@ def test_a_memory_that_was_emptied_is_said_to_be_empty():
     assert tell(told, "likes: tea") is not None
 
 
-def test_changes_are_replaced_by_the_whole_when_they_have_grown_longer_than_it():
+def test_changes_longer_than_the_memory_are_replaced_by_the_memory():
     told, facts, told_length = [], [f"likes: fact {n}" for n in range(10)], 0
     tell(told, *facts)
     kinds = []
@@ -126,7 +126,7 @@ def test_changes_are_replaced_by_the_whole_when_they_have_grown_longer_than_it()
     assert told_length <= 6 * len(render_memory(facts, max_tokens=1500))
 
 
-def test_what_was_told_before_the_model_could_see_it_does_not_count():
+def test_injections_that_the_model_no_longer_sees_do_not_count():
     told = []
     facts = [f"likes: fact {n}" for n in range(30)]
     tell(told, *facts)
@@ -189,7 +189,7 @@ def test_what_fits_is_found_without_trying_all_of_it():
     assert cut > 100
 
 
-def test_a_cut_block_is_not_withdrawn_when_there_is_no_room_for_it_any_more():
+def test_a_cut_block_that_exceeds_the_budget_later_is_not_withdrawn():
     block = "persona:" + "\n  Be kind." * 90
     told = [render_memory([block, "likes: tea"], max_tokens=150)]
     assert "more lines are stored" in told[0]

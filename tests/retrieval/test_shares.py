@@ -144,7 +144,7 @@ def test_pinned_entries_come_before_all_shares():
     assert facts_of(alice.render(max_tokens=200))[0] == "- likes: tea"
 
 
-def test_one_new_fact_changes_one_line_of_what_is_told():
+def test_one_new_fact_changes_one_line_of_the_memory():
     _, alice = of_many_likes()
     told(alice, "allergies", "severe peanut allergy", day=0)
     seen = []

@@ -164,7 +164,7 @@ def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary,
     assert namespaces(store) == [("alice", "diary", "episodes"), NS]
 
 
-def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
+def test_a_namespace_that_only_puts_have_read_is_listed(store, tmp_path):
     other = ItemStore(Diary(tmp_path / "m", durability="process"))
     put(store, NS, "a", {"n": 1})
     while () not in store.catalog("alice")._names:  # what is remembered of a listing
@@ -176,7 +176,7 @@ def test_a_namespace_that_puts_alone_have_looked_at_is_listed(store, tmp_path):
     assert found(store, ("alice",)) == ["b", "a", "a"]
 
 
-def test_what_a_transaction_took_back_is_not_listed_and_keeps_nothing_from_being(store, diary):
+def test_items_that_a_transaction_rolled_back_are_not_listed(store, diary):
     put(store, NS, "a", {"n": 1})
     while () not in store.catalog("alice")._names:
         namespaces(store)
@@ -235,7 +235,7 @@ def test_a_transaction_and_its_reads_include_items(store, diary):
     assert alice.last_transaction() == 1
 
 
-def test_a_namespace_that_a_transaction_took_back_is_forgotten_by_the_next_listing(store, diary):
+def test_a_namespace_that_a_transaction_rolled_back_is_not_listed(store, diary):
     put(store, NS, "a", {"n": 1})
     catalog = store.catalog("alice")
     while not (catalog._listing and catalog._listed):  # until the folder's time is trusted
@@ -747,7 +747,7 @@ def test_a_time_to_live_is_minutes_above_zero(store, ttl):
         put(store, NS, "k", {}, ttl=ttl)
 
 
-def test_what_others_noted_while_we_did_is_known_at_the_next_look(store, tmp_path):
+def test_refreshes_noted_by_another_process_are_read_next_time(store, tmp_path):
     """A sweep that did not know it would remove what somebody has just read."""
     put(store, NS, "ours", {}, ttl=60)
     put(store, NS, "theirs", {}, ttl=60)
@@ -826,7 +826,7 @@ def test_no_time_that_a_person_writes_breaks_a_read_or_a_put(store, tmp_path, fi
     assert get(store, NS, "k").value == {"n": 2}
 
 
-def test_what_is_put_while_a_person_has_broken_the_file_is_read_and_updated(store, diary, tmp_path):
+def test_an_item_put_while_the_document_is_broken_can_be_updated(store, diary, tmp_path):
     put(store, NS, "k", {"n": 0})
     put(store, NS, "other", {"n": 0})
     file = tmp_path / "m/alice/items/memories.toml"
@@ -894,7 +894,7 @@ def test_limits_and_offsets_may_be_larger_than_a_machine_counts(store):
     assert store.run([Search(NS, limit=10**30, offset=10**30)])[0] == []
 
 
-def test_writers_that_take_turns_lose_no_item_while_a_person_has_broken_the_document(tmp_path):
+def test_two_writers_lose_no_item_while_the_document_is_broken(tmp_path):
     """History goes on without the file then: what a writer has seen before is not all there is."""
     stores = [DiaryStore(Diary(tmp_path, agent="rules", durability="process")) for _ in "ab"]
     stores[0].put(("alice", "things"), "k", {"n": 0})
