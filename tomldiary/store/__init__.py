@@ -1,4 +1,5 @@
-"""Items of any JSON value under a namespace and a key, kept in a user's `items/…` documents.
+"""Items: any JSON value under a namespace and a key, in a user's `items/…` documents.
 
-Behind the LangGraph store. Begin with `store`, then `operations`.
+The core behind the LangGraph store. May import every layer below the interfaces; adapters use it.
+Begin with `store` and `operations`; `catalog` reads namespaces, `batch` and `writes` change them.
 """
