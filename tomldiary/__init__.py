@@ -44,7 +44,22 @@ if TYPE_CHECKING:
         show_conversations_schema,
         show_preferences_schema,
     )
-    from tomldiary.errors import Conflict, DiaryError, Forgotten
+    from tomldiary.errors import (
+        BackendError,
+        Conflict,
+        DiaryError,
+        DocumentError,
+        ExtractionError,
+        Forgotten,
+        ImmutableEntry,
+        InvalidValue,
+        LimitReached,
+        LockTimeout,
+        UnknownCategory,
+        UnknownEntry,
+        WriterBusy,
+    )
+    from tomldiary.extraction.apply import Applied
     from tomldiary.extraction.draft import MemoryDeps
     from tomldiary.extraction.factory import (
         build_extractor,
@@ -53,8 +68,15 @@ if TYPE_CHECKING:
         extractor_prompt_check,
     )
     from tomldiary.forgetting.selection import ForgetReceipt
+    from tomldiary.history.entry_changes import HistoryEntry
+    from tomldiary.history.queries import Difference, Origin
+    from tomldiary.history.retention import KeptHistory
+    from tomldiary.history.rollback import Rollback
+    from tomldiary.ingest.runner import IngestReport
     from tomldiary.retrieval.recall import Hit
+    from tomldiary.text.similarity import Match
     from tomldiary.user.user import UserDiary
+    from tomldiary.writer.metrics import Health
     from tomldiary.writer.writer import (
         MemoryWriter,
         Receipt,
@@ -66,6 +88,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Applied",
+    "BackendError",
     "CompactionConfig",
     "Conflict",
     "Constraint",
@@ -75,23 +99,40 @@ __all__ = [
     "DefaultPrefTable",
     "Diary",
     "DiaryError",
+    "Difference",
+    "DocumentError",
     "Episode",
+    "ExtractionError",
     "Fact",
     "ForgetReceipt",
     "Forgotten",
+    "Health",
+    "HistoryEntry",
     "Hit",
+    "ImmutableEntry",
+    "IngestReport",
+    "InvalidValue",
+    "KeptHistory",
+    "LimitReached",
+    "LockTimeout",
+    "Match",
     "MemoryDeps",
     "MemoryWriter",
     "MetaInfo",
+    "Origin",
     "PreferenceItem",
     "PreferenceLoader",
     "PreferencesPrinter",
     "Receipt",
     "RetryPolicy",
+    "Rollback",
     "TOMLDiary",
     "TextBlock",
     "Turn",
+    "UnknownCategory",
+    "UnknownEntry",
     "UserDiary",
+    "WriterBusy",
     "__version__",
     "build_extractor",
     "compactor_agent",
@@ -109,6 +150,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Applied": "extraction.apply",
+    "BackendError": "errors",
     "CompactionConfig": "compaction.draft",
     "Conflict": "errors",
     "Constraint": "entries.constraints",
@@ -118,23 +161,40 @@ _HOMES = {
     "DefaultPrefTable": "compat.default_table",
     "Diary": "diary",
     "DiaryError": "errors",
+    "Difference": "history.queries",
+    "DocumentError": "errors",
     "Episode": "entries.episodes",
+    "ExtractionError": "errors",
     "Fact": "entries.facts",
     "ForgetReceipt": "forgetting.selection",
     "Forgotten": "errors",
+    "Health": "writer.metrics",
+    "HistoryEntry": "history.entry_changes",
     "Hit": "retrieval.recall",
+    "ImmutableEntry": "errors",
+    "IngestReport": "ingest.runner",
+    "InvalidValue": "errors",
+    "KeptHistory": "history.retention",
+    "LimitReached": "errors",
+    "LockTimeout": "errors",
+    "Match": "text.similarity",
     "MemoryDeps": "extraction.draft",
     "MemoryWriter": "writer.writer",
     "MetaInfo": "entries.models",
+    "Origin": "history.queries",
     "PreferenceItem": "entries.models",
     "PreferenceLoader": "compat.loaders",
     "PreferencesPrinter": "compat.pretty_print",
     "Receipt": "writer.writer",
     "RetryPolicy": "writer.writer",
+    "Rollback": "history.rollback",
     "TOMLDiary": "diary",
     "TextBlock": "entries.blocks",
     "Turn": "writer.writer",
+    "UnknownCategory": "errors",
+    "UnknownEntry": "errors",
     "UserDiary": "user.user",
+    "WriterBusy": "errors",
     "build_extractor": "extraction.factory",
     "compactor_agent": "extraction.factory",
     "extractor_agent": "extraction.factory",

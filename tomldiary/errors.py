@@ -22,13 +22,14 @@ DiaryError
 │   └── RollbackConflict               history cannot be undone that way
 ├── Forgotten                          something was forgotten while this work was under way
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
-├── LockTimeout (TimeoutError)         another process or thread kept the user's lock
+├── LockTimeout (TimeoutError)         another process or thread held the user's lock too long
 ├── BackendError                       the storage failed; nothing was changed
 │   └── CommittedUnpublished           the change is in history, the file will follow
-├── NotSupported (NotImplementedError) a part of a host's interface that a diary does not have
-├── MissingExtra (ImportError)         an optional dependency is not installed; names the command
+├── NotSupported (NotImplementedError) a feature of a host's interface that a diary does not have
+├── MissingExtra (ImportError)         an optional dependency is not installed; names the install command
 ├── UnsupportedFormat (ValueError)     a chat log in a format that is not known
 ├── ExtractionError                    the extractor failed; nothing was changed
+│   └── ExtractorUnusable              the extractor cannot run: no key, package or model
 └── WriterBusy                         the writer's queue is full
 ```
 """
@@ -45,6 +46,7 @@ __all__ = [
     "DocumentError",
     "EntryConflict",
     "ExtractionError",
+    "ExtractorUnusable",
     "Forgotten",
     "HandEditConflict",
     "HistoryPruned",
@@ -103,7 +105,7 @@ class UnknownCategory(DiaryError, ValueError):
 
 
 class UnknownEntry(DiaryError, KeyError):
-    """An id that is not in the diary; `where` is the place that was looked in."""
+    """An id that is not in the diary; `where` names it."""
 
     def __init__(self, where: str, hint: str = "") -> None:
         super().__init__(where)
@@ -165,16 +167,16 @@ class NewerVersion(DocumentError):
 
 
 class HistoryPruned(DocumentError):
-    """Something older than the kept history was asked for.
+    """The point is older than the kept history.
 
     Attributes:
-        first: The oldest transaction that can be looked back to.
-        since: When that was, ISO 8601.
+        first: The oldest transaction in the kept history.
+        since: Its time, ISO 8601.
     """
 
     def __init__(self, first: int, since: str) -> None:
         super().__init__(
-            f"history is kept from transaction {first} ({since}) on; what was before was dropped. Ask for"
+            f"history is kept from transaction {first} ({since}) on; older transactions were dropped. Name"
             f" {first} or later."
         )
         self.first = first
@@ -268,7 +270,7 @@ class RollbackConflict(Conflict):
 
 
 class Forgotten(DiaryError):
-    """Something of the user was forgotten since this work began; nothing was written."""
+    """Data of the user was erased since this work began; nothing was written."""
 
 
 class NestedTransaction(DiaryError, RuntimeError):
@@ -288,7 +290,7 @@ class CommittedUnpublished(BackendError):
 
 
 class NotSupported(DiaryError, NotImplementedError):
-    """A part of a host's interface that a diary does not have; names what it has instead."""
+    """A feature of a host's interface that a diary does not have; names the alternative."""
 
 
 class MissingExtra(DiaryError, ImportError):
@@ -307,7 +309,7 @@ class UnsupportedFormat(DiaryError, ValueError):
 
 
 class ExtractionError(DiaryError):
-    """The extractor failed or answered with something unusable; nothing was written."""
+    """The extractor failed, or its answer cannot be used; nothing was written."""
 
 
 class ExtractorUnusable(ExtractionError):
@@ -319,7 +321,7 @@ class WriterBusy(DiaryError):
 
 
 def cause_of(error: BaseException) -> str:
-    """Return an error for a log: its type, and its message where that cannot quote stored text."""
+    """Return an error for a log: its type, and its message if that cannot quote stored text."""
     name = type(error).__name__
     if isinstance(error, OSError) and error.strerror:
         place = f": {error.filename}" if error.filename else ""
@@ -333,7 +335,7 @@ _ABOUT_STORAGE = (
 )  # fmt: skip
 _STATES = {"MemoryWriter is closed"}
 
-# A whole path at the beginning of a message, or in quotes, may hold spaces; elsewhere it ends at one.
+# A path at the beginning of a message, or in quotes, may contain spaces.
 _PATH = r"(?:/|[A-Za-z]:\\)"
 _PATHS = re.compile(
     rf"^{_PATH}[^:\n]*|(?<=')(?={_PATH})[^'\n]*|(?<=\")(?={_PATH})[^\"\n]*|(?<![\w.<&]){_PATH}[^\s:,;)'\"]+"

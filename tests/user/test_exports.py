@@ -1,0 +1,39 @@
+"""What methods return can be imported from the top, and every error from `tomldiary.errors`."""
+
+import inspect
+
+import pytest
+
+import tomldiary
+from tomldiary import Diary, errors
+
+
+def test_what_a_user_diary_returns_is_exported():
+    alice = Diary("memory:", agent="rules").user("alice")
+    returned = [alice.add_turn("I like green tea.", "Noted.", session_id="s1")]
+    returned += alice.similar("likes", "green tea")
+    returned += alice.recall("tea")
+    returned += alice.history()
+    returned += [alice.why("likes/pref001"), *alice.diff(0), alice.kept_history()]
+    returned += [alice.rollback(dry_run=True), alice.forget(session_id="s1", dry_run=True)]
+    names = {type(each).__name__ for each in returned}
+    assert {"Applied", "Match", "Hit", "HistoryEntry", "Origin", "Difference", "Rollback"} <= names
+    for each in returned:
+        assert getattr(tomldiary, type(each).__name__) is type(each)
+        assert type(each).__doc__
+
+
+@pytest.mark.parametrize("name", ["Health", "IngestReport", "Receipt", "Episode", "Fact"])
+def test_results_of_writer_and_ingest_are_exported(name):
+    assert name in tomldiary.__all__
+    assert getattr(tomldiary, name).__doc__
+
+
+def test_every_error_is_listed_and_drawn_in_the_tree():
+    found = {
+        name
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, errors.DiaryError)
+    }
+    assert found <= set(errors.__all__)
+    assert [name for name in found if name not in errors.__doc__] == []
