@@ -1,4 +1,4 @@
-"""The object people hold: storage, a preference table, limits, and an extractor."""
+"""The `Diary`: storage, preference table, limits and extractor of many users' memories."""
 
 from __future__ import annotations
 
@@ -64,17 +64,17 @@ class Diary(AncestorCoroutines):
         backend: A folder, "memory:", a backend of this package, or any object with the six async
             methods of `BackendProtocol`.
         pref_table_cls: A pydantic model whose fields are the categories; None is a built-in table.
-        agent: Who reads the turns: "rules" (offline), a model name, an extractor or agent with
+        agent: The extractor: "rules" (offline), a model name, an extractor or agent with
             `run(message, deps=…)`, a function, or a framework's model. None asks $EXTRACTOR_MODEL.
-            Looked up at the first turn, never here.
+            Resolved at the first turn, not by the constructor.
         max_prefs_per_category: Preferences a category may hold.
         max_summary_chars: Longest summary of a conversation that a model may write.
-        max_conversations: Conversations kept; the least recently used leaves.
-        compaction_config: When to clean up; None is never.
-        compactor: Who cleans up; None is the pydantic-ai compaction agent.
+        max_conversations: Conversations kept; the least recently used one is dropped.
+        compaction_config: When to compact; None is never.
+        compactor: Compacts documents; None is the pydantic-ai compaction agent.
         context_turns: Earlier exchanges of the session that the extractor is shown with a turn; 0 is none.
-        extraction_timeout: Seconds that the extractor may take for a turn; None is as long as it likes. A
-            writer has a limit of its own.
+        extraction_timeout: Seconds that the extractor may take for a turn; None is unlimited. A
+            writer has its own limit.
         similarity: Score from which a stored preference is suggested instead of a new one, 0 to 100.
         scorer: Compares two normalised texts, 0 to 100; None is rapidfuzz `token_set_ratio`.
         durability: What a returned write survives ("full", "process", "none"), for a folder only.
@@ -150,7 +150,7 @@ class Diary(AncestorCoroutines):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Leave; every write is finished when its call returns, so there is nothing to close."""
+        """Do nothing: each write is complete when its call returns."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -185,7 +185,7 @@ class Diary(AncestorCoroutines):
                 self.engine.guards[kind.name] = partial(kind.undo_edits, rules=self)
 
     def with_agent(self, agent: Any) -> Self:
-        """Return this diary with another one who reads the turns; all else is shared."""
+        """Return a diary with another extractor; it shares everything else."""
         twin = copy(self)
         twin.agent = agent
         return twin
@@ -193,13 +193,13 @@ class Diary(AncestorCoroutines):
     def users(self) -> list[str]:
         """Return the ids of all users that have a document, sorted.
 
-        A folder of 100,000 users takes a second or two: their names are looked at, none is opened. The owner of
-        shared namespaces is no user and is left out.
+        Reads only names: a folder of 100,000 users takes one or two seconds. The owner of shared namespaces
+        is left out.
         """
         return [user for user in self.engine.backend.users() if user != SHARED]
 
     def stats(self) -> dict[str, Any]:
-        """Return what the storage promises: durability, atomicity, who may write at once, and what it keeps.
+        """Return the guarantees of the storage: durability, atomicity, concurrent writers, documents.
 
         `documents` are the names of the documents that it keeps; None is any, episodes and items included.
         """
@@ -252,7 +252,7 @@ class Diary(AncestorCoroutines):
         context_now: datetime | None = None,
         earlier: Sequence[tuple[str, str]] | None = None,
     ) -> None:
-        """Let the extractor read one turn, and commit what it wants together with the turn's count.
+        """Extract memory from one turn, and commit it together with the turn's count.
 
         Args:
             user_id: Whose memory.
@@ -281,7 +281,7 @@ class Diary(AncestorCoroutines):
         earlier: Sequence[tuple[str, str]] | None = None,
         operation_id: str = "",
     ) -> Applied:
-        """Do what `update_memory` does, and return what became of the extractor's operations.
+        """Do the same as `update_memory`, and return the result of the extractor's operations.
 
         Args:
             user_id: Whose memory.
@@ -296,14 +296,14 @@ class Diary(AncestorCoroutines):
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
-            Conflict: The operation id was used for something else. Nothing was changed.
-            Forgotten: Something of the user was forgotten meanwhile. Nothing was changed.
+            Conflict: The operation id was used for a different change. Nothing was changed.
+            Forgotten: Data of the user was erased meanwhile. Nothing was changed.
         """
         import asyncio  # noqa: PLC0415 - slow to import, and most of a diary needs none of it
 
         operation = operation or current_operation.get()
         if operation is None:
-            epoch = await self.current_epoch(user_id)  # before anything is read
+            epoch = await self.current_epoch(user_id)  # read before any data
             began, _ = self.sessions.take(user_id, session_id)
             content = fingerprint(session_id, user_msg, assistant_msg) if operation_id else ""
             operation = TurnOperation(operation_id, content, epoch, began=began)
@@ -339,7 +339,7 @@ class Diary(AncestorCoroutines):
         now: datetime | None = None,
         operation: TurnOperation | None = None,
     ) -> list[Operation]:
-        """Let the extractor read one turn, and return what it wants done; nothing is stored.
+        """Return the operations that the extractor makes of one turn; nothing is stored.
 
         Args:
             user_id: Whose memory.
@@ -359,7 +359,7 @@ class Diary(AncestorCoroutines):
             operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
         )
         extractor = await self._ready_extractor()
-        if now is None and operation.ended:  # it may have waited: what it says is of that time
+        if now is None and operation.ended:  # a queued turn is dated when it was submitted
             now = datetime.fromisoformat(operation.ended)
         deps = await self.build_deps(user_id, session_id, context_now=now)
         deps.user_id = user_id
@@ -394,17 +394,17 @@ class Diary(AncestorCoroutines):
         now: datetime | None = None,
         operation: TurnOperation,
     ) -> Applied:
-        """Apply what was extracted from a turn to the memory as it is now, and count the turn.
+        """Apply extracted operations to the current memory, and count the turn.
 
         Args:
             user_id: Whose memory.
             session_id: The conversation.
-            operations: What the extractor wants.
+            operations: What the extractor returned.
             now: When it was said; None is now.
             operation: Makes a second attempt at the same turn harmless.
 
         Raises:
-            Conflict: The operation id was used for something else.
+            Conflict: The operation id was used for a different change.
             Forgotten: Something of the user was forgotten since `operation.epoch`. Nothing was changed.
         """
         moment = timestamp(now)
@@ -433,10 +433,10 @@ class Diary(AncestorCoroutines):
         return done
 
     def find_turn(self, user_id: str, operation: TurnOperation) -> Applied | None:
-        """Return the answer for a turn that was applied already, or None.
+        """Return the result of a turn that was applied before, or None.
 
         Raises:
-            Conflict: The operation id was used for something else.
+            Conflict: The operation id was used for a different change.
         """
         source = Source("turn", operation=operation.id, content=operation.content)
         with self.engine.backend.lock(user_id, self.engine.lock_timeout):

@@ -145,7 +145,7 @@ class LoopModel(WrapperModel):
         self._made: WeakKeyDictionary[asyncio.AbstractEventLoop, Model] = WeakKeyDictionary()
 
     def __getattr__(self, item: str) -> Any:
-        if item == "wrapped":  # never set, so that each look-up comes here
+        if item == "wrapped":  # never set, so that each access arrives here
             return self._find()
         if item.startswith("__"):
             raise AttributeError(item)

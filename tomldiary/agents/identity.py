@@ -133,10 +133,10 @@ def session_of(
         context: The context or deps of the run.
         settings: What the run was configured with.
         metadata: The metadata of the run.
-        default: The answer where nobody names a session; None makes that an error.
+        default: The answer if no place names a session; None makes that an error.
 
     Raises:
-        IdentifierError: Nobody names the session and there is no default, or a name cannot be used.
+        IdentifierError: No place names the session and there is no default, or a name cannot be used.
     """
     found = [
         ("session_id", explicit),
@@ -151,7 +151,7 @@ def given(what: str, explicit: Any, *arguments: Any) -> Any:
     """Return a name as it was given; a function is called with `arguments` to tell it.
 
     Raises:
-        IdentifierError: The function returned None: going on to other places could pick somebody else.
+        IdentifierError: The function returned None; other places could name a different user.
     """
     if not callable(explicit):
         return explicit

@@ -31,7 +31,7 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
     """Return a writer if it fills the memory of `diary`.
 
     Raises:
-        InvalidValue: It is no writer, or one of another diary.
+        InvalidValue: `given` is no writer, or a writer of another diary.
     """
     if not callable(getattr(given, "submit_nowait", None)):
         raise InvalidValue(
@@ -54,7 +54,7 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
 
 
 def _place(backend: Any) -> object:
-    """Return what two backends have in common that keep the same documents."""
+    """Return what identifies the documents of a backend."""
     folder = getattr(backend, "base_path", None)
     return id(getattr(backend, "wrapped", backend)) if folder is None else folder.resolve()
 

@@ -1,6 +1,6 @@
-"""What a host agent does with the diary of its user: look up, note down, correct, remove.
+"""The verbs that agents use on a user's diary: recall, remember, update, forget, and blocks.
 
-The docstrings of the verbs are what models read, in every framework.
+The docstrings of the verbs are the tool descriptions that models read, in every framework.
 """
 
 from __future__ import annotations
@@ -87,11 +87,11 @@ class Answer(str):
 
 
 class _DoneBefore(Exception):
-    """The call that is being made was made before."""
+    """The call is a repetition."""
 
 
 def failure(error: Exception) -> Answer:
-    """Return what went wrong as a sentence that a model can go on with: raising would end its run."""
+    """Return an error as a sentence for the model; raising would end its run."""
     if isinstance(error, _DoneBefore):
         return Answer("✅ Done already.")
     if isinstance(error, UnknownEntry):
@@ -105,7 +105,7 @@ def failure(error: Exception) -> Answer:
         _logger.warning("a verb of the diary failed: %s", error)
         reason = error.strerror or type(error).__name__
         return Answer(f"❌ The diary cannot be used just now ({reason}). Go on without it.")
-    # Its text is for whoever runs the program: it may hold paths or more.
+    # Its text is for the operator: it may contain paths.
     _logger.warning("a verb of the diary failed: %s", type(error).__name__)
     return Answer(f"❌ The diary failed ({type(error).__name__}). Go on without it.")
 

@@ -139,10 +139,10 @@ class CompactionDeps:
         self._before = {path: copy.deepcopy(entry) for path, entry in entries}
 
     def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
-        """Tell whether an operation of the compactor may be applied to what is stored now.
+        """Return whether an operation of the compactor still applies to the stored entry.
 
-        It may not on a kind that takes no part, to delete the live session, or where somebody else
-        changed the text while the compactor worked (for a deletion: anything): what is newer wins.
+        It does not for a kind that is not compacted, to delete the live session, or if the text changed
+        while the compactor worked (for a deletion, if anything changed): the newer state wins.
         """
         path = operation_path(operation)
         in_preferences = path[0] == "preferences"

@@ -42,7 +42,7 @@ class TurnRules:
 class TurnOperation:
     """What is known of a turn beside its two messages.
 
-    The id makes a second attempt at the same turn harmless, and the epoch a late one impossible.
+    The id makes a second attempt at the same turn harmless; the fencing token refuses a late one.
     """
 
     id: str = ""
@@ -50,9 +50,9 @@ class TurnOperation:
     content: str = ""
     """Fingerprint of the turn, not of what a model made of it, which may differ each time."""
     epoch: int | None = None
-    """The user's epoch when the turn was taken in."""
+    """The user's fencing token when the turn was submitted."""
     is_new: bool = False
-    """Whether the id was made up just now and cannot be in history yet."""
+    """Whether the id is newly generated and cannot be in history yet."""
     turns: int = 1
     """How many turns were read together."""
     earlier: tuple[tuple[str, str], ...] | None = None
@@ -66,7 +66,7 @@ class TurnOperation:
 current_operation: ContextVar[TurnOperation | None] = ContextVar(
     "tomldiary_turn_operation", default=None
 )
-"""The operation that a turn is processed as; it reaches through an `update_memory` of one's own."""
+"""The operation of the turn in progress; it also reaches an overridden `update_memory`."""
 
 
 @dataclass(slots=True)
@@ -75,11 +75,11 @@ class Applied:
 
     applied: int = 0
     skipped: list[str] = field(default_factory=list[str])
-    """One sentence for each operation that no longer fitted, because somebody else was faster."""
+    """One sentence for each operation that no longer applied, because the entry had changed."""
     transaction: int | None = field(default=None, compare=False)
     """The number of the transaction in the user's history."""
     is_repeated: bool = field(default=False, compare=False)
-    """Whether it had been done before, by the operation id, so that nothing was done now."""
+    """Whether the operation id was applied before, so that nothing changed now."""
 
 
 def apply_turn(
@@ -141,7 +141,7 @@ def _upsert(
     elif key is not None:
         found = preferences.find(operation.category, key)
         if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
-            key = None  # somebody else took this id meanwhile
+            key = None  # another writer used this id meanwhile
     fields = dict(operation.fields)
     if source and str(fields.get("_source", source)).startswith(f"{session_id}#"):
         fields["_source"] = source  # the draft may have counted fewer turns than there are by now

@@ -1,7 +1,7 @@
-"""What was said before a turn: handed over by the host, or kept in memory for the sessions that go on.
+"""Earlier exchanges of a session, given by the host or cached for active sessions.
 
-An extractor needs it to understand "Yes, peanuts." The texts are bounded, are in no file but the writer's
-journal, and go when something of the user is forgotten.
+An extractor needs them to understand "Yes, peanuts." The texts are bounded. They are in no file but the
+writer's journal, and are dropped when something of the user is forgotten.
 """
 
 from __future__ import annotations
@@ -123,14 +123,14 @@ class Sessions:
         return before, now
 
     def before(self, epoch: int, user: str, session: str, said: Exchange) -> tuple[Exchange, ...]:
-        """Return the exchanges before this one, which may be read a second time; `epoch` is the user's."""
+        """Return the exchanges before this one, which may be a repetition; `epoch` is the fencing token."""
         pair = (_shortened(said[0]), _shortened(said[1]))
         with self._guard:
             exchanges = self._of(user, session, epoch).exchanges
             return tuple(exchanges[:-1] if exchanges[-1:] == [pair] else exchanges)
 
     def keep(self, user: str, session: str, said: Exchange, epoch: int) -> None:
-        """Keep an exchange for those that follow; it was said in this epoch of the user."""
+        """Keep an exchange for later turns; `epoch` is the user's fencing token."""
         pair = (_shortened(said[0]), _shortened(said[1]))
         if self.most <= 0 or not any(pair):
             return

@@ -61,18 +61,18 @@ class UserEpisodes:
         """Append one turn, word for word, and return its id; it is never changed.
 
         Args:
-            input: What the user said, at most 100,000 characters.
-            output: What was answered, likewise.
+            input: What the user said, up to 100,000 characters.
+            output: What the assistant answered, up to 100,000 characters.
             session_id: The conversation it belongs to.
-            actor: Who does it, for history.
+            actor: Who makes the change, for history.
             reason: Why, for history.
             now: When it was said (without a zone: UTC); None is now.
-            operation_id: An id of your own: the same one a second time changes nothing.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
             InvalidValue: A text is too long. Nothing was changed.
-            Conflict: The operation id was used for something else. Nothing was changed.
-            NotSupported: The backend has six methods, none of which lists documents.
+            Conflict: The operation id was used for a different change. Nothing was changed.
+            NotSupported: The backend cannot list its documents.
         """
         self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
@@ -95,7 +95,7 @@ class UserEpisodes:
         return self._context.change_made(seq).key.partition("/")[2]
 
     def messages(self, session_id: str, limit: int | None = 20) -> _Messages:
-        """Return the last messages of a session, oldest of them first, as `role` and `content`.
+        """Return the last messages of a session, the oldest first, as `role` and `content`.
 
         Blank messages are left out: model providers refuse them.
 
@@ -118,7 +118,7 @@ class UserEpisodes:
     amessages = async_twin(messages)
 
     def list(self, session_id: str | None = None, limit: int | None = None) -> _Episodes:
-        """Return the newest episodes by the time they happened at, oldest of them first.
+        """Return the newest episodes, the oldest of them first.
 
         Args:
             session_id: Only those of this session.
@@ -144,7 +144,7 @@ class UserEpisodes:
         actor: str = "",
         reason: str = "",
     ) -> Episode:
-        """Remove one episode from its file and return it; history keeps it, see `forget`.
+        """Remove one episode from its file and return it; history keeps it.
 
         Raises:
             UnknownEntry: There is no such episode.
@@ -166,7 +166,7 @@ class UserEpisodes:
     adelete = async_twin(delete)
 
     def _newest_first(self) -> Iterator[tuple[str, Any]]:
-        """Yield the episodes by the time they happened at, newest first; those of one instant as they stand."""
+        """Yield the episodes by the time they happened, newest first."""
         kinds = reversed(episode_kinds(self._context.kinds()))
         for _, parts in groupby(kinds, month_of):
             found = [
@@ -174,6 +174,6 @@ class UserEpisodes:
                 for kind in reversed([*parts])
                 for entry in episode_entries(self._context.document(kind))
             ]
-            # Written later, but earlier in time: it was told late, or came with an import.
+            # an episode may be stored late, or come with an import
             found.sort(key=lambda entry: happened(entry[1]))
             yield from reversed(found)

@@ -1,4 +1,4 @@
-"""One user's whole memory as one value: a profile of it, an export, and the way back in."""
+"""Profile, export and import of one user's whole memory."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ __all__ = ["EXPORT_VERSION", "UserExport"]
 EXPORT_VERSION = 1
 _FORMAT = "tomldiary"
 _ATTEMPTS = 50
-_PAUSE = 0.02  # seconds between two looks at documents that are being written
+_PAUSE = 0.02  # seconds between two reads of documents that are being written
 
 
-class _OnlyLooked(Exception):
-    """Leaves a transaction that was only to be looked at, so that nothing is stored."""
+class _Preview(Exception):
+    """Leaves the transaction of a preview, so that nothing is stored."""
 
     def __init__(self, found: list[Difference]) -> None:
         super().__init__()
@@ -53,12 +53,12 @@ class UserExport:
         self._user = context.user_id
 
     def profile(self) -> dict[str, Any]:
-        """Return in numbers what is remembered, as JSON values; it holds no remembered text.
+        """Return the number of entries of each kind, as JSON values without remembered text.
 
         Returns:
             `user`; entries in `preferences` by category, `conversations`, `facts` by type (those that hold
             now), `blocks` by name (characters), `episodes`, `items` by namespace; and `last_seen`, when
-            the last conversation or episode was, "" if there is none.
+            the last conversation or episode was; "" if there is none.
         """
         at = self._context.moment(None)
         listed = self._context.kinds()
@@ -71,14 +71,14 @@ class UserExport:
         return {**found, "last_seen": max(times, default="")}
 
     def export(self) -> dict[str, Any]:
-        """Return everything that is remembered now, all documents as of one transaction, as JSON values.
+        """Return all documents as of one transaction, as JSON values.
 
         Returns:
             `format`, `version`, `user`, `time`, `seq` (the last transaction in it), and `documents`: the
             TOML texts by name, byte for byte. History is not in it.
 
         Raises:
-            DocumentError: A document cannot be read just now, so this would not be all.
+            DocumentError: A document cannot be read at the moment, so the export would be incomplete.
         """
         seq, documents = self._consistent()
         return {
@@ -100,23 +100,23 @@ class UserExport:
         actor: str = "",
         reason: str = "",
     ) -> list[str]:
-        """Take an export in as one transaction, all of it or nothing, and return the documents that changed.
+        """Import an export as one transaction, and return the documents that changed.
 
-        Where the user has nothing yet, documents become what they were, comments and all. Where there is
-        something, what is missing is added, and an entry that says something else is a conflict.
+        A document that has no entries yet becomes the exported one, with its comments. Otherwise missing
+        entries are added, and an entry with different content is a conflict.
 
         Args:
             data: What `export` returned, of any user; also after a round trip through JSON. The user's id
                 in namespaces becomes that of this user.
-            replace: Make the memory exactly what `data` holds; what else there was stays in history.
-            actor: Who does it, for history.
+            replace: Make the memory exactly what `data` holds; removed entries stay in history.
+            actor: Who makes the change, for history.
             reason: Why, for history.
 
         Raises:
-            InvalidValue, IdentifierError: It is no export, or a fact in it breaks the rules of its type.
+            InvalidValue, IdentifierError: `data` is no export, or a fact in it breaks the rules of its type.
             DocumentError: A document in it does not parse, or is of a newer format.
-            Conflict: An entry is there with other content; `keys` lists them. Nothing was changed.
-            ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
+            Conflict: An entry exists with different content; `keys` lists them. Nothing was changed.
+            ImmutableEntry, LimitReached: A rule forbids it. Nothing was changed.
         """
         return self._import(data, Source("import", "", actor, reason), replace=replace)[0]
 
@@ -135,7 +135,7 @@ class UserExport:
     def _import(
         self, data: Mapping[str, Any], why: Source | None, *, replace: bool
     ) -> tuple[list[str], list[Difference]]:
-        """Return the documents and the entries that change; without a reason nothing does."""
+        """Return the documents and the entries that change; without `why`, roll the change back."""
         documents = _renamed(_checked(data), data.get("user"), self._user)
 
         def change(tx: Transaction) -> tuple[list[str], list[Difference]]:
@@ -162,7 +162,7 @@ class UserExport:
                 )
             self._check_imported(tx, before)
             if why is None:
-                raise _OnlyLooked(
+                raise _Preview(
                     [
                         each
                         for kind in sorted(tx.changed())
@@ -177,7 +177,7 @@ class UserExport:
         source = Source("import") if why is None else dataclasses.replace(why, content=asked)
         try:
             return self._context.write(change, source)
-        except _OnlyLooked as looked:
+        except _Preview as looked:
             return [], looked.differences
 
     def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
@@ -190,7 +190,7 @@ class UserExport:
     def _consistent(self) -> tuple[int, dict[str, Document]]:
         """Return the last transaction, and all documents as it left them.
 
-        Readers take no lock, and documents are published one after the other: a look during which
+        Readers take no lock, and documents are published one after the other: a read during which
         nothing was committed, and that shows all of the last transaction, saw one state.
         """
         if self._context.past is not None:
@@ -202,7 +202,7 @@ class UserExport:
             if next(timeline.records(), None) == record and _shows(documents, record):
                 return record.seq if record is not None else 0, documents
             time.sleep(_PAUSE)
-        # Somebody writes all the time, or a document lags behind since a crash: the lock ends both.
+        # Another writer is busy all the time, or a document lags behind after a crash: take the lock.
         with self._context.engine.transaction(self._user, Source("export")):
             record = next(timeline.records(), None)
             return record.seq if record is not None else 0, self._documents()
@@ -218,7 +218,7 @@ class UserExport:
 
 
 def _shows(documents: Mapping[str, Document], record: Record | None) -> bool:
-    """Tell whether documents show all that a transaction did."""
+    """Return whether documents contain all changes of a transaction."""
     if record is None:
         return True
     return all(
@@ -236,7 +236,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
     """Return the documents of an export.
 
     Raises:
-        InvalidValue: It is no export, or of a newer version.
+        InvalidValue: `data` is no export, or one of a newer version.
         IdentifierError: A name that cannot be that of a document.
         DocumentError: A document does not parse, or is of a newer format.
     """
@@ -266,7 +266,7 @@ def _checked(data: Mapping[str, Any]) -> dict[str, Document]:
 
 
 def _renamed(documents: dict[str, Document], old: object, new: str) -> dict[str, Document]:
-    """Return documents of items as they are called and labelled under another user's id."""
+    """Return documents of items with the names and namespaces that they have under another user's id."""
     if not isinstance(old, str) or old == new:
         return documents
     found: dict[str, Document] = {}
@@ -309,7 +309,7 @@ def _has_entries(document: Document) -> bool:
 
 
 def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
-    """Add the tables that a document lacks, and return those that say something else there."""
+    """Add the tables that a document lacks, and return those that exist with different values."""
     if document.has_arrays:
         raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
     edit = tx.edit(kind)
@@ -331,7 +331,7 @@ def _said(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _add_reserved(edit: Any, document: Document) -> None:
-    """Keep ids from being given out again that the export knows as given out."""
+    """Reserve the ids that were given out before the export, so that they are not reused."""
     theirs: Any = (document.table(("_meta",)) or {}).get("next_ids")
     if not isinstance(theirs, Mapping):
         return

@@ -60,24 +60,24 @@ class UserFacts:
     ) -> str:
         """Store a fact under the constraint of its type, and return its id, `type/key`.
 
-        With a singleton key the fact of that key is replaced, or of a temporal type ended; without one
-        a fact that is there already is not stored twice. The object given is left as it is.
+        With a singleton key, the fact of that key is replaced; of a temporal type, its interval ends. Without
+        one, an equal fact is not stored twice. The object itself is not changed.
 
         Args:
             fact: An instance of a registered model.
-            session_id: Kept in `_created_by` and `_updated_by`, and in history.
-            actor: Who does it, for history.
+            session_id: Stored in `_created_by` and `_updated_by`, and in history.
+            actor: Who makes the change, for history.
             reason: Why, for history.
-            source: The turn it is taken from, `session#turn`.
-            valid_from: From when on it holds (without a zone: UTC), for a temporal type; None is now.
-            valid_to: Until when; None is until another fact replaces it.
-            now: The time to write down; None is the time now.
-            operation_id: An id of your own: the same one a second time changes nothing.
+            source: The turn it was extracted from, `session#turn`.
+            valid_from: Start of its interval (without a zone: UTC), for a temporal type; None is now.
+            valid_to: End of its interval; None lasts until another fact replaces it.
+            now: The time to write down; None is the current time.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
             SchemaError: The model is not registered.
-            InvalidValue, ImmutableEntry, LimitReached: The rules say no. Nothing was changed.
-            Conflict: The operation id was used for something else. Nothing was changed.
+            InvalidValue, ImmutableEntry, LimitReached: A rule forbids it. Nothing was changed.
+            Conflict: The operation id was used for a different change. Nothing was changed.
         """
         self._context.refuse_nested(operation_id)
         schema = self._schema_of(fact)
@@ -112,17 +112,17 @@ class UserFacts:
         """Change fields of a fact, and return its id; of a temporal type that of the new interval.
 
         Args:
-            id: `type/key`, or `facts/type/key` as look-ups show it.
-            changes: New values by field; a field that is not named stays.
-            session_id: For history and the fact, like `actor` and `reason` for history alone.
-            actor: Who does it.
-            reason: Why.
-            valid_to: When a temporal fact stopped to hold; `changes` is then empty.
-            now: The time to write down; None is the time now.
+            id: `type/key`, or `facts/type/key` as `recall` shows it.
+            changes: New values by field; other fields stay.
+            session_id: Stored with the fact and in history.
+            actor: Who makes the change, for history.
+            reason: Why, for history.
+            valid_to: When a temporal fact ceased to hold; `changes` is then empty.
+            now: The time to write down; None is the current time.
 
         Raises:
             UnknownEntry: There is no such fact.
-            InvalidValue, ImmutableEntry: The rules say no. Nothing was changed.
+            InvalidValue, ImmutableEntry: A rule forbids it. Nothing was changed.
         """
         session_id = self._context.session(session_id)
         by = Provenance(timestamp(now), session_id)
@@ -149,7 +149,7 @@ class UserFacts:
         actor: str = "",
         reason: str = "",
     ) -> dict[str, Any]:
-        """Remove a fact from the file and return its fields; history keeps it, see `forget`.
+        """Remove a fact from the file and return its fields; history keeps it.
 
         Raises:
             UnknownEntry: There is no such fact.
@@ -254,7 +254,7 @@ class UserFacts:
         return Facts(self._context.read(_KIND), self._diary.fact_schemas)
 
     def _fact_id(self, written: str) -> str:
-        """Return a fact's id, `type/key`, also of the form in which look-ups show it, `facts/type/key`.
+        """Return a fact's id, `type/key`, also from the form `facts/type/key` that `recall` shows.
 
         Raises:
             SchemaError: It names a preference.
@@ -265,10 +265,10 @@ class UserFacts:
         return found
 
     def _check_type(self, name: str) -> None:
-        """Say so if a category of preferences is taken for a type of facts.
+        """Refuse a category of preferences as a type of facts.
 
         Raises:
-            SchemaError: It is.
+            SchemaError: `name` is a category.
         """
         if name in self._diary.allowed and name not in self._diary.fact_schemas:
             raise SchemaError(
@@ -279,10 +279,10 @@ class UserFacts:
 
 
 def _plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values as the file holds them.
+    """Return values in the form in which files store them.
 
     Raises:
-        InvalidValue: A value that no file can hold.
+        InvalidValue: A value cannot be stored.
     """
     try:
         return {name: to_jsonable_python(value, by_alias=True) for name, value in values.items()}
@@ -291,7 +291,7 @@ def _plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _operand(condition: Any, where: str) -> Any:
-    """Return a filter as it is compared with what files hold; dates stay dates where they are put in order."""
+    """Return a filter with values as files store them; operands of ordering operators stay dates."""
     if isinstance(condition, Mapping):
         table = cast("Mapping[Any, Any]", condition)
         return {
@@ -306,7 +306,7 @@ def _operand(condition: Any, where: str) -> Any:
 
 
 def _dates_as_text(value: Any) -> Any:
-    """Return a value in which a date that a person wrote without quotes is text, as in a model."""
+    """Return a value with unquoted TOML dates as text, as models have them."""
     if isinstance(value, dict):
         table = cast("dict[str, Any]", value)
         return {key: _dates_as_text(each) for key, each in table.items()}
@@ -319,12 +319,12 @@ def _value(entry: Mapping[str, Any], name: str) -> Any:
     value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
     for part in name.split("."):
         value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    # A person may have written a date without quotes.
+    # a hand edit may have written a date without quotes
     return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _equals(left: Any, right: Any) -> bool:
-    """Tell whether two values are equal; 1 is not true."""
+    """Return whether two values are equal; 1 is not true."""
     return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
 
 

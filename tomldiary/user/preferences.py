@@ -61,7 +61,7 @@ class UserPreferences:
             try:
                 found[key] = entry_to_item(entry, kind)
             except ValidationError as error:
-                # One wrong field of an own item type must not hide the rest of the category.
+                # One wrong field must not hide the rest of the category.
                 _logger.warning(
                     "%s/%s is left out: %d wrong fields", category, key, error.error_count()
                 )
@@ -85,22 +85,22 @@ class UserPreferences:
     ) -> tuple[str, PreferenceItem]:
         """Store a preference, or change or confirm the one with `id`, and return it with its id.
 
-        Equal text (but for case, spacing and punctuation) is confirmed, not stored twice. Similar
-        text is stored: `similar` finds it if you want to ask first.
+        A text that is equal but for case, spacing and punctuation is confirmed, not stored twice. A similar
+        text is stored; call `similar` first to find it.
 
         Args:
             category: A category of the preference table.
-            text: What to remember; with `id`, leave out to only confirm the entry.
-            id: The entry to change, also as it is listed, `category/id`. "new" asks for a new entry, as
-                None does; any other id that does not exist yet is given to the new entry.
+            text: What to remember; None with an `id` only confirms the entry.
+            id: The entry to change, `id` or `category/id`. None and "new" create an entry; so does an
+                unknown id, which the new entry gets.
             contexts: Labels that are added to those stored.
             count_up: Whether an existing entry's counter goes up by one.
             fields: Values for the own fields of the category's item type, for a new entry.
             create: False if only an entry that exists may be changed.
             session_id: Kept in `_created_by` and `_updated_by`, and in history.
-            actor: Who did it, for history.
+            actor: Who makes the change, for history.
             reason: Why, for history.
-            now: The time to write down; None is the time now.
+            now: The time to write down; None is the current time.
             operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
@@ -110,7 +110,7 @@ class UserPreferences:
         self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         moment = timestamp(now)
-        # It is read more than once.
+        # iterated more than once
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
@@ -138,7 +138,7 @@ class UserPreferences:
         why = Source("upsert", session_id, actor, reason, operation_id, asked=asked)
 
         def stored(seq: int) -> tuple[str, PreferenceItem]:
-            """Return the entry as it is now; as the transaction left it if it was removed since."""
+            """Return the current entry, or what the transaction stored if it was removed since."""
             made = self._context.change_made(seq)
             key = made.key.partition("/")[2]
             found = self.stored().find(category, key)
@@ -174,7 +174,7 @@ class UserPreferences:
             entry = book.forget(category, book.named(category, id))
             try:
                 return entry_to_item(entry, kind or PreferenceItem)
-            except ValidationError:  # what does not fit its type can still be forgotten
+            except ValidationError:  # an entry that does not fit its type can still be removed
                 return entry_to_item(entry)
 
         return self._context.write(
@@ -183,7 +183,7 @@ class UserPreferences:
         )
 
     def similar(self, category: str, text: str, *, limit: int = 5) -> list[Match]:
-        """Return preferences of a category that resemble `text`, best first, with what contradicts it.
+        """Return preferences of a category that are similar to `text`, best first, contradictions included.
 
         Raises:
             UnknownCategory: The preference table has no such category.
@@ -213,7 +213,7 @@ class UserPreferences:
 
 
 def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:
-    """Return what to tell of an entry that does not fit its item type: the first wrong field."""
+    """Return the error of an entry that does not fit its item type; names the first wrong field."""
     wrong = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, (*place, *wrong["loc"])))
     return InvalidValue(f"{wrong['msg']}. {outcome}", where=where)

@@ -1,4 +1,4 @@
-"""Finding and showing what is remembered about one user, whatever document it stands in."""
+"""Recall and rendering of one user's memory, over all kinds of entries."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UserRecall"]
 
-_MATCHES_FIRST = 10  # more would keep out what matters whatever is asked
+_MATCHES_FIRST = 10  # more would displace the generally important entries
 _FEW = 500  # tables
 _SHORT = 50_000  # characters
 
@@ -87,13 +87,12 @@ class UserRecall:
     ) -> str:
         """Return what is remembered as text for a model: framed, escaped, within a budget.
 
-        Pinned blocks come first, then preferences and facts with `pinned = true`. The rest is shared out:
-        each category, each type of facts, the other blocks and the last three conversations come by
-        turns, as often as the weight of the category or type says. Within one of them, the entry
-        confirmed most often and the newest one come by turns.
+        Pinned blocks come first, then preferences and facts with `pinned = true`. The rest alternates
+        between categories, types of facts, other blocks and the last three conversations, by weight.
+        Within each, the most confirmed and the newest entries alternate.
 
         Args:
-            query: The ten facts and preferences that match it best come before others that are not pinned.
+            query: The ten facts and preferences that match best come right after the pinned ones.
             max_tokens: Budget for the whole text. Facts are left out whole, and the text says how many; a
                 block that does not fit is cut after a line, and the text says so.
             token_counter: Counts tokens; None estimates them by script.
@@ -113,7 +112,7 @@ class UserRecall:
 
         Args:
             query: As for `render`.
-            but_session: Leave out the summary of this session, which its model has before it.
+            but_session: Leave out the summary of this session, which the model already sees.
             valid_at: As for `render`.
         """
         shown = [self._context.read(kind.name) for kind in shown_kinds()]
@@ -129,7 +128,7 @@ class UserRecall:
         names = [kind.name for kind in shown_kinds()]
         known = None if query else self._context.cached(*names)
         if known is not None and self._are_ready(known):
-            # Another thread would take as long to wake.
+            # Starting a thread would take longer.
             return self._lines(known, None, but_session)
         return await in_thread(self.memory_lines, query, but_session=but_session)
 

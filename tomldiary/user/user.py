@@ -152,18 +152,18 @@ class UserDiary(DeprecatedNames):
     ) -> Generator[UserDiary]:
         """Group changes: all of them are stored at the end of the `with` block, or none.
 
-        Inside the block reads see the changes made so far, and other writers of this user wait. A
-        block inside the block is part of it.
+        Reads inside the block see its changes, and other writers of this user wait. A nested block of the
+        same user is part of the outer one.
 
         Args:
-            session_id: For history, and for entries written in it without a session of their own.
-            actor: Who does it.
-            reason: Why.
-            operation_id: An id of your own: the same one a second time changes nothing.
-            expected: `last_transaction()` as you read it, if nobody may have written since.
+            session_id: For history, and for entries written inside without a session of their own.
+            actor: Who makes the change, for history.
+            reason: Why, for history.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
+            expected: The number of the last transaction that you have read; a newer one is a conflict.
 
         Raises:
-            Conflict: Somebody has written since, or `operation_id` was used for something else.
+            Conflict: There is a newer transaction, or `operation_id` was used for a different change.
             NestedTransaction: A transaction of another user is open here.
         """
         source = Source("transaction", session_id, actor, reason, operation_id)
@@ -186,7 +186,7 @@ class UserDiary(DeprecatedNames):
             yield self
 
     def has_done(self, operation_id: str) -> bool:
-        """Tell whether a transaction with this operation id is in history; forgetting forgets the id too."""
+        """Return whether a transaction with this operation id is in history; `forget` erases the id too."""
         return self._context.engine.done_with(self.user_id, operation_id) is not None
 
     def last_transaction(self) -> int:
@@ -271,7 +271,7 @@ class UserDiary(DeprecatedNames):
     aimport_ = async_twin(import_)
     aimport_preview = async_twin(import_preview)
 
-    # Forgetting for good
+    # Erasing
 
     def forget(
         self,
@@ -282,37 +282,36 @@ class UserDiary(DeprecatedNames):
         everything: bool = False,
         dry_run: bool = False,
     ) -> ForgetReceipt:
-        """Remove what a session, a turn or a time said from files and history, so that nothing is left.
+        """Erase what a session, a turn or a period said from files and history, for good.
 
-        A text that another session said as well stays, under that session's name; an entry that others
-        had written before goes back to what they wrote. Looking back works on, and leaves out what was
-        forgotten; nothing from before can be rolled back any more. If the process dies, whoever opens
-        the user next finishes the job. Work that began before is refused with `Forgotten`, and selected turns
-        go from the queues of background writers.
+        A text that another session also said stays, under that session's name. An entry that others wrote
+        before returns to their version. Queries of history omit what was erased, and older transactions can
+        no longer be rolled back. After a crash, the next process that opens the user finishes the job.
+        Work that began before is refused with `Forgotten`; selected turns leave the writers' queues.
 
-        An operation id of a forgotten transaction is forgotten too, and so are the marks by which
-        `ingest` knows the turns of a forgotten session: doing or reading these again brings them back.
+        The operation ids of erased transactions and ingested turns are erased too: submitting them again
+        stores them again.
 
-        If nothing is stored of the user, the names of all users' documents are looked through: the receipt's
-        `found_elsewhere` has namespaces such as ("memories", user), which belong to another owner.
+        If nothing is stored of the user, the receipt's `found_elsewhere` lists namespaces of other owners
+        that have the user as a label, such as ("memories", user).
 
         Args:
             session_id: The conversation, and what only this session said.
-            before: What was last updated before this time (without a zone: UTC).
-            source: What was taken from this turn, `session#turn`, or from all turns of a session, whoever
-                confirmed it since.
-            everything: The whole user: documents, history and all.
-            dry_run: Only return in numbers what would go; `files` is empty then.
+            before: Everything last updated before this time (without a zone: UTC).
+            source: What was extracted from this turn, `session#turn`, or from all turns of a session, even if
+                other sessions confirmed it since.
+            everything: The whole user, with documents and history.
+            dry_run: Only count what would be erased; `files` is empty then.
 
         Raises:
-            InvalidValue: Not exactly one of them is given. A ValueError; nothing was changed.
+            InvalidValue: Not exactly one selector is given. A ValueError; nothing was changed.
             NestedTransaction: A transaction of this user is open here.
-            DocumentError: A document cannot be read just now. Nothing was changed.
+            DocumentError: A document cannot be read at the moment. Nothing was changed.
             BackendError: The storage failed; the message says whether something was changed.
         """
         selection = Selection.one_of(session_id, before, source, everything)
         is_known = True
-        with suppress(DiaryError):  # what cannot be listed is there
+        with suppress(DiaryError):  # a user that cannot be listed may exist
             is_known = bool(self._context.kinds())
         if dry_run:
             receipt = preview(self._context.engine, self.user_id, selection)
@@ -329,16 +328,16 @@ class UserDiary(DeprecatedNames):
     aforget = async_twin(forget)
 
     def _elsewhere(self) -> tuple[tuple[str, ...], ...]:
-        """Return where namespaces of other owners have this user's name as a label, up to that label."""
+        """Return namespaces of other owners up to the label that is this user."""
         backend = self._context.engine.backend
         found: set[tuple[str, ...]] = set()
         owners: list[str] = []
-        with suppress(DiaryError):  # the forgetting itself is done
+        with suppress(DiaryError):  # the erasure itself is done
             owners = backend.users()
         for owner in owners:
             if owner == self.user_id:
                 continue
-            with suppress(DiaryError):  # such an owner cannot be looked through
+            with suppress(DiaryError):  # the documents of this owner cannot be listed
                 places = [labels_up_to(self.user_id, owner, kind) for kind in backend.kinds(owner)]
                 found.update(place for place in places if place is not None)
         return tuple(sorted(found))
@@ -355,15 +354,15 @@ class UserDiary(DeprecatedNames):
         earlier: Sequence[tuple[str, str]] | None = None,
         operation_id: str = "",
     ) -> Applied:
-        """Let the extractor read one turn, and commit what it wants together with the turn's count.
+        """Extract memory from one turn, and commit it together with the turn's count.
 
         Args:
             user_msg: What the user said.
             assistant_msg: What the assistant answered.
             session_id: The conversation.
-            now: When it was said; None is now.
+            now: When it was said; None is the current time.
             earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: The same one twice has one effect; "" for none.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
@@ -383,15 +382,15 @@ class UserDiary(DeprecatedNames):
         earlier: Sequence[tuple[str, str]] | None = None,
         operation_id: str = "",
     ) -> Applied:
-        """Let the extractor read one turn, and commit what it wants together with the turn's count.
+        """Extract memory from one turn, and commit it together with the turn's count.
 
         Args:
             user_msg: What the user said.
             assistant_msg: What the assistant answered.
             session_id: The conversation.
-            now: When it was said; None is now.
+            now: When it was said; None is the current time.
             earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: The same one twice has one effect; "" for none.
+            operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
@@ -407,10 +406,10 @@ class UserDiary(DeprecatedNames):
             )
         )
 
-    # As it is stored
+    # Stored documents and entries
 
     def entry(self, kind: str, key: str) -> dict[str, Any]:
-        """Return the fields of one entry as they are in the file.
+        """Return the fields of one entry, as they are in the file.
 
         Args:
             kind: "preferences" or "conversations".
@@ -433,10 +432,10 @@ class UserDiary(DeprecatedNames):
         return dict(found)
 
     def problems(self) -> list[DiaryError]:
-        """Return why files cannot be used just now, and why entries are left out.
+        """Return why documents cannot be used at the moment, and why entries are ignored.
 
-        Of a file that cannot be used, reads serve the last good state. An entry that is no table, or does
-        not fit its type, and a fact that breaks its constraint stay in the file, unread.
+        Reads of a broken document return its last good state. An entry that is no table or does not fit
+        its type stays in the file and is ignored; so does a fact that breaks its constraint.
         """
         kinds = dict.fromkeys([*_KINDS, *self._context.kinds()])
         found = [self._context.problem(kind) for kind in kinds]
@@ -445,7 +444,7 @@ class UserDiary(DeprecatedNames):
         return [*broken, *self._preferences.problems(), *facts.problems()]
 
     def documents(self) -> list[str]:
-        """Return the names of the documents there are, such as `facts` and `episodes/2026-11`."""
+        """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""
         return self._context.kinds()
 
     def document(self, kind: str) -> str:

@@ -7,7 +7,7 @@ This understands nothing. It looks for English first-person phrases such as "I a
   tables do not list;
 * never rewrites or combines sentences, and does not resolve "it", "she" or "there"; the one cut it
   makes is in front of a question ("I am vegan, what can I cook?");
-* does not notice irony, later corrections or somebody else's words pasted without quotation marks;
+* does not notice irony, later corrections or another person's words pasted without quotation marks;
 * picks the category by counting shared words, which is a guess.
 
 What it returns should be stored as unverified. It is what works without a network or a key, and
