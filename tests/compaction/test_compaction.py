@@ -647,7 +647,7 @@ def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, mo
 def test_an_extractor_does_not_bring_back_what_was_forgotten_while_it_worked(tmp_path):
     def edit(message, *, deps):
         deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea, mostly green"
-        diary.user("alice").forget_preference("likes", "pref001")
+        diary.user("alice").remove_preference("likes", "pref001")
 
     diary = Diary(tmp_path, Table, agent=edit)
     diary.user("alice").upsert_preference("likes", "tea")

@@ -377,7 +377,7 @@ def test_code_gets_typed_errors_where_a_model_gets_sentences(tmp_path):
     with pytest.raises(LimitReached, match="1/1"):
         alice.upsert_preference("likes", "coffee")
     with pytest.raises(UnknownEntry):
-        alice.forget_preference("likes", "pref009")
+        alice.remove_preference("likes", "pref009")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea"]
 
 

@@ -312,7 +312,7 @@ def test_a_correction_of_what_a_tool_removed_is_stored(diary):
 
 def test_what_the_hosts_code_removed_can_be_said_again(diary):
     key, _ = diary.user("alice").upsert_preference("likes", "I love tango.", session_id="s1")
-    diary.user("alice").forget_preference("likes", key, session_id="s1")
+    diary.user("alice").remove_preference("likes", key, session_id="s1")
     add_turn(diary, "I love tango.", "Noted.")
     assert texts(diary) == {"likes": [("I love tango.", 1)]}
 

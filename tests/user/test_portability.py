@@ -58,10 +58,10 @@ def filled(diary, user="alice"):
     alice = diary.user(user)
     alice.add_turn("I love tea.", "Noted.", "s1")
     alice.upsert_preference("likes", "coffee")
-    alice.forget_preference("likes", "pref002")
-    alice.commit(Diet(role="user", food="vegan"), session_id="s1")
-    alice.set_block("persona", "Brief.\nKind.")
-    alice.add_episode("hi", "hello", session_id="s1")
+    alice.remove_preference("likes", "pref002")
+    alice.facts.commit(Diet(role="user", food="vegan"), session_id="s1")
+    alice.blocks.set("persona", "Brief.\nKind.")
+    alice.episodes.add("hi", "hello", session_id="s1")
     return alice
 
 
@@ -88,17 +88,17 @@ def test_an_export_taken_in_elsewhere_gives_the_same_export_comments_and_all(tmp
     assert bob.import_(exported, actor="hand", reason="moved") == sorted(exported["documents"])
     assert documents(bob) == documents(alice)
     assert "# mine" in exported["documents"]["preferences"]
-    assert bob.query("diet")[0].data == Diet(role="user", food="vegan")
-    assert bob.session_messages("s1") == alice.session_messages("s1")
+    assert bob.facts.query("diet")[0].data == Diet(role="user", food="vegan")
+    assert bob.episodes.messages("s1") == alice.episodes.messages("s1")
     assert bob.upsert_preference("likes", "cocoa")[0] == "pref003"  # ids given out stay given out
     assert (bob.last_transaction(), {h.actor for h in bob.history() if h.type == "import"}) == (
         2,
         {"hand"},
     )
     bob.rollback(2)
-    assert (bob.query("diet"), bob.episodes(), bob.preferences("likes")) == ([], [], {})
+    assert (bob.facts.query("diet"), bob.episodes(), bob.preferences("likes")) == ([], [], {})
     bob.rollback()
-    assert bob.block("persona").text == "Brief.\nKind."
+    assert bob.blocks["persona"].text == "Brief.\nKind."
 
 
 NAMESPACES = [
@@ -148,41 +148,41 @@ def test_what_is_there_already_is_not_taken_in_twice(place):
     before = alice.last_transaction()
     assert alice.import_(exported) == []
     assert alice.last_transaction() == before
-    alice.delete("diet/user")
+    alice.facts.delete("diet/user")
     assert alice.import_(exported) == ["facts"]
-    assert alice.get("diet/user").data.food == "vegan"
+    assert alice.facts.get("diet/user").data.food == "vegan"
 
 
 def test_what_is_missing_is_added_and_what_differs_is_a_conflict_that_changes_nothing(place):
     diary = opened(place)
     exported = filled(diary).export()
     bob = diary.user("bob")
-    bob.set_block("persona", "Verbose.")
-    bob.commit(Diet(role="dog", food="meat"))
+    bob.blocks.set("persona", "Verbose.")
+    bob.facts.commit(Diet(role="dog", food="meat"))
     before = documents(bob)
     with pytest.raises(Conflict) as caught:
         bob.import_(exported)
     assert caught.value.keys == ["blocks.persona"]
     assert documents(bob) == before
-    bob.forget_block("persona")
+    bob.blocks.delete("persona")
     bob.import_(exported)
-    assert {fact.data.role for fact in bob.query("diet")} == {"user", "dog"}
-    bob.set_block("other", "stays not")
+    assert {fact.data.role for fact in bob.facts.query("diet")} == {"user", "dog"}
+    bob.blocks.set("other", "stays not")
     bob.import_(exported, replace=True)
-    assert [fact.data.role for fact in bob.query("diet")] == ["user"]
+    assert [fact.data.role for fact in bob.facts.query("diet")] == ["user"]
     assert list(bob.blocks()) == ["persona"]
 
 
 def test_replacing_empties_what_the_export_lacks(place):
     diary = opened(place)
     bob = diary.user("bob")
-    bob.set_block("persona", "x")
+    bob.blocks.set("persona", "x")
     empty = diary.user("nobody").export()
     assert (empty["seq"], empty["documents"]) == (0, {})
     assert bob.import_(empty) == []
     assert bob.import_(empty, replace=True) == ["blocks"]
     assert bob.blocks() == {}
-    assert bob.as_of(1).block("persona").text == "x"
+    assert bob.as_of(1).blocks["persona"].text == "x"
 
 
 @pytest.mark.parametrize(
@@ -242,14 +242,14 @@ def test_a_document_name_cannot_lead_out_of_the_folder(tmp_path):
 def test_replacing_does_not_change_or_remove_what_is_immutable(place):
     diary = opened(place)
     alice = diary.user("alice")
-    alice.commit(Birth(who="user", year=1980))
+    alice.facts.commit(Birth(who="user", year=1980))
     exported = alice.export()
     for text in ("", exported["documents"]["facts"].replace("1980", "1999")):
         wrong = {**exported, "documents": {"facts": text}}
         with pytest.raises(ImmutableEntry):
             alice.import_(wrong, replace=True)
     assert alice.import_(exported, replace=True) in ([], ["facts"])
-    assert alice.get("birth/user").data.year == 1980
+    assert alice.facts.get("birth/user").data.year == 1980
 
 
 def test_a_full_category_takes_no_import(tmp_path):
@@ -272,7 +272,7 @@ def test_conversations_of_the_old_layout_are_exported_and_taken_in(tmp_path):
     bob = diary.user("bob")
     bob.import_(diary.user("alice").export())
     assert bob.conversations()["s1"].summary == "About tea."
-    bob.forget_conversation("s1")
+    bob.remove_conversation("s1")
     assert bob.conversations() == {}
 
 
@@ -351,10 +351,10 @@ def test_a_document_that_cannot_be_read_is_never_left_out_silently(tmp_path):
 
 def test_past_states_and_open_transactions_can_be_exported_too(place):
     alice = opened(place).user("alice")
-    alice.set_block("persona", "one")
+    alice.blocks.set("persona", "one")
     with alice.transaction():
-        alice.set_block("persona", "two")
-        alice.commit(Diet(role="user", food="vegan"))
+        alice.blocks.set("persona", "two")
+        alice.facts.commit(Diet(role="user", food="vegan"))
         assert '"two"' in alice.export()["documents"]["blocks"]
         assert "vegan" in alice.export()["documents"]["facts"]
     past = alice.as_of(1).export()
@@ -385,7 +385,7 @@ def test_a_profile_counts_items_and_facts_that_hold(place):
     alice = diary.user("alice")
     assert alice.profile()["last_seen"] == ""
     for year, city in ((2020, "Rome"), (2021, "Oslo"), (2999, "Bern")):
-        alice.commit(Home(who="user", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
+        alice.facts.commit(Home(who="user", city=city), valid_from=datetime(year, 1, 1, tzinfo=UTC))
     store = DiaryStore(diary)
     for key in "abc":
         store.put(("alice", "memories", "work"), key, {"n": 1})
@@ -435,7 +435,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     bob = opened(tmp_path / "m").user("bob")
     assert documents(bob) == documents(alice)
     assert "there already" in call("import", file, user="bob")
-    bob.set_block("persona", "Other.")
+    bob.blocks.set("persona", "Other.")
     assert "blocks.persona is there with other content" in call("import", file, user="bob", check=2)
     assert "--replace makes" in call("import", file, user="bob", check=2)
     before = documents(bob)
@@ -459,7 +459,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
 
 def test_forget_from_the_command_line_is_a_dry_run_until_told_yes(tmp_path, call):
     alice = filled(opened(tmp_path / "m"))
-    alice.set_block("other", "stays", session_id="s2")
+    alice.blocks.set("other", "stays", session_id="s2")
     for wrong in ([], ["--session", "s1", "--everything"], ["--session", ""], ["--before", "soon"]):
         told = call("forget", "--yes", *wrong, check=2)
         assert "session_id" not in told
@@ -476,10 +476,10 @@ def test_forget_from_the_command_line_is_a_dry_run_until_told_yes(tmp_path, call
         assert planned[count] == done[count] > 0
     assert (planned["is_done"], done["is_done"]) == (False, True)
     alice = opened(tmp_path / "m").user("alice")
-    assert (alice.episodes(), alice.query("diet")) == ([], [])
-    assert alice.block("other").text == "stays"
+    assert (alice.episodes(), alice.facts.query("diet")) == ([], [])
+    assert alice.blocks["other"].text == "stays"
     assert "would forget" in call("forget", "--everything")
-    assert alice.block("other").text == "stays"
+    assert alice.blocks["other"].text == "stays"
     assert "forgotten" in call("forget", "--everything", "--yes")
     assert not (tmp_path / "m/alice").exists()
     # As from code: an erasure that is asked for twice is no error, and says what it found.
@@ -525,7 +525,7 @@ def test_a_preview_of_an_import_names_the_entries_and_changes_nothing(tmp_path):
 def test_show_history_why_and_search_know_every_document(tmp_path, call):
     alice = filled(opened(tmp_path / "m"))
     key = alice.episodes()[0].id
-    alice.set_block("odd", "\x1b[2J\u202e")
+    alice.blocks.set("odd", "\x1b[2J\u202e")
     told = CliRunner().invoke(app, ["show", "alice", "--path", str(tmp_path / "m")]).output
     for part in ("blocks:", "Kind.", "episodes/20", "hello", "facts:", 'food = "vegan"'):
         assert part in told

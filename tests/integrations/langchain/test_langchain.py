@@ -186,7 +186,7 @@ def test_what_a_model_can_put_right_is_the_tools_answer(name, arguments, message
     alice = diary.user("alice")
     alice.upsert_preference("likes", "one")
     alice.upsert_preference("likes", "two")
-    alice.append_block("notes", "a b b")
+    alice.blocks.append("notes", "a b b")
     before = alice.document("preferences"), alice.document("blocks")
     answer = call(named(diary)[name], asked(name, **arguments), ALICE, mode)
     assert answer.status == "error"
@@ -227,7 +227,7 @@ def test_the_tools_keep_blocks_whole(diary, mode):
     assert lines == ["Be &lt;brief&gt;.", "  Never guess."]
     for old, new in (("Never", "Do not"), ("&lt;brief&gt;", "&lt;kind&gt;")):
         call(tools["replace_in_block"], asked("replace_in_block", name="notes", old=old, new=new), ALICE, mode)  # fmt: skip
-    block = diary.user("alice").block("notes")
+    block = diary.user("alice").blocks["notes"]
     assert block.text == "Be <kind>.\n  Do not guess."
     assert (block.created_by, block.updated_by) == ("t1", "t1")
 

@@ -249,7 +249,7 @@ def test_a_call_that_is_made_again_has_no_second_effect(diary, writer):
     last = talk(agent, "I like rain.")
     answers = [one.content for one in last["messages"] if isinstance(one, ToolMessage)]
     assert answers == ["✅ Done already."] * 2
-    assert diary.user("alice").block("notes").text == "Likes rain.\nLikes rain."
+    assert diary.user("alice").blocks["notes"].text == "Likes rain.\nLikes rain."
 
 
 def test_stored_text_cannot_leave_its_frame(diary, writer):

@@ -31,7 +31,7 @@ def diary(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "green tea")
-    alice.set_block("notes", "tea at five, and tea again at nine with some biscuits and jam")
+    alice.blocks.set("notes", "tea at five, and tea again at nine with some biscuits and jam")
     store = DiaryStore(diary)
     store.put(("alice", "memories"), "m1", {"content": "tea with Bob", "kind": "event"})
     store.put(("alice", "files"), "f1", {"name": "tea.txt"})

@@ -39,7 +39,7 @@ def a_diary():
     diary = Diary("memory:")
     for number in range(5):
         diary.user("alice").upsert_preference("likes", f"tea of kind {number}")
-    diary.user("alice").append_block("notes", "Be brief.")
+    diary.user("alice").blocks.append("notes", "Be brief.")
     return diary
 
 

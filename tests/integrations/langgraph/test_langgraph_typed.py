@@ -42,12 +42,12 @@ def test_what_one_door_writes_the_other_reads_at_once(diary):
     store.put(DIET, "user", {"role": "user", "food": "lentils"})
     store.put(BLOCKS, "persona", {"text": "Brief."})
     asyncio.run(store.aput(EPISODES, "first", {"input": "hi", "output": "hello"}))
-    assert alice.get("diet/user").data == Diet(role="user", food="lentils")
-    assert alice.block("persona").text == "Brief."
+    assert alice.facts.get("diet/user").data == Diet(role="user", food="lentils")
+    assert alice.blocks["persona"].text == "Brief."
     assert alice.episodes()[0].output == "hello"
-    alice.update("diet/user", {"food": "beans"})
-    alice.append_block("persona", "Kind.")
-    second = alice.add_episode("lentils?", "No, beans.")
+    alice.facts.update("diet/user", {"food": "beans"})
+    alice.blocks.append("persona", "Kind.")
+    second = alice.episodes.add("lentils?", "No, beans.")
     assert store.get(DIET, "user").value == {"role": "user", "food": "beans"}
     assert store.get(BLOCKS, "persona").value == {"text": "Brief.\nKind."}
     assert {item.key for item in store.search(EPISODES)} == {"first", second}

@@ -26,9 +26,9 @@ def test_a_file_belongs_to_the_first_part_of_its_path_and_a_short_path_to_nobody
     files.write(PATH, "of alice", expected=None)
     files.write("main/MEMORY.md", "of nobody", expected=None)
     diary = files.diary
-    assert diary.user("alice").block("main/MEMORY.md").text == "of alice"
-    assert diary.user(SHARED_OWNER).block("main/MEMORY.md").text == "of nobody"
-    diary.user("alice").set_block("persona", "no file")
+    assert diary.user("alice").blocks["main/MEMORY.md"].text == "of alice"
+    assert diary.user(SHARED_OWNER).blocks["main/MEMORY.md"].text == "of nobody"
+    diary.user("alice").blocks.set("persona", "no file")
     assert list(files.paths()) == [PATH, "main/MEMORY.md"]
     diary.user("alice").forget(everything=True)
     assert files.read(PATH) is None

@@ -103,7 +103,7 @@ def test_each_agent_and_each_user_has_notes_of_its_own(tmp_path: Path):
     assert Notes(tmp_path, agent_name="reviewer").read() == "of the reviewer"
     assert by_user.read(deps="alice") == "of alice"
     diary = Diary(tmp_path)
-    assert diary.user("alice").block("main").text == "of alice"
+    assert diary.user("alice").blocks["main"].text == "of alice"
     assert set(diary.user(SHARED_OWNER).blocks()) == {"main", "reviewer"}
     for nobody in ("", None, SHARED_OWNER):
         with pytest.raises(IdentifierError):

@@ -779,7 +779,7 @@ write_together(Path({str(tmp_path)!r}), {door!r}, [f"{{sys.argv[1]}} {{n}}" for 
 def written(path: Path, door: str) -> list[str]:
     alice = Diary(path).user("alice")
     if door == "notes":
-        return sorted(alice.block("main").text.split("\n\n"))
+        return sorted(alice.blocks["main"].text.split("\n\n"))
     return sorted(item.text for item in alice.preferences("likes").values())
 
 
