@@ -29,15 +29,20 @@ from tomldiary_pydantic_ai.conversation import (
     tells_others,
     told,
 )
+from tomldiary_pydantic_ai.diary_tools import span
 from tomldiary_pydantic_ai.features import (
     CAN_APPEND,
     appending,
     durable_operation,
 )
-from tomldiary_pydantic_ai.handing_in import hand_in
 from tomldiary_pydantic_ai.identity import Who, filled, no_template
-from tomldiary_pydantic_ai.run_state import RunState, UnansweredTurns, outer_run, within_tool
-from tomldiary_pydantic_ai.spans import span
+from tomldiary_pydantic_ai.run_state import (
+    RunState,
+    UnansweredTurns,
+    hand_in,
+    outer_run,
+    within_tool,
+)
 from tomldiary_pydantic_ai.toolset import (
     DEFAULT_ID,
     CapabilityToolset,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -12,18 +13,45 @@ from pydantic_ai import (
     RunContext,
     ToolReturn,
 )
+from pydantic_ai.exceptions import UserError
 
 from tomldiary.agents.verbs import MemoryVerbs, described_by, failure, naming_categories
-from tomldiary_pydantic_ai.spans import span
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Generator, Sequence
 
+    from pydantic_ai import RunContext
     from pydantic_ai.tools import ToolDefinition
 
     from tomldiary.agents.verbs import Answer
 
-__all__ = ["call_id", "diary_functions", "telling_categories"]
+__all__ = ["call_id", "diary_functions", "span", "telling_categories"]
+
+
+@contextmanager
+def span(ctx: RunContext[Any], name: str) -> Generator[dict[str, int | bool | str]]:
+    """Record `tomldiary.<name>` within the run's trace; what is put into the yielded dict is recorded.
+
+    An error's text may quote the memory, so only its type is recorded. A run context that was sent to
+    another process, as to an activity of Temporal, has no tracer: nothing is recorded there.
+    """
+    told: dict[str, int | bool | str] = {}
+    try:
+        tracer = ctx.tracer
+    except (AttributeError, UserError):
+        yield told
+        return
+    with tracer.start_as_current_span(
+        f"tomldiary.{name}", record_exception=False, set_status_on_exception=False
+    ) as current:
+        try:
+            yield told
+        except BaseException as error:
+            told["error_type"] = type(error).__name__
+            raise
+        finally:
+            for key, value in told.items():
+                current.set_attribute(f"tomldiary.{key}", value)
 
 
 def diary_functions(

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import exceptions
+from pydantic_ai.messages import TextPart
 from pydantic_ai.models import Model, infer_model
 from pydantic_ai.models.fallback import FallbackModel
 from pydantic_ai.models.wrapper import WrapperModel
+from pydantic_ai.settings import ModelSettings
 
 from tomldiary.errors import ExtractorUnusable, InvalidValue
+from tomldiary.extraction.protocol import is_retried_as_a_whole
 from tomldiary.extraction.resolve import DEFAULT_MODEL
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
-from tomldiary_pydantic_ai.connections import with_own_connections
-from tomldiary_pydantic_ai.retrying import RetryingModel
+from tomldiary.writer.retry import RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -30,8 +34,134 @@ if TYPE_CHECKING:
     FallbackWhen: TypeAlias = Iterable[type[Exception]] | Callable[[Exception], bool]
     ModelChoice: TypeAlias = Model | str | Sequence[Model | str] | None
     """A model, its name, or several of them in the order in which they are asked; None is the default."""
+    from collections.abc import Callable
 
-__all__ = ["GivenModel", "NamedModel", "agent_model", "is_transient"]
+    from pydantic_ai.messages import ModelMessage, ModelResponse
+    from pydantic_ai.models import ModelRequestParameters
+
+__all__ = [
+    "GivenModel",
+    "NamedModel",
+    "RetryingModel",
+    "agent_model",
+    "is_transient",
+    "with_own_connections",
+]
+
+_PAUSES = RetryPolicy(first_pause=0.25)
+_CAN_LIMIT_CLIENT = "max_retries" in ModelSettings.__annotations__
+"""Whether this release can tell a provider's client not to repeat requests itself."""
+_CUT = frozenset({"length", "content_filter", "error"})
+
+
+class RetryingModel(WrapperModel):
+    """Repeats a request that failed in passing, after a growing pause or the one that the server asks for.
+
+    It is the only one to do so: the provider's client is told not to. Where the whole turn is tried again,
+    as by `MemoryWriter`, the first request of a run is made once, and a later one at most twice: what the
+    earlier ones cost is not lost to one broken connection. A response without text and calls is the end of
+    the run: the model has nothing to add.
+
+    Args:
+        wrapped: The model.
+        retries: Repetitions of one request.
+        is_passing: Whether an error may pass.
+    """
+
+    def __init__(
+        self, wrapped: Model, retries: int, is_passing: Callable[[Exception], bool]
+    ) -> None:
+        super().__init__(wrapped)
+        self._retries = max(0, retries)
+        self._is_passing = is_passing
+
+    def __repr__(self) -> str:
+        return f"RetryingModel({self.wrapped!r}, {self._retries})"
+
+    async def request(
+        self,
+        messages: list[ModelMessage],
+        model_settings: ModelSettings | None,
+        model_request_parameters: ModelRequestParameters,
+    ) -> ModelResponse:
+        """Make a request, and repeat it if it fails in passing."""
+        settings, repeats = self._bounded(model_settings)
+        most = self._retries
+        if is_retried_as_a_whole.get():
+            is_later = any(message.kind == "response" for message in messages)
+            most = min(most, int(is_later))
+        retries = (1 + most) // (1 + repeats) - 1
+        for tries in range(1, 2 + max(0, retries)):
+            try:
+                response = await self.wrapped.request(messages, settings, model_request_parameters)
+            except Exception as error:
+                if tries > retries or not self._is_passing(error):
+                    raise
+                await asyncio.sleep(_PAUSES.pause(tries, error))
+            else:
+                return _ended(response)
+        raise AssertionError  # the loop returns or raises
+
+    def _bounded(self, settings: ModelSettings | None) -> tuple[ModelSettings | None, int]:
+        """Return settings by which the client repeats nothing, and how often it still does."""
+        client: Any = getattr(self.wrapped, "client", None)
+        repeats = getattr(client, "max_retries", 0)
+        if not isinstance(repeats, int) or repeats <= 0:
+            return settings, 0
+        if not _CAN_LIMIT_CLIENT or "max_retries" in self.wrapped.unsupported_settings:
+            return settings, repeats
+        limited: dict[str, Any] = {**(settings or {}), "max_retries": 0}
+        return cast("ModelSettings", limited), 0
+
+
+def _ended(response: ModelResponse) -> ModelResponse:
+    """Return a response that a run can end with, if it says nothing."""
+    kinds = {part.part_kind for part in response.parts if getattr(part, "content", None) != ""} - {
+        "thinking"
+    }
+    if kinds or response.finish_reason in _CUT:
+        return response
+    kept = [part for part in response.parts if part.part_kind == "thinking"]
+    return replace(response, parts=[*kept, TextPart("done")])
+
+
+def with_own_connections(model: Model) -> Model:
+    """Return a copy of `model` with an HTTP client of its own, or `model` itself if that is not possible.
+
+    Call it in a private event loop; the client is closed when that loop ends. A copy is possible where the
+    provider made its HTTP client itself, and the SDK's client can be copied (OpenAI and what speaks its API,
+    Anthropic, Groq). A client that was given to the provider stays, as it may have proxies and certificates
+    that only the host knows.
+    """
+    if isinstance(model, FallbackModel):
+        return _copied(model, models=[with_own_connections(each) for each in model.models])
+    if isinstance(model, WrapperModel):
+        return _copied(model, wrapped=with_own_connections(model.wrapped))
+    # pydantic-ai has no public way to a provider's HTTP client; without these attributes nothing is copied.
+    provider: Any = getattr(model, "_provider", None)
+    make_http_client = getattr(provider, "_http_client_factory", None)
+    client = getattr(provider, "_client", None)
+    if make_http_client is None or not callable(getattr(client, "copy", None)):
+        return model
+    http_client = make_http_client()
+    close_at_loop_end(http_client.aclose)
+    twin = _copied(
+        provider,
+        _own_http_client=http_client,
+        _own_client_loop=None,
+        _entered_count=0,
+        _client=cast("Any", client).copy(http_client=http_client),
+    )
+    twin.__dict__.pop("_enter_lock", None)  # a lock belongs to an event loop, too
+    return _copied(model, _provider=twin)
+
+
+def _copied(what: Any, **changes: Any) -> Any:
+    twin = copy.copy(what)
+    for name, value in changes.items():
+        setattr(twin, name, value)
+    return twin
+
 
 _PASSING_STATUS = frozenset({408, 409, 425, 429})
 _SERVER_ERROR = 500

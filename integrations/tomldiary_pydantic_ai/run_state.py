@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.errors import WriterBusy
 from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
     exchanges,
@@ -24,9 +27,52 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
     from tomldiary.diary import Diary
+    from tomldiary.writer.receipts import Turn
+    from tomldiary.writer.writer import MemoryWriter
     from tomldiary_pydantic_ai.identity import RunOwner
 
-__all__ = ["RunState", "UnansweredTurns", "outer_run", "within_tool"]
+__all__ = ["RunState", "UnansweredTurns", "hand_in", "outer_run", "within_tool"]
+
+_PATIENCE = 0.02  # seconds between two tries while the writer's queue is full
+
+
+async def hand_in(writer: MemoryWriter, turn: Turn) -> None:
+    """Hand a turn in; unless its run was cancelled, it is in the writer's journal on return.
+
+    While the queue is full, a run waits, and a thread waits in the place of one that was cancelled.
+
+    Raises:
+        RuntimeError: The writer is closed.
+        DiaryError: The turn cannot be stored.
+    """
+    if turn.status == "cancelled":
+        _hand_in_at_once(writer, turn)
+        return
+    try:
+        await writer.submit_turn(turn)
+    except asyncio.CancelledError:
+        # Taken back, if it was waiting; the same operation id makes it one turn if it was not.
+        _hand_in_at_once(writer, turn)
+        raise
+
+
+def _hand_in_at_once(writer: MemoryWriter, turn: Turn) -> None:
+    try:
+        writer.submit_nowait(turn)
+    except WriterBusy:
+        # The loop's own threads: it waits for them when it is closed.
+        asyncio.get_running_loop().run_in_executor(None, _insist, writer, turn)
+
+
+def _insist(writer: MemoryWriter, turn: Turn) -> None:
+    while True:
+        try:
+            writer.submit_nowait(turn)
+        except WriterBusy:
+            time.sleep(_PATIENCE)
+        else:
+            return
+
 
 _SESSIONS_KEPT = 4096
 
