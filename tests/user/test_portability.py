@@ -484,7 +484,7 @@ def test_forget_from_the_command_line_is_a_dry_run_until_told_yes(tmp_path, call
     assert not (tmp_path / "m/alice").exists()
     # As from code: an erasure that is asked for twice is no error, and says what it found.
     again = call("forget", "--everything", "--yes")
-    assert "nothing is stored of alice" in again
+    assert "nothing is stored for alice" in again
     assert "forgotten: 0 entries, 0 conversations" in again
     assert json.loads(call("forget", "--session", "s1", "--yes", "--json"))["entries"] == 0
     assert not (tmp_path / "m/alice").exists()
