@@ -24,7 +24,7 @@ from count_lines import (
 # Packages that still have more modules than the limit, and the most that each may have.
 # A number here is lowered as its package shrinks, and never raised.
 OVER = {
-    "tomldiary_pydantic_ai": 21,
+    "tomldiary_pydantic_ai": 15,
 }
 CASTS = 1  # of `cast("Any"` in the core; lowered as they go
 

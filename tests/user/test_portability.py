@@ -434,10 +434,12 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert "imported: blocks, conversations" in call("import", file, user="bob")
     bob = opened(tmp_path / "m").user("bob")
     assert documents(bob) == documents(alice)
-    assert "there already" in call("import", file, user="bob")
+    assert "exists already" in call("import", file, user="bob")
     bob.blocks.set("persona", "Other.")
-    assert "blocks.persona is there with other content" in call("import", file, user="bob", check=2)
-    assert "--replace makes" in call("import", file, user="bob", check=2)
+    assert "blocks.persona exists with different content" in call(
+        "import", file, user="bob", check=2
+    )
+    assert "--replace replaces" in call("import", file, user="bob", check=2)
     before = documents(bob)
     for more in ([], ["--dry-run"], ["--dry-run", "--yes"]):
         plan = call("import", file, "--replace", *more, user="bob").splitlines()
