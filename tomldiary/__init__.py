@@ -68,7 +68,7 @@ if TYPE_CHECKING:
         extractor_prompt_check,
     )
     from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.history.entry_changes import HistoryEntry
+    from tomldiary.history.queries import HistoryEntry
     from tomldiary.history.queries import Difference, Origin
     from tomldiary.history.retention import KeptHistory
     from tomldiary.history.rollback import Rollback
@@ -169,7 +169,7 @@ _HOMES = {
     "ForgetReceipt": "forgetting.selection",
     "Forgotten": "errors",
     "Health": "writer.metrics",
-    "HistoryEntry": "history.entry_changes",
+    "HistoryEntry": "history.queries",
     "Hit": "retrieval.recall",
     "ImmutableEntry": "errors",
     "IngestReport": "ingest.runner",

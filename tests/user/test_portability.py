@@ -430,7 +430,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     file = tmp_path / "alice.json"
     assert "wrote 5 documents" in call("export", "--output", file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert "is there already" in call("export", "--output", file, check=2)
+    assert "the file exists" in call("export", "--output", file, check=2)
     assert "imported: blocks, conversations" in call("import", file, user="bob")
     bob = opened(tmp_path / "m").user("bob")
     assert documents(bob) == documents(alice)
@@ -455,7 +455,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     )
     assert documents(bob) == documents(alice)
     file.write_text("{")
-    assert "this is no JSON" in call("import", file, user="bob", check=2)
+    assert "this is not JSON" in call("import", file, user="bob", check=2)
     assert "No such file" in call("import", tmp_path / "nope", user="bob", check=2)
 
 
