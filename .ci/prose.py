@@ -27,18 +27,13 @@ NOT_YET = frozenset(
     [
         "agents",
         "compaction",
-        "engine",
         "extraction",
-        "forgetting",
-        "hand_edits",
-        "history",
         "retrieval",
         "runtime",
         "storage",
         "store",
         "toml",
         "user",
-        "writer",
     ]
 )
 MEDIAN_WORDS, MOST_WORDS = 20, 40

@@ -169,7 +169,7 @@ class Engine(DocumentCache):
 
     # Writing
 
-    def write(
+    def write(  # noqa: D417 - the docstring describes `epoch` in its text
         self,
         user: str,
         change: Callable[[Transaction], R],
@@ -183,13 +183,12 @@ class Engine(DocumentCache):
         An idempotency key that is in history already, for the same content, has no effect a second time.
 
         `change` is called again after a concurrent hand edit, so it must have no effect except on its
-        transaction.
+        transaction. `epoch` is the user's fencing token when the work began; None accepts any.
 
         Args:
             user: Whose memory.
             change: Makes the change.
             source: For the history record.
-            epoch: The user's epoch when the work began; None accepts any.
             on_repeat: Makes the answer for a repetition, from the number of the first transaction;
                 None returns what `change` returns, whose effect is dropped.
 

@@ -1,4 +1,4 @@
-"""Erasing a selection of one user for good, and its preview."""
+"""Erases a selection of one user permanently, and previews the erasure."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ __all__ = ["forget", "preview"]
 
 
 def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
-    """Remove a selection from the user's documents and history for good.
+    """Erase a selection from the user's documents and history permanently.
 
     Raises:
         HandEditConflict: Another program kept saving a document. Nothing was forgotten.
         NestedTransaction: A transaction is open here.
         DocumentError: A document cannot be read just now. Nothing was changed.
-        BackendError: The storage failed; the message says whether something was changed.
+        BackendError: The storage failed. The message says whether something was changed.
     """
     with engine.rewriting(user):
         if not selection.everything:
-            # Erasure takes hand edits over as they are, so those of immutable entries are undone first.
+            # Erasure keeps hand edits as they are, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
         return engine.backend.forget(user, selection)
 
 
 def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
-    """Return the counts that `forget` would return now; nothing is changed.
+    """Return the counts that `forget` would return now; change nothing.
 
     Raises:
         HandEditConflict: Another program kept saving a document.
@@ -48,7 +48,7 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
     with backend.lock(user, engine.lock_timeout):
         known: list[tuple[str, Record]] = []
         for text in backend.records(user):
-            with suppress(InvalidTOML):  # a damaged record holds nothing that can be selected
+            with suppress(InvalidTOML):  # a damaged record cannot be searched
                 known.append((text, parse_record(text)))
         known.reverse()
         read = {kind: backend.read(user, kind) for kind in backend.kinds(user)}

@@ -1,8 +1,8 @@
-"""History as if something had never been said: the same transactions, without it.
+"""Redaction: rewrites documents and history without a selection, and keeps the transactions.
 
-Each version of a document is brought back in turn, cut into its tables, and put together again without
-what is forgotten. Changes and fingerprints are made anew from these versions, so that nothing of the
-old ones is left and looking back works as before.
+Each version of a document is rebuilt from history, split into tables, and joined without the redacted states.
+Changes and fingerprints are computed again from the redacted versions. So no record holds redacted text, and
+`as_of`, `diff` and `rollback` still work.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ if TYPE_CHECKING:
 __all__ = ["Erased", "Plan", "erase", "is_bare", "plan"]
 
 _PATIENCE = 3.0  # seconds to wait for an editor to finish saving
-_GLANCE = 0.05  # seconds between two looks at a file that is being saved
+_GLANCE = 0.05  # seconds between two reads of a file that is being saved
 
 
 @dataclass(slots=True)
 class Erased:
-    """What history and documents are without what is forgotten."""
+    """The redacted history and documents."""
 
     records: list[Record]
-    """One for each record that was given; equal to it where there was nothing to take out."""
+    """One for each given record; equal to it if nothing was redacted in it."""
     texts: dict[str, str]
-    """The documents now."""
+    """The redacted text of each document."""
     gone: list[tuple[str, Path]] = field(default_factory=list[tuple[str, "Path"]])
-    """Entries that nothing is left of, with their document."""
+    """Entries that are erased completely, with their document."""
     changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
-    """Entries that the documents had otherwise, by document."""
+    """Entries whose current values change, by document."""
     removed: set[str] = field(default_factory=set[str])
-    """Documents that go with their names, in history, too: the session that makes a namespace names it."""
+    """Documents erased with their names, also in history: the session that created a namespace chose its name."""
     sessions: set[str] = field(default_factory=set[str])
-    """Sessions that had to do with what is forgotten."""
+    """Sessions of the redacted states."""
     emptied: int = 0
-    """Records that lost who, why and what."""
+    """Records that lost their session, actor, reason and operation id."""
 
 
 def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Selection) -> Erased:
-    """Take a selection out of a history, oldest record first, and out of the documents as they are now.
+    """Redact a selection in a history, oldest record first, and in the current documents.
 
     Raises:
-        DocumentError: A document as it is now cannot be read.
-        InvalidValue: An entry is written in a way that it cannot be taken out of.
+        DocumentError: A current document cannot be read.
+        InvalidValue: An entry cannot be removed in the form it is written in.
     """
     done = Erased(list(records), dict(texts))
     kinds = list(dict.fromkeys([*texts, *(kind for record in records for kind in record.results)]))
@@ -112,7 +112,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         if touches:
             fresh = replace(fresh, session="", actor="", reason="", operation="", content="")
         elif record.type == "turn" and record.session in redacted_sessions:
-            # The id and the fingerprint of a turn can be guessed from its text, which may be what is forgotten.
+            # A reader could confirm a guess of the redacted text with the id and the fingerprint of the turn.
             fresh = replace(fresh, operation="", content="")
         if fresh != record:
             done.records[number] = fresh
@@ -122,7 +122,7 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
 
 @dataclass(slots=True)
 class _Part:
-    """What a record says about one document, made anew."""
+    """The redacted part of a record that concerns one document."""
 
     number: int
     changes: list[Change]
@@ -175,8 +175,8 @@ def _without(
             continue
         part = parts.get((number, kind))
         if part is None:
-            # What nobody can bring back cannot be looked through either: nothing of it stays, and the
-            # fingerprints are those of no text.
+            # A version that history cannot rebuild cannot be searched. Its changes are dropped, and its
+            # fingerprints are replaced by random ones, which match no text.
             bases[kind], results[kind] = secrets.token_hex(16), secrets.token_hex(16)
             continue
         changes += part.changes
@@ -187,27 +187,27 @@ def _without(
 
 @dataclass(slots=True)
 class Plan:
-    """All that forgetting changes in history and documents."""
+    """All changes of one redaction to history and documents."""
 
     records: list[Record]
-    """One for each record there is; the same object where nothing changes."""
+    """One for each existing record; the same object if it does not change."""
     added: list[Record] = field(default_factory=list[Record])
-    """What is logged behind them: what people saved meanwhile, and the forgetting itself."""
+    """The records to append: unlogged hand edits, and the redaction itself."""
     texts: dict[str, str] = field(default_factory=dict[str, str])
-    """The documents that change."""
+    """The new text of each document that changes."""
     changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
-    """The entries that change in them."""
+    """The entries that change, by document."""
     tokens: dict[str, Token] = field(default_factory=dict[str, "Token"])
-    """The versions of all documents that this was worked out from."""
+    """The versions of all documents that the plan is based on."""
     removed: set[str] = field(default_factory=set[str])
-    """Those of the documents that change of which nothing is left, not even the name."""
+    """The documents in `texts` that are removed with their names."""
     sessions: set[str] = field(default_factory=set[str])
-    """Sessions that had to do with what is forgotten."""
+    """Sessions of the redacted states."""
     receipt: ForgetReceipt = field(default_factory=ForgetReceipt)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to forget."""
+        """Whether the selection matches nothing."""
         return not self.added
 
 
@@ -220,21 +220,21 @@ def plan(
     place: Callable[[str, str], str],
     is_being_saved: Callable[[str, str], bool] | None = None,
 ) -> Plan:
-    """Work out what forgetting changes; nothing is written.
+    """Compute the changes of a redaction; write nothing.
 
     Args:
-        user: Whose memory.
+        user: The user whose memory is redacted.
         history: The texts of all records, oldest first.
-        records: The same, parsed.
-        read: Returns the documents as they are stored now.
-        selection: What to forget.
+        records: The same records, parsed.
+        read: Returns the stored documents.
+        selection: What to erase.
         place: Names a document for messages.
-        is_being_saved: Tells whether somebody is half way through saving a document, where that can be told.
+        is_being_saved: Returns whether another program is saving a document; None if that cannot be detected.
 
     Raises:
         HandEditConflict: Another program kept saving a document.
-        DocumentError: A document cannot be read just now. Nothing can be taken out of it.
-        InvalidValue: An entry is written in a way that it cannot be taken out of.
+        DocumentError: A document cannot be read just now, so nothing in it can be redacted.
+        InvalidValue: An entry cannot be removed in the form it is written in.
     """
     source = _RecordedDocuments(history, place, is_being_saved)
     patience = time.monotonic() + _PATIENCE
@@ -297,7 +297,7 @@ def plan(
 
 
 def _keep_ids(erased: Erased, forget: Record) -> None:
-    """Note in the documents that the ids of what is forgotten are not given out again."""
+    """Reserve the ids of erased entries in the documents, so that no new entry gets one of them."""
     gone: dict[str, list[Path]] = {}
     for name, path in erased.gone:
         gone.setdefault(name, []).append(path)
@@ -316,7 +316,7 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
 
 
 class _RecordedDocuments:
-    """Documents whose history was read before, under the user's lock."""
+    """A document source whose history was already read under the user's lock."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""What goes of one document: which states of its entries, and every version put together without them."""
+"""Redacts one document: selects the states of its entries, and rebuilds every version without them."""
 
 from __future__ import annotations
 
@@ -25,25 +25,27 @@ __all__ = ["Tables"]
 
 
 class Tables:
-    """The entries of one document in all its versions, and which of their states go."""
+    """The entries of one document in all its versions, and the states to redact."""
 
     def __init__(self, kind: str, selection: Selection) -> None:
         self.kind = kind
         self.affected: set[Path] = set()
         self._selection = selection
         self._versions = Versions(kind)
-        self._kept: dict[Path, dict[str, str]] = {}  # what stays, and a session that said it
+        self._kept: dict[
+            Path, dict[str, str]
+        ] = {}  # the content that stays, with a session that stated it
         self._selected: dict[Path, set[str]] = {}
         self._seen: dict[int, tuple[Path, State]] = {}
         self._changed: dict[tuple[str, str], Block] = {}
-        self._last: dict[Path, str] = {}  # the text of the last state that stays
+        self._last: dict[Path, str] = {}  # the text of the latest state that stays
         self._remembered: dict[Path, State] = {}
-        self._same: dict[Block, Block] = {}  # what becomes of a block wherever it stands
+        self._same: dict[Block, Block] = {}  # redacted blocks that do not depend on their place
 
-    # First pass: which states there are
+    # First pass: collect the states
 
     def study(self, text: str, when: datetime) -> None:
-        """Note which entries a version has, and whether the selection covers what they say."""
+        """Collect the states of a version, and whether the selection covers each."""
         if self._versions.is_last(text):
             return
         version = self._versions.cut(text)
@@ -60,21 +62,21 @@ class Tables:
                     known[state.content] = author(state.values)
 
     def decide(self) -> None:
-        """Settle what goes: what the selection said and nobody else."""
+        """Choose the entries to redact: those with content that only the selection stated."""
         self.affected = {
             path for path, said in self._selected.items() if said - self._kept.get(path, {}).keys()
         }
 
     def gone(self) -> list[Path]:
-        """Return the entries that nothing is left of."""
+        """Return the entries that are erased completely."""
         return [path for path in self._selected if not self._kept.get(path)]
 
     def is_all_gone(self) -> bool:
-        """Return whether there was an entry, and nothing of any stays in any version."""
+        """Return whether the selection covered an entry, and no version keeps any entry."""
         return bool(self._selected) and not any(self._kept.values())
 
     def sessions(self) -> set[str]:
-        """Return the sessions that had to do with what goes."""
+        """Return the sessions of the redacted states."""
         chosen = self._selection.session_id or self._selection.source
         found: set[str] = set()
         for path, state in self._seen.values():
@@ -85,7 +87,7 @@ class Tables:
         return {name for name in (chosen, chosen.rpartition("#")[0]) if name}
 
     def is_touched(self, before: str, after: str) -> bool:
-        """Tell whether an entry that goes, or goes back, changed between two versions."""
+        """Return whether a redacted state was created, changed or removed between two versions."""
         if not self.affected:
             return False
         old, new = self._versions.cut(before).states, self._versions.cut(after).states
@@ -104,14 +106,14 @@ class Tables:
             and state.content not in self._kept.get(path, {})
         )
 
-    # Second pass, from the oldest version on: what they are without
+    # Second pass: redact the versions, oldest first
 
     def transform(self, text: str) -> str:
-        """Return a version without what goes."""
+        """Return a redacted version."""
         return joined(self.blocks(text))
 
     def blocks(self, text: str) -> list[Block]:
-        """Return the blocks of a version without what goes; versions are asked for in their order."""
+        """Return the blocks of a redacted version; call this for the versions in their order."""
         version = self._versions.cut(text)
         if not self.affected and not self._selection.session_id:
             return version.blocks
@@ -129,7 +131,7 @@ class Tables:
         return made
 
     def _add(self, made: list[Block], version: Version, block: Block, back: set[Path]) -> None:
-        """Add what becomes of a block; `back` are the entries that went back to what they were."""
+        """Add a redacted block; `back` holds the entries already restored to an earlier state."""
         path = self._versions.path(block)
         if path is None:
             self._same[block] = changed = self._without_inline(block)
@@ -150,10 +152,10 @@ class Tables:
             self._leave_out(made, block)
 
     def prove(self, text: str, made: str) -> list[Path]:
-        """Return the entries that differ between a version and what was made of it.
+        """Return the entries that differ between a version and its redacted text.
 
         Raises:
-            InvalidValue: What goes is still there, or something else changed.
+            InvalidValue: A selected state is still there, or another state changed.
         """
         parse_toml(made)
         old, new = self._versions.cut(text).states, self._versions.cut(made).states
@@ -182,7 +184,7 @@ class Tables:
                 self._last[path] = body if body.endswith("\n") else f"{body}\n"
 
     def _leave_out(self, made: list[Block], block: Block) -> None:
-        """Leave out a block; comments that a blank line separates from it belong to nobody and stay."""
+        """Leave out a block, but keep the comments that a blank line separates from it."""
         tail = self._versions.split(block)[1]
         before = made[-1]
         kept, gap = self._versions.split(before)
@@ -197,7 +199,7 @@ class Tables:
         witness = self._kept.get(path, {}).get(state.content, "")
         key = (block.text, witness)
         if key not in self._changed:
-            # Most entries are one block, which was read already.
+            # Most entries are one block, which is parsed already.
             is_whole = self._versions.is_one_block(path, block, state)
             own = state.values if is_whole else values_at(block.text, path)
             self._changed[key] = self._edited(
@@ -206,7 +208,7 @@ class Tables:
         return self._changed[key]
 
     def _without_inline(self, block: Block) -> Block:
-        """Take entries out that are written inside the table above them."""
+        """Redact entries that are written as inline values of a parent table."""
         if not self._versions.inline(block):
             return block
         key = (block.text, "")
@@ -248,7 +250,7 @@ class Tables:
 
 def _unwieldy(path: Path) -> InvalidValue:
     return InvalidValue(
-        "this entry is written in a way that it cannot be taken out of. Write it as one table with a"
+        "this entry cannot be removed in the form it is written in. Write it as one table with a"
         " header of its own. Nothing was forgotten.",
         where=render_path(path),
     )

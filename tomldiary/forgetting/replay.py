@@ -1,4 +1,4 @@
-"""All versions of one document, one after the other, as far as history can bring them back."""
+"""Replays the versions of one document from its history."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Replay"]
 
 
 class Replay:
-    """The versions of one document, as far as history can bring them back."""
+    """The versions of one document that history can rebuild."""
 
     def __init__(self, records: Sequence[Record], kind: str, newest: str | None) -> None:
         self.records = records
@@ -36,12 +36,12 @@ class Replay:
                 self._starts[chain[0]] = start
 
     def _start(self, chain: list[int], newest: str | None) -> str | None:
-        """Return the text a chain of versions begins with, or None if it does not fit together."""
+        """Return the text before a chain of records; None if the chain is inconsistent."""
         kind = self._kind
         text: str | None = "" if self.records[chain[0]].bases[kind] == EMPTY else None
         try:
             if text is None:
-                # The oldest segments may have been put away: then it is followed back from now.
+                # Retention may have removed the oldest segments: then the chain is undone from the current text.
                 if newest is None:
                     return None
                 text = newest
@@ -69,5 +69,5 @@ class Replay:
                 yield number, before, after
 
     def lose(self, number: int) -> None:
-        """Give up the chain that a record belongs to."""
+        """Drop the chain of versions that a record belongs to."""
         self._starts.pop(next(chain[0] for chain in self._chains if number in chain), None)

@@ -1,9 +1,10 @@
-"""What is to be forgotten, and the receipt for it.
+"""Selections for erasure, and the receipt of an erasure.
 
-A session, a turn, a time or a whole user is selected. Selected is what an entry says, not the entry: a
-text that another session said as well stays, under that session's name; a text that only the selection
-said goes from the files and from every version in history, and the entry with it unless others had
-said something there before.
+A selection names a session, a turn, a time or a whole user. It covers the content of entries:
+
+- Content that another session stated too stays, under the name of that session.
+- Content that only the selection stated is erased from the files and from every version in history.
+- An entry is erased if no other session stated content in it before. Otherwise it returns to that content.
 """
 
 from __future__ import annotations
@@ -27,27 +28,27 @@ __all__ = ["ForgetReceipt", "Selection", "content"]
 
 @dataclass(frozen=True, slots=True)
 class ForgetReceipt:
-    """What was forgotten, in numbers, and what the files are now; it holds nothing of what they held.
+    """The counts of an erasure and the digests of the files after it; it holds none of the erased content.
 
-    `str(receipt)` says it in a sentence or two.
+    `str(receipt)` is a summary in one or two sentences.
     """
 
     entries: int = 0
-    """Entries that nothing is left of, those included that history alone still knew."""
+    """Entries that were erased completely, including those that only history held."""
     conversations: int = 0
-    """Conversations that nothing is left of."""
+    """Conversations that were erased completely."""
     records: int = 0
-    """Transactions in history that lost who, why and what."""
+    """Transactions in history that lost their session, actor, reason and operation id."""
     files: dict[str, str] = field(default_factory=dict[str, str])
     """SHA-256 in hex of each of the user's files afterwards, by its name in the user's folder."""
     epoch: int = 0
-    """How often something of this user was forgotten; work that began in an earlier epoch is refused."""
+    """The user's fencing token: the number of erasures. Work that began under an earlier one is refused."""
     found_elsewhere: tuple[tuple[str, ...], ...] = ()
-    """Where nothing was stored of the user: namespaces of other owners with the user's name as a label, up to that label."""
+    """Namespaces of other owners with the user's name as a label, up to that label. Empty if the user had data."""
 
     @property
     def hint(self) -> str:
-        """Say that other owners' namespaces may hold what was to be forgotten; "" if there are none."""
+        """The warning that namespaces of other owners may hold the user's data; "" if there are none."""
         if not self.found_elsewhere:
             return ""
         first, others = self.found_elsewhere[0], len(self.found_elsewhere) - 1
@@ -65,7 +66,7 @@ class ForgetReceipt:
 
 @dataclass(frozen=True)
 class Selection:
-    """What is to be forgotten; one of the four is set. Make it with `one_of`."""
+    """What to erase; exactly one of the four fields is set. Create it with `one_of`."""
 
     session_id: str = ""
     before: datetime | None = None
@@ -79,22 +80,21 @@ class Selection:
         """Return the selection.
 
         Raises:
-            InvalidValue: Not exactly one is given, or it is empty or of the wrong type. Nothing is ever
-                selected by accident.
+            InvalidValue: Not exactly one argument is given, or it is empty or of the wrong type.
         """
         if everything is not True and everything is not False:
-            raise InvalidValue("everything is True or False.", where="forget")
+            raise InvalidValue("everything must be True or False.", where="forget")
         given = [value for value in (session_id, before, source) if value is not None]
         if len(given) + everything != 1:
             raise InvalidValue(
-                "say what to forget by exactly one of session_id, before, source, everything=True.",
+                "give exactly one of session_id, before, source, everything=True.",
                 where="forget",
             )
         for name, value in (("session_id", session_id), ("source", source)):
             if value is not None and (not isinstance(value, str) or not value):
-                raise InvalidValue(f"{name} is text that is not empty.", where="forget")
+                raise InvalidValue(f"{name} must be a non-empty string.", where="forget")
         if before is not None and not isinstance(before, datetime):
-            raise InvalidValue("before is a datetime.", where="forget")
+            raise InvalidValue("before must be a datetime.", where="forget")
         return cls(
             cast("str", session_id or ""),
             _aware(before) if before is not None else None,
@@ -105,13 +105,13 @@ class Selection:
     def covers(
         self, kind: str, path: tuple[str, ...], values: Mapping[str, Any], when: datetime
     ) -> bool:
-        """Tell whether it is the selection that says what an entry holds.
+        """Return whether the selection stated the content of an entry.
 
         Args:
-            kind: The entry's document.
-            path: The entry's table.
-            values: The entry.
-            when: When it was first like this, if the entry itself does not say.
+            kind: The document of the entry.
+            path: The table of the entry.
+            values: The fields of the entry.
+            when: When this state was first stored; used if the entry holds no time.
         """
         if self.everything:
             return True
@@ -125,7 +125,7 @@ class Selection:
         return _updated(values, when) < self.before
 
     def is_mentioned(self, text: str) -> bool:
-        """Tell whether a text about a transaction names the session."""
+        """Return whether the text of a transaction's field names the session."""
         return bool(self.session_id) and self._word.search(text) is not None
 
     @cached_property
@@ -134,20 +134,20 @@ class Selection:
 
     @staticmethod
     def names(source: str, wanted: str) -> bool:
-        """Tell whether `source` is the session or turn `wanted`, or a turn of it."""
+        """Return whether `source` is the session or turn `wanted`, or a turn of that session."""
         return source == wanted or source.startswith(f"{wanted}#")
 
     def without_name(self, values: Mapping[str, Any], witness: str) -> dict[str, Any]:
-        """Return an entry that stays, without the session's name.
+        """Return an entry that stays, without the name of the session.
 
         Args:
-            values: The entry.
-            witness: Another session that said the same; "" if it has no name.
+            values: The fields of the entry.
+            witness: Another session that stated the same content; "" if it has no name.
         """
         kept = dict(values)
         for name in ("_created_by", "_updated_by"):
             if kept.get(name) == self.session_id:
-                # Without a name the field goes, so that the other field still says whose it is.
+                # Without a witness the field is removed, so that the other field still names the author.
                 kept[name] = witness
                 if not witness:
                     del kept[name]
@@ -157,7 +157,7 @@ class Selection:
         return kept
 
     def to_table(self) -> dict[str, Any]:
-        """Return it as a TOML table, for a job that another process may have to finish."""
+        """Return the selection as a TOML table, so that another process can finish the job."""
         return {
             "session_id": self.session_id,
             "before": self.before.isoformat() if self.before is not None else "",
@@ -167,7 +167,7 @@ class Selection:
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Selection:
-        """Undo `to_table`."""
+        """Return the selection that `to_table` wrote."""
         before = table["before"]
         return cls(
             table["session_id"],
@@ -178,7 +178,7 @@ class Selection:
 
 
 def content(values: Mapping[str, Any]) -> str:
-    """Return what an entry says: equal for two states that differ in their counters only."""
+    """Return the content of an entry; states that differ only in `_` fields have the same."""
     said = {key: value for key, value in values.items() if not key.startswith("_")}
     return json.dumps(said, sort_keys=True, default=repr)
 

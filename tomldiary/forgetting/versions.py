@@ -1,7 +1,7 @@
-"""The versions of one document, cut into blocks and entries.
+"""Splits the versions of one document into blocks and entries.
 
-Texts that come up again are looked at once and are the same object in every version, so a history of
-thousands of versions costs little more than the changes in it.
+Equal texts are parsed once and shared by all versions. So a history of thousands of versions costs little more
+than its changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["State", "Version", "Versions", "joined", "values_at"]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """An entry in one version."""
+    """The state of an entry in one version."""
 
     values: dict[str, Any]
     content: str
@@ -35,20 +35,20 @@ class State:
 
 @dataclass(slots=True)
 class Version:
-    """A document cut into blocks, and the entries it holds."""
+    """A document split into blocks, with the entries that it holds."""
 
     blocks: list[Block]
     ends: list[int]
-    """Where each block ends, in characters."""
+    """The end of each block, in characters."""
     groups: dict[Path, list[Block]]
-    """The blocks of each entry that has headers of its own."""
+    """The blocks of each entry that has its own headers."""
     states: dict[Path, State]
     fresh: list[Path]
-    """The entries that the version before did not have like this."""
+    """The entries that are new or changed since the previous version."""
 
 
 class Versions:
-    """Cuts the versions of one document, each looking only at what differs from the one before."""
+    """Splits the versions of one document; parses only the difference to the previous version."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
@@ -57,14 +57,14 @@ class Versions:
         self._states: dict[tuple[Path, str], State] = {}
         self._inline: dict[str, dict[Path, State]] = {}
         self._tails: dict[Block, tuple[str, str]] = {}
-        self._cuts: list[tuple[str, Version]] = []  # the two looked at last
+        self._cuts: list[tuple[str, Version]] = []  # the two latest
 
     def is_last(self, text: str) -> bool:
-        """Tell whether a text is the very one that was cut last."""
+        """Return whether a text is the same object as the latest one that was split."""
         return bool(self._cuts) and self._cuts[-1][0] is text
 
     def cut(self, text: str) -> Version:
-        """Return a text cut into blocks and entries."""
+        """Return a text split into blocks and entries."""
         for known, version in self._cuts:
             if known is text:
                 return version
@@ -74,7 +74,7 @@ class Versions:
         return version
 
     def _stepped(self, old_text: str, old: Version, text: str) -> Version | None:
-        """Cut a version like the one before; every transaction changes `_meta`, and something elsewhere."""
+        """Split a version in two steps: every transaction changes `_meta`, and one other place."""
         between = text[: _end_of_meta(text)] + old_text[_end_of_meta(old_text) :]
         first = self._made_from(old_text, old, between)
         if first is None:
@@ -85,17 +85,17 @@ class Versions:
         return version
 
     def _cut_whole(self, text: str) -> Version:
-        """Cut a version from scratch."""
+        """Split a version without the previous one."""
         blocks = [self.same(block) for block in split_blocks(text)]
         version = Version(blocks, list(accumulate(len(block.text) for block in blocks)), {}, {}, [])
         self._fill(version, [], blocks)
         return version
 
     def _made_from(self, old_text: str, old: Version, text: str) -> Version | None:
-        """Cut a version looking only at what differs from another one; None if that cannot be done."""
+        """Split a version by parsing only its difference to another one; None if that is not possible."""
         begin = _common_start(old_text, text)
         rest = _common_end(old_text, text, begin)
-        # The blocks on both sides may have got lines, or comments above them.
+        # The neighbouring blocks may have new lines, or new comments above them.
         low = bisect_right(old.ends, begin) - 1
         low = low if low > 1 else 0
         high = bisect_left([0, *old.ends], len(old_text) - rest)
@@ -127,7 +127,7 @@ class Versions:
         return version
 
     def _fill(self, version: Version, gone: list[Block], fresh: list[Block]) -> None:
-        """Note the entries of a version in which some blocks have taken the place of others."""
+        """Update the entries of a version after the blocks `gone` were replaced by `fresh`."""
         for block in gone:
             if self.path(block) is None:
                 for path in self.inline(block):
@@ -161,24 +161,24 @@ class Versions:
                 version.fresh.append(path)
 
     def split(self, block: Block) -> tuple[str, str]:
-        """Return a block's text, and the comments behind it that may belong to nobody."""
+        """Return a block's own text, and the comments behind it that belong to no entry."""
         known = self._tails.get(block)
         if known is None:
             known = self._tails[block] = split_tail(block.text)
         return known
 
     def is_one_block(self, path: Path, block: Block, state: State) -> bool:
-        """Tell whether a block is all there is of an entry in a state."""
+        """Return whether the state of an entry is written in this one block."""
         return self._states.get((path, block.text)) is state
 
     def path(self, block: Block) -> Path | None:
-        """Return the entry that a block is, or is part of."""
+        """Return the entry that a block belongs to; None if it belongs to none."""
         if block not in self._paths:
             self._paths[block] = entry_path(self.kind, block.path)
         return self._paths[block]
 
     def same(self, block: Block) -> Block:
-        """Return the block that stands for all with this text."""
+        """Return the shared block with this text."""
         return self._blocks.setdefault(block.text, block)
 
     def _state(self, path: Path, whole: str) -> State:
@@ -189,7 +189,7 @@ class Versions:
         return known
 
     def inline(self, block: Block) -> dict[Path, State]:
-        """Return the entries that are written inside the table above them."""
+        """Return the entries that are written as inline values of a parent table."""
         if block.path[:1] == ("_meta",):
             return {}
         known = self._inline.get(block.text)
@@ -212,14 +212,14 @@ class Versions:
 
 
 def values_at(text: str, path: Path) -> dict[str, Any]:
-    """Return the fields of the table at `path`, in a text that is one block or a few."""
+    """Return the fields of the table at `path` in the text of one or more blocks."""
     found: Any = find_any(parse_toml(text), path)
-    # A list of tables is an entry of a kind too; it just cannot say whose it is.
+    # A list of tables is an entry too, but it has no fields that name a session.
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {"items": found}
 
 
 def joined(blocks: list[Block]) -> str:
-    """Return the text that blocks make."""
+    """Return the joined text of blocks."""
     return "".join([block.text for block in blocks])
 
 
@@ -231,7 +231,7 @@ def _end_of_meta(text: str) -> int:
 
 
 def _common_start(one: str, two: str) -> int:
-    """Return how many characters two texts have in common at the start, by bisection."""
+    """Return the length of the common prefix of two texts, by bisection."""
     low, high = 0, min(len(one), len(two)) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -243,7 +243,7 @@ def _common_start(one: str, two: str) -> int:
 
 
 def _common_end(one: str, two: str, start: int) -> int:
-    """Return how many characters two texts have in common at the end, behind their first `start`."""
+    """Return the length of the common suffix of two texts, excluding their first `start` characters."""
     low, high = 0, min(len(one), len(two)) - start + 1
     while high - low > 1:
         middle = (low + high) // 2

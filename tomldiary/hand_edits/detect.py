@@ -1,7 +1,7 @@
-"""What stands in a file compared with what history ends at: our own text, a person's, or nobody's yet.
+"""Detects hand edits: classifies a document as unchanged, edited, being saved, or unparsable.
 
-A person edits the file as it was when the editor opened it. `_meta.seq` names that version, so what
-they changed is known exactly, and is merged with what was written meanwhile.
+A hand edit starts from the version that the editor opened. `_meta.seq` names this base version, so the edit is
+known exactly. A three-way merge combines it with the transactions since.
 """
 
 from __future__ import annotations

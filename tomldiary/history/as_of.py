@@ -22,14 +22,14 @@ Point = int | datetime | date | str
 """A point of history: a transaction number, a time, a day, or either of these as ISO 8601 text. Without a zone: UTC."""
 
 USUAL_KINDS = ("preferences", "conversations")
-"""The documents that every user counts as having."""
+"""The documents that are listed for every user, even if they do not exist."""
 
 
 def point_of(at: object) -> int | datetime:
-    """Return a point of history as a transaction number or a time with a zone; a day is its first moment.
+    """Return a point of history as a transaction number or a time with a zone; a day means its start.
 
     Raises:
-        InvalidValue: It is none.
+        InvalidValue: `at` is not a point of history.
     """
     found: object = at
     if isinstance(at, str):
@@ -54,7 +54,7 @@ class PastTexts:
 
     Args:
         engine: Reads the current documents and the history.
-        user_id: Whose documents.
+        user_id: The user whose documents are read.
     """
 
     def __init__(self, engine: Engine, user_id: str) -> None:
@@ -89,7 +89,7 @@ class PastTexts:
         """Return the number of the last transaction up to a point of history.
 
         Raises:
-            InvalidValue: `at` is no point, or there is no such transaction.
+            InvalidValue: `at` is not a point of history, or there is no such transaction.
         """
         point = point_of(at)
         if isinstance(point, datetime):
@@ -109,7 +109,7 @@ class PastDocuments:
         text_of: Returns the text of a document as it was.
         seq: The last transaction in it.
         kinds: The documents that existed.
-        moment: The time that counts as now.
+        moment: The time to use as the current time.
     """
 
     def __init__(
@@ -130,7 +130,7 @@ class PastDocuments:
         return self._documents[kind]
 
     def keep(self, texts: Mapping[str, str]) -> None:
-        """Store texts that are read already."""
+        """Cache texts that were already read."""
         self._documents.update({kind: Document.parse(text) for kind, text in texts.items()})
 
     def refusal(self) -> DiaryError:

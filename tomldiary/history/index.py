@@ -47,9 +47,9 @@ class HistoryIndex(Generic[V]):
     """Maps keys to the newest value that history records have for them. Thread-safe.
 
     Args:
-        backend: Whose histories.
+        backend: Provides the histories.
         read: Returns the keys and values of a record, given its number and its text.
-        is_whole: Whether it covers the whole history, and not only records after a user's first look-up.
+        is_whole: Whether it covers the whole history; False covers only records after a user's first look-up.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class HistoryIndex(Generic[V]):
         self._guard = threading.Lock()
 
     def drop(self, user: str) -> None:
-        """Read a user's history again at the next look-up."""
+        """Drop a user's index; the next look-up reads the history again."""
         with self._guard:
             self._users.pop(user, None)
 
     def note(self, user: str, seq: int, found: Mapping[str, V]) -> None:
-        """Add the keys of the transaction just stored; the caller holds the user's lock."""
+        """Add the keys of the latest transaction; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
         if known is not None and known.seq == seq - 1:
@@ -126,9 +126,9 @@ class HistoryIndex(Generic[V]):
 
 
 class LoggedKinds:
-    """Which documents a history names, and which transaction changed each of them last.
+    """Indexes the documents that a history names, and the last transaction that changed each.
 
-    So a new document is known to be new, and a cached one to be current, without reading history again.
+    The index shows whether a document is new and whether a cached one is current, without another read of history.
     """
 
     def __init__(self, backend: Backend) -> None:
@@ -138,13 +138,13 @@ class LoggedKinds:
         )
 
     def note(self, user: str, seq: int, kinds: Iterable[str]) -> None:
-        """Note the documents that the transaction just stored changed; the caller holds the user's lock."""
+        """Add the documents that the latest transaction changed; the caller holds the user's lock."""
         found = list(kinds)
         self._index.note(user, seq, dict.fromkeys(found))
         self._changes.note(user, seq, dict.fromkeys(found, seq))
 
     def changes(self, user: str) -> Since[int]:
-        """Return by document the transaction that changed it last; the caller holds the user's lock.
+        """Return the last transaction that changed each document; the caller holds the user's lock.
 
         Raises:
             InvalidTOML: A record is damaged.

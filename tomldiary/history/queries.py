@@ -1,4 +1,4 @@
-"""Looking back: what changed, why, and how it was."""
+"""Queries of one user's history: changes, the origin of an entry, differences and past documents."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
 
 @dataclass(frozen=True, slots=True)
 class HistoryEntry:
-    """What one transaction did to one entry."""
+    """The change of one entry by one transaction."""
 
     seq: int
     time: str
@@ -58,7 +58,7 @@ class HistoryEntry:
     before: dict[str, Any] | None
     after: dict[str, Any] | None
     is_conflict: bool = False
-    """Whether a hand edit displaced our change here; `before` is what we had written."""
+    """Whether a hand edit displaced a written change; `before` is that change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,32 +66,34 @@ class Difference:
     """One entry in two states; None where it did not exist."""
 
     key: str
-    """`category/id` of a preference; elsewhere with the document in front, as in `facts/diet/user`,
-    of an item `items/namespace/key`."""
+    """`category/id` for a preference, `items/namespace/key` for an item.
+
+    For other entries the document comes first, as in `facts/diet/user`.
+    """
     before: dict[str, Any] | None
     after: dict[str, Any] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where an entry comes from."""
+    """The origin of an entry."""
 
     key: str
     text: str
     session: str
     """The session that created it."""
     turn: str
-    """The turn it was taken from, `session#turn`, where the extractor said so."""
+    """The turn it was extracted from, `session#turn`; "" if the extractor did not report it."""
     is_verified: bool
-    """False if a rule stored a sentence that nobody checked."""
+    """False if a rule stored a sentence that was not verified."""
     confirmations: int
-    """How often it came up."""
+    """How many times it was stated."""
     changes: list[HistoryEntry]
-    """All that happened to it in the kept history, oldest first."""
+    """All its changes in the kept history, oldest first."""
 
 
 class HistoryQueries:
-    """What can be asked of the history of one user.
+    """Queries the history of one user.
 
     Args:
         rules: The rules of the entries.
@@ -113,24 +115,24 @@ class HistoryQueries:
         since: Point | None = None,
         until: Point | None = None,
     ) -> list[HistoryEntry]:
-        """Return what happened to an entry, or to all of them, newest first.
+        """Return the changes of an entry, or of all entries, newest first.
 
         Args:
             key: `category/id`, `conversations/session`, `facts/type/key`, `blocks/name`,
                 `episodes/id` or `items/namespace/key`, as `history` shows it; None for everything.
-            limit: Most changes returned.
-            offset: How many to leave out before them.
+            limit: The maximum number of changes.
+            offset: The number of newest changes to skip.
             session_id: Only changes of this session.
             actor: Only changes by this actor.
             since: Only changes after this transaction, or from this time on; see `as_of` for points.
             until: Only changes up to this transaction or time.
 
         Raises:
-            UnknownEntry: `key` is no key.
-            InvalidValue: `since` or `until` is no point of history, or a number is negative.
+            UnknownEntry: `key` is not the key of an entry.
+            InvalidValue: `since` or `until` is not a point of history, or a number is negative.
         """
         if limit < 0 or offset < 0:
-            raise InvalidValue("limit and offset are not negative.", where="history")
+            raise InvalidValue("limit and offset must not be negative.", where="history")
         start, end = (None if each is None else point_of(each) for each in (since, until))
         wanted = None if key is None else entry_key(self._path_of(key))
         found: list[HistoryEntry] = []
@@ -149,7 +151,7 @@ class HistoryQueries:
         return found[offset : offset + limit]
 
     def why(self, key: str) -> Origin:
-        """Return where an entry comes from: the turn, the session, and every change since.
+        """Return the origin of an entry: the turn, the session, and every change since.
 
         Raises:
             UnknownEntry: There is no such entry, now or in the kept history.
@@ -192,10 +194,10 @@ class HistoryQueries:
 
         Args:
             before: A transaction number or a time, as for `as_of`; None is the transaction before the last.
-            after: The same; None is now.
+            after: A transaction number or a time; None is now.
 
         Raises:
-            InvalidValue: One of them is neither, or there is no such transaction.
+            InvalidValue: An argument is not a point of history, or there is no such transaction.
             DocumentError: History does not reach back that far.
         """
         if before is None:
@@ -212,7 +214,7 @@ class HistoryQueries:
     def diff_text(
         self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
     ) -> str:
-        """Return the same difference as a unified diff of the files.
+        """Return the difference between two points of history as a unified diff of the files.
 
         Args:
             before: As for `diff`.
@@ -242,8 +244,8 @@ class HistoryQueries:
         """Return the documents as they were right after a transaction, or at a time.
 
         Raises:
-            InvalidValue: `at` is no point of history, or there is no such transaction.
-            HistoryPruned: It is older than the kept history; names what is kept.
+            InvalidValue: `at` is not a point of history, or there is no such transaction.
+            HistoryPruned: `at` is older than the kept history; the error names the first kept transaction.
             DocumentError: History does not reach back that far.
         """
         seq = self._past.sequence(at)
@@ -252,7 +254,7 @@ class HistoryQueries:
         found = PastDocuments(
             lambda kind: self._past.texts(seq, [kind])[kind], seq, self._past.kinds(), moment
         )
-        # Fails now, not at the first read, if history does not reach back.
+        # Raise here, not at the first read, if history does not reach back.
         found.keep(self._past.texts(seq, USUAL_KINDS))
         return found
 
@@ -261,14 +263,14 @@ class HistoryQueries:
 
 
 def entry_changes(record: Record) -> Iterator[HistoryEntry]:
-    """Yield what a record did to each entry."""
+    """Yield the change of each entry by a record."""
     if record.type == SNAPSHOT:
         return
     for kind in dict.fromkeys(change.doc for change in record.changes):
         old: dict[Path, dict[str, Any]] = {}
         new: dict[Path, dict[str, Any]] = {}
         for change in record.changes:
-            if change.doc == kind:  # a moved table is taken out by one change and put in by another
+            if change.doc == kind:  # a moved table is removed by one change and inserted by another
                 for text, found in ((change.old, old), (change.new, new)):
                     for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
                         found[path] = {**found.get(path, {}), **entry}
@@ -289,7 +291,7 @@ def entry_changes(record: Record) -> Iterator[HistoryEntry]:
 
 
 def change_made(source: HistorySource, user: str, seq: int) -> HistoryEntry:
-    """Return what a transaction that changes one entry did, to answer its repetition."""
+    """Return the change of a transaction that changes one entry, as the answer to its repetition."""
     records = Timeline(source, user).records()
     record = next(record for record in records if record.seq == seq)
     return next(entry_changes(record))
@@ -314,7 +316,7 @@ def differences(kind: str, before: Document, after: Document) -> list[Difference
 
 
 def _is_between(record: Record, first: int | datetime | None, last: int | datetime | None) -> bool:
-    """Return whether a record lies between two points; the caller checks a number as the first one."""
+    """Return whether a record is between two points; the caller checks `first` if it is a number."""
     when = datetime.fromisoformat(record.time)
     if isinstance(first, datetime) and when < first:
         return False

@@ -1,7 +1,8 @@
 """The log of transactions: append-only TOML, one checksummed `[[tx]]` record for each.
 
-A record's envelope (sequence, time, type) comes first, then the payload: who and why, and for every
-document the exact text that was taken out and put in, so that a commit can be redone byte for byte.
+The envelope of a record (sequence, time, type) comes first, then the payload. The payload holds the session,
+actor and reason, and for every document the exact text that was removed and inserted. So a commit can be redone
+byte for byte.
 
     [[tx]]
     check = "1f6c0d9a"              # CRC-32 of the rest of the record, in hex
@@ -59,7 +60,7 @@ END = "\n]\n"
 _as_json = json.JSONEncoder(sort_keys=True, default=str).encode
 _SAID = ("session", "actor", "reason", "operation", "content")
 SNAPSHOT = "snapshot"
-"""Type of the record that replaces all transactions up to its number: the documents at that time."""
+"""Type of the record that replaces all transactions up to its number with the documents at that time."""
 _SNAPSHOT = re.compile(
     rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
 )
@@ -70,20 +71,20 @@ _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
 @dataclass(slots=True)  # not frozen: frozen ones are slower to create
 class Source:
-    """Why a transaction happens, as history records it. Never changed."""
+    """The source of a transaction, as history records it. Never changed."""
 
     type: str
     session: str = ""
     actor: str = ""
     reason: str = ""
     operation: str = ""
-    """Idempotency key of the caller: the same one twice has one effect."""
+    """Idempotency key of the caller: a repeated key has one effect."""
     content: str = ""
     """Fingerprint of the request, to detect another use of the same `operation`."""
     is_new: bool = False
-    """Whether `operation` is freshly generated, so that history need not be searched for it."""
+    """Whether `operation` was just generated, so that history need not be searched for it."""
     asked: tuple[Any, ...] = ()
-    """The request itself in place of `content`; its fingerprint is only computed if needed."""
+    """The request, used instead of `content`; its fingerprint is computed only if needed."""
 
     def fingerprint(self) -> str:
         """Return the fingerprint of the request; "" if there is none."""
@@ -177,7 +178,7 @@ def parse_record(text: str) -> Record:
         raise InvalidTOML("a history record does not match its checksum.")
     data = _read_own(text, head.end())
     if data is None:
-        import tomllib  # noqa: PLC0415 - hardly ever needed, see _read_own
+        import tomllib  # noqa: PLC0415 - rarely needed, see _read_own
 
         data = tomllib.loads(text)["tx"][0]
     return Record(
@@ -199,7 +200,7 @@ def parse_record(text: str) -> Record:
 
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\(?:["\\btnfr]|u[0-9a-f]{4}))*+"'
 _PAIR = rf"([A-Za-z0-9_-]+|{_STRING}) = ({_STRING})"
-# Old files may have a line "group = …"; it has no meaning any more.
+# Old files may have a line "group = …"; it is ignored.
 _LINE = re.compile(
     rf"(seq|group) = (\d{{1,18}})\n|([a-z]+) = ({_STRING})\n|(base|result) = \{{( {_PAIR}(?:, {_PAIR})* |)\}}\n"
     rf"|(conflicts) = (\[(?:{_STRING}(?:, {_STRING})*)?\])\n|(changes) = \[\n"

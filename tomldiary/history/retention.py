@@ -1,4 +1,4 @@
-"""How far back history is kept, and dropping what is older."""
+"""Retention: reports how far back history is kept, and drops older transactions."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ __all__ = ["KeptHistory", "Retention"]
 
 @dataclass(frozen=True, slots=True)
 class KeptHistory:
-    """The transactions that can be looked back to; all zero and empty if there is no history."""
+    """The range of kept transactions; all fields are zero or empty if there is no history."""
 
     first: int
-    """`as_of` knows this one and all later ones."""
+    """The first transaction that `as_of` accepts."""
     since: str
-    """When that was, ISO 8601."""
+    """When `first` was stored (ISO 8601)."""
     last: int
     is_pruned: bool
-    """Whether there were older ones; of `first` only the result is known then, not what it did."""
+    """Whether older transactions were dropped; then only the result of `first` is known, not its changes."""
 
 
 class Retention:
-    """How far back the history of one user is kept.
+    """The retention of one user's history.
 
     Args:
-        engine: Reads and prunes the history.
-        user_id: Whose history.
+        engine: Reads the history and drops old transactions.
+        user_id: The user whose history is kept.
     """
 
     def __init__(self, engine: Engine, user_id: str) -> None:
@@ -56,22 +56,24 @@ class Retention:
     def prune_history(
         self, *, before: datetime | None = None, keep: int | None = None, dry_run: bool = False
     ) -> KeptHistory:
-        """Drop old transactions for good and return what is kept; the documents stay as they are.
+        """Drop old transactions permanently and return the kept range; the documents do not change.
 
-        A snapshot of the documents takes their place, so `as_of`, `diff` and `rollback` work back to it,
-        and say so when asked for more. The last transaction always stays. What was dropped cannot be looked
-        up any more: neither who did it nor its operation id, which would then be done a second time.
+        A snapshot of the documents replaces the dropped transactions. `as_of`, `diff` and `rollback` work back
+        to the snapshot, and raise `HistoryPruned` for anything older. The last transaction always stays.
+
+        Dropped transactions cannot be queried. Their operation ids are dropped too, so a repeated operation
+        would be applied a second time.
 
         Args:
-            before: Drop what happened before this time (without a zone: UTC).
-            keep: Or drop all but this many transactions, at least 1.
-            dry_run: Only return what would be kept.
+            before: Drop transactions before this time (without a zone: UTC).
+            keep: Drop all but this many transactions, at least 1.
+            dry_run: Return the range that would be kept, and drop nothing.
 
         Raises:
             InvalidValue: Neither or both are given, or `keep` is below 1.
             NestedTransaction: A transaction of this user is open here.
-            DocumentError: History is damaged, so that no snapshot can be made. Nothing was dropped.
-            BackendError: The storage failed; what is left of history fits together.
+            DocumentError: History is damaged, so no snapshot can be created. Nothing was dropped.
+            BackendError: The storage failed; the remaining history is consistent.
         """
         if (before is None) == (keep is None) or (keep is not None and keep < 1):
             raise InvalidValue("say what to drop: before=… a time, or all but keep=… transactions.")
@@ -102,7 +104,7 @@ class Retention:
 
 
 def _snapshot(timeline: Timeline, dropped: Sequence[Record]) -> Record | None:
-    """Return the record that can stand for these; None if one does already."""
+    """Return the snapshot that replaces these records; None if the last one is a snapshot already."""
     last = dropped[-1]
     if last.type == SNAPSHOT:
         return None

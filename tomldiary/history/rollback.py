@@ -1,4 +1,4 @@
-"""Going back: transactions undone by writing their inverse as a new one."""
+"""Rollback: undoes transactions by committing their inverse as a new transaction."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
 
 @dataclass(frozen=True, slots=True)
 class Rollback:
-    """What going back did, or with `dry_run` would do."""
+    """The result of a rollback, or with `dry_run` the expected result."""
 
     undone: list[int]
     """The transactions that were undone, newest first."""
     keys: list[str]
     """The entries that changed."""
     conflicts: list[str] = field(default_factory=list[str])
-    """Entries that somebody changed since; overwritten only with `force`."""
+    """Entries that were changed since; overwritten only with `force`."""
     forbidden: list[str] = field(default_factory=list[str])
-    """Facts whose type does not let them go back; `force` changes nothing about that."""
+    """Facts whose type forbids the rollback, even with `force`."""
 
 
 class Undo:
@@ -68,23 +68,23 @@ class Undo:
     ) -> Rollback:
         """Undo the last `steps` transactions by writing their inverse as a new one.
 
-        History is never erased, so undoing the undo brings the same entries back, byte for byte.
+        History is never erased, so undoing the rollback restores the same entries byte for byte.
 
         Args:
-            steps: How many transactions to undo; there must be as many.
-            session_id: Only those of this session.
-            to: Undo everything after this transaction or time (as for `as_of`), instead of a number of steps;
+            steps: How many transactions to undo; history must hold as many.
+            session_id: Undo only transactions of this session.
+            to: Undo all transactions after this transaction or time (as for `as_of`), instead of `steps`;
                 0 undoes all.
-            dry_run: Only say what would happen.
-            force: Overwrite entries that were changed since by others.
-            actor: Who did it, for history.
+            dry_run: Return the expected result and write nothing.
+            force: Overwrite entries that were changed since.
+            actor: Who requested the rollback, for history.
             reason: Why, for history.
 
         Raises:
-            InvalidValue: `steps` is not a number from 1 on, or `to` is no point of history.
+            InvalidValue: `steps` is not an integer of at least 1, or `to` is not a point of history.
             Conflict: There are fewer transactions to undo, an entry was changed since (`keys` lists them), or
-                something was forgotten since. Nothing is written.
-            HistoryPruned: Some of it is older than the kept history. Nothing is written.
+                an erasure happened since. Nothing is written.
+            HistoryPruned: A transaction to undo is older than the kept history. Nothing is written.
         """
         if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
             raise InvalidValue(f"expected a number from 1 on, found {steps!r}.", where="steps")
@@ -125,7 +125,7 @@ class Undo:
             return done
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
-        """Return the keys of the entries that a rule forbids to go back."""
+        """Return the keys of the entries that a rule forbids to restore."""
         by_document: dict[str, dict[Path, Any]] = {}
         for (document, path), state in before.items():
             by_document.setdefault(document, {})[path] = state and state[1]
@@ -147,10 +147,12 @@ class Undo:
             after: Path | None = None
             behind = ""
             order: list[Block] = []
-            if any(edit.table(path) is None for path in states):  # what is there stays where it is
+            if any(
+                edit.table(path) is None for path in states
+            ):  # existing entries keep their place
                 text = self._past.texts(oldest - 1, [kind])[kind]
                 order = [block for block in split_blocks(text) if block.path and not block.is_array]
-            # In their order, so that each finds what it stood behind, or what that stood behind.
+            # In document order, so that each block is restored behind its former predecessor.
             for block in order:
                 state = states.pop(block.path, None)
                 if state is not None:
@@ -175,8 +177,8 @@ class Undo:
                 continue
             if forgotten:
                 raise RollbackConflict(
-                    f"something was forgotten in transaction {forgotten}, and what was before it cannot be"
-                    f" brought back as it was. Undo at most what came after {forgotten}. Nothing was undone."
+                    f"something was forgotten in transaction {forgotten}, so earlier transactions cannot be undone."
+                    f" Undo at most the transactions after {forgotten}. Nothing was undone."
                 )
             found.append(record)
             if floor is None and len(found) >= steps:
@@ -191,13 +193,13 @@ class Undo:
 
 
 def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
-    """Return the states to go back to, and the states expected now, of all entries that were changed."""
+    """Return the states to restore and the states expected now, for all changed entries."""
     before: _States = {}
     expected: _States = {}
     for record in records:  # newest first
         old: _States = {}
         new: _States = {}
-        # A table that was moved is taken out by one change and put in by another.
+        # A moved table is removed by one change and inserted by another.
         for change in record.changes:
             for text, states in ((change.old, old), (change.new, new)):
                 document = Document.parse(text)

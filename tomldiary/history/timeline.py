@@ -1,4 +1,4 @@
-"""The text of any document at any point of the kept history, by redoing or undoing transactions."""
+"""Rebuilds the text of any document at any point of the kept history by redoing or undoing transactions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ EMPTY = digest("")
 """Fingerprint of a document that does not exist; a change based on it holds the whole text."""
 
 
-# A batch may change hundreds of documents in one record, which is then looked up for each of them.
+# A batch may change hundreds of documents in one record, which is then parsed for each of them.
 _parse = let_go_on_forget(lru_cache(maxsize=2)(parse_record))
 
 
@@ -45,9 +45,9 @@ class Timeline:
         self._user = user
 
     def records(self) -> Iterator[Record]:
-        """Yield the whole records, newest first; a torn end that was never acknowledged is left out.
+        """Yield the complete records, newest first; skip a torn end that was never acknowledged.
 
-        After retention dropped older ones, the last is the snapshot that replaces them.
+        If retention dropped older records, the last record is the snapshot that replaces them.
         """
         return self._parsed(enumerate(self._source.records(self._user)))
 
@@ -67,8 +67,8 @@ class Timeline:
     def last(self, kind: str) -> Record | None:
         """Return the newest record that changed document `kind`, or None.
 
-        A record that does not name the document is not parsed: a user may have thousands of documents,
-        and most of history is about others.
+        A record that does not name the document is not parsed. A user may have thousands of documents, and most
+        records concern other documents.
         """
         about = self._about([kind], enumerate(self._source.records(self._user)))
         return next((record for record in about if kind in record.results), None)
@@ -101,7 +101,7 @@ class Timeline:
     def texts(
         self, kinds: Collection[str], seq: int | None = None, now: Mapping[str, str] | None = None
     ) -> dict[str, str]:
-        """Return what `text` returns for several documents.
+        """Return the texts of several documents; see `text`.
 
         Args:
             kinds: The documents.
@@ -150,7 +150,7 @@ class Timeline:
         *,
         is_all: bool,
     ) -> dict[str, str]:
-        """Return the documents that undoing `later` leads to; `is_all`: these are all records."""
+        """Return the documents before the records `later`; `is_all` means that these are all records."""
         if not later or not ends:
             return {}
         records = list(self._parsed(later))
@@ -170,7 +170,7 @@ class Timeline:
     def _replayed(
         self, kinds: Collection[str], texts: Iterable[tuple[int, str]], ends: Mapping[str, str]
     ) -> dict[str, str]:
-        """Return the documents that these records lead to; `ends` holds texts that may be right."""
+        """Return the documents after these records; `ends` holds candidate texts."""
         steps: dict[str, list[Record]] = {kind: [] for kind in kinds}
         missing = set(steps)
         found: dict[str, str] = {}
@@ -204,7 +204,7 @@ class Timeline:
         return 0
 
     def moment_of(self, seq: int) -> datetime:
-        """Return when transaction `seq`, or the last one before it, was stored; the year 1 if there is none."""
+        """Return when transaction `seq` or the last one before it was stored; the year 1 if there is none."""
         for text in self._source.records(self._user):
             if 0 < _sequence(text) <= seq:
                 return datetime.fromisoformat(parse_record(text).time)
@@ -224,7 +224,7 @@ def _sequence(text: str) -> int:
 
 
 def _undone(kind: str, steps: list[Record], text: str) -> str | None:
-    """Return a document's text before these records, newest first; None if they do not lead there."""
+    """Return a document's text before these records, newest first; None if they are inconsistent."""
     if digest(text) != steps[0].results[kind]:
         return None
     try:

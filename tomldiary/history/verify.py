@@ -1,6 +1,6 @@
-"""Verifies a user's whole history: checksums, numbers, and that redoing the records gives their results.
+"""Verifies a user's whole history: checksums, numbers, and the results of redoing the records.
 
-It changes nothing, takes no lock, and repairs nothing that a crash left.
+It changes nothing, takes no lock, and does not repair the traces of a crash.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]
 
 _HEADER = re.compile(rb"^\[\[tx\]\]$", re.MULTILINE)
 _END = b"\n]\n"
-"""The end of a whole record; a torn append does not end like this."""
+"""The end of a complete record; a torn append does not end like this."""
 _SEQ = re.compile(r"^seq *= *(\d+)", re.MULTILINE)
 
 
@@ -38,14 +38,14 @@ class Damage:
     """The first damaged record of a history."""
 
     place: str
-    """`segment:line`, or the number of the transaction where there are no files."""
+    """`segment:line`, or the number of the record if the backend has no files."""
     seq: int | None
     """Number of the transaction, if it is known."""
     message: str
     is_torn: bool = False
-    """Whether it is only a torn append that was never acknowledged."""
+    """Whether the record is a torn append that was never acknowledged."""
     is_set_aside: bool = False
-    """Whether a writer found it damaged, moved it to a file of its own and continued without it."""
+    """Whether a writer found the record damaged, moved it to a separate file and continued without it."""
 
 
 @dataclass(slots=True)
@@ -54,26 +54,26 @@ class Walked:
 
     damage: Damage | None = None
     newest: Record | None = None
-    """The newest whole record before the damage."""
+    """The newest complete record before the damage."""
     last: dict[str, Record] = field(default_factory=dict[str, "Record"])
     """The newest record of each document."""
     versions: dict[str, dict[str, int]] = field(default_factory=dict[str, dict[str, int]])
-    """By document and fingerprint: the transaction that led to it."""
+    """The transaction that led to each version, by document and fingerprint."""
 
 
 def verify(backend: Backend, user: str) -> Damage | None:
     """Return the first damage in a user's history, or None if every record is intact.
 
-    Every record's checksum and number are checked, and redoing the transactions has to lead to the
-    texts they say they led to. A document that names a later transaction than history ends at shows
-    that acknowledged records are gone.
+    It checks the checksum and the number of every record. Redoing each transaction must lead to the recorded
+    fingerprints. A document that names a transaction after the end of history shows that acknowledged records
+    are missing.
     """
     return walk(backend, user).damage
 
 
 def walk(backend: Backend, user: str) -> Walked:
     """Check a user's history from its beginning to the first damage."""
-    # Documents are read first: history gets a transaction before a document gets its number.
+    # Documents are read first: a transaction is in history before its number is in a document.
     seen = _named_in_documents(backend, user)
     walked = Walked()
     texts: dict[str, str] = {}
@@ -105,11 +105,11 @@ def walk(backend: Backend, user: str) -> Walked:
 
 
 def stored_text(backend: Backend, user: str, kind: str) -> str | None:
-    """Return a document as it is stored, without the repairs of a usual read; None if there is none.
+    """Return a document as it is stored, without the repairs of a normal read; None if it does not exist.
 
     Raises:
-        BackendError: It cannot be read.
-        InvalidTOML: It is not UTF-8.
+        BackendError: The document cannot be read.
+        InvalidTOML: The document is not UTF-8.
     """
     if not isinstance(backend, LocalBackend):
         found = backend.read(user, kind)
@@ -174,7 +174,7 @@ def _damaged(
     is_end: bool,
 ) -> Damage:
     """Return the damage in bytes that should be one record."""
-    # A whole record may come first, if the header of the next one is damaged.
+    # A complete record may come first, if the header of the next one is damaged.
     at = data.find(_END)
     while 0 <= at < len(data) - len(_END):
         front = _parsed(data[: at + len(_END)])
@@ -199,14 +199,14 @@ def _damaged(
             place, seq, "the last append was cut off; it was never acknowledged.", is_torn=True
         )
     name = "a record" if seq is None else f"the record of transaction {seq}"
-    return Damage(place, seq, f"{name} is not as it was written (checksum).")
+    return Damage(place, seq, f"{name} does not match its checksum.")
 
 
 def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -> Damage | None:
-    """Redo one whole record."""
+    """Redo one complete record; return the damage if it is inconsistent."""
     before = walked.newest
     if record.type == SNAPSHOT and before is not None and record.seq == before.seq:
-        before = None  # older records were dropped, but not all of their files are gone yet
+        before = None  # older records were dropped, but some of their files still exist
         if any(
             kind in texts and texts[kind] and digest(texts[kind]) != wanted
             for kind, wanted in record.results.items()
@@ -223,7 +223,7 @@ def _follow(walked: Walked, texts: dict[str, str], record: Record, place: str) -
         base = "" if record.bases[kind] == EMPTY else texts.get(kind)
         is_changed = any(change.doc == kind for change in record.changes)
         if base is not None and not is_changed and digest(base) != record.bases[kind]:
-            # Forgetting emptied the record of a document that could not be read.
+            # Redaction emptied the record of a document that could not be read.
             texts.pop(kind)
         elif base is not None:
             try:

@@ -1,4 +1,4 @@
-"""Background updates: a turn is on disk when `submit` returns and is applied to the memory later.
+"""Background updates: `submit` stores a turn in the journal, and workers apply it to the memory later.
 
 May import `diary` and the layers below it; `storage.log` stores the journal's records.
 Begin reading with `writer`, then follow a turn: `queue` (admission), `journal_queue`, `journal`, `worker`, `jobs`.
@@ -35,7 +35,7 @@ __all__ = [
     "shutdown_all_background_tasks",
 ]
 
-# Loaded when named: modules inside the package import each other without loading all of it.
+# Loaded on first access: modules inside the package import each other without loading the whole package.
 _HOMES = {
     "Health": "tomldiary.writer.writer",
     "MemoryWriter": "tomldiary.writer.writer",

@@ -1,8 +1,8 @@
 """Dead letters: turns that could not be applied, in one readable file, `dead-letters.toml`.
 
-A turn is written here before its journal records it as done. A requeued turn is removed here after it is in a
-journal again. So a crash at any moment leaves a turn in one of the two files or in both; if in both, its
-operation id makes it one turn.
+A turn is written to this file before its journal records it as done. A requeued turn is removed from this file
+after it is in a journal again. So a crash at any moment leaves a turn in at least one of the two files. A turn in
+both files is applied once, since both copies have the same operation id.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class DeadLetter:
     parked: str
     """When it was parked (ISO 8601)."""
     epoch: int
-    """The user's epoch when it was submitted: a later forgetting may concern it."""
+    """The user's fencing token when it was submitted: a later erasure may cover the turn."""
 
 
 class DeadLetters:
@@ -66,17 +66,17 @@ class DeadLetters:
         return f"DeadLetters({str(self._path)!r})"
 
     def add(self, job: Job, error: str, epoch_of: Callable[[str], int]) -> None:
-        """Park a turn; it is durable when this returns.
+        """Park a turn as a dead letter; it is durable when this returns.
 
         Args:
             job: The turn.
             error: Why it could not be applied.
-            epoch_of: Returns a user's epoch. It is called while the file is locked, so a concurrent forgetting
-                finds the turn, or the turn is not parked.
+            epoch_of: Returns a user's fencing token. It is called while the file is locked. So a concurrent
+                erasure finds the turn, or the turn is not parked.
 
         Raises:
             Forgotten: Something of the user was forgotten since the turn was submitted. Nothing was parked.
-            BackendError: It could not be written.
+            BackendError: The file could not be written.
         """
         text = render_dead(
             job.turn, job.operation, error=error, attempts=job.attempts, queued=job.time,
@@ -94,7 +94,7 @@ class DeadLetters:
                 data = read_all(descriptor)
                 turn = replace(job.turn, operation_id=job.operation)
                 if any(each.turn == turn for each in _letters(data)):
-                    return  # parked just before a crash; another user may use the same id
+                    return  # parked just before a crash; another user may have the same id, so turns are compared
                 if data and not data.endswith(b"\n"):
                     text = f"\n{text}"  # behind a torn record or a hand edit
                 try:
@@ -125,15 +125,15 @@ class DeadLetters:
         *,
         user: str | None = None,
     ) -> list[DeadLetter]:
-        """Remove dead letters once `then` was called with them, and return them.
+        """Call `then` with dead letters, then remove and return them.
 
         Args:
-            ids: Their operation ids; None is all.
+            ids: The operation ids of the turns; None selects all.
             then: Called before they are removed. If it raises, all stay.
-            user: Only this user's; None is any user's, unless several users have turns with one of the ids.
+            user: Select only turns of this user. None selects turns of any user, unless several have one of the ids.
 
         Raises:
-            InvalidValue: `user` is needed, as several users have a turn with one of the ids. All stay.
+            InvalidValue: `user` is required, as several users have a turn with one of the ids. All stay.
         """
         taken: list[DeadLetter] = []
 
@@ -161,7 +161,7 @@ class DeadLetters:
 
 
 def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
-    """Write turns to a new journal, which the next writer takes over.
+    """Requeue turns: write them to a new journal, which the next writer takes over.
 
     The turns keep their operation ids, so none is applied twice.
 
@@ -173,7 +173,7 @@ def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
         for letter in letters:
             job = Job(letter.turn, letter.id, is_new=False)
             job.rendered = render_turn(letter.turn, letter.id, letter.queued)
-            # Their own epoch, not today's: a forgetting that is under way has to find them.
+            # The token of each letter, not the current one: a concurrent erasure must find the turn.
             journal.append_turns([job], lambda _user, epoch=letter.epoch: epoch)
         journal.sync()
     finally:
@@ -181,14 +181,14 @@ def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
 
 
 def _check_owners(letters: list[DeadLetter]) -> None:
-    """Refuse an id that several users' turns have: callers choose the ids."""
+    """Refuse an id that turns of several users have: callers choose the ids."""
     owners: dict[str, str] = {}
     for letter in letters:
         user = letter.turn.user_id
         if owners.setdefault(letter.id, user) != user:
             raise InvalidValue(
                 f"several users have a turn with the id {letter.id!r}, {owners[letter.id]!r} and {user!r} among"
-                " them. Say whose it is: --user NAME."
+                " them. Name the user with --user NAME."
             )
 
 

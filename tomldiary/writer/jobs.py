@@ -1,9 +1,10 @@
-"""The jobs that a writer runs: applying a turn, and compacting a user's memory after turns.
+"""The jobs of a writer: applying a turn, and compacting a user's memory after turns.
 
 Applying a turn has three steps: extract, record the extracted operations in the journal, commit.
 
-A compaction is divided into parts (a category of preferences, the conversations). Each part is read by the compactor
-and committed by itself. A part that fails is tried once more after a pause, then left until the next compaction.
+A compaction is divided into parts (a category of preferences, the conversations). The compactor reads each part,
+and each part is a transaction of its own. A part that fails is tried once more after a pause, then left until the
+next compaction.
 """
 
 from __future__ import annotations
@@ -41,18 +42,18 @@ _logger = get_logger(__name__)
 
 
 def is_overridden(diary: Any) -> bool:
-    """Return whether `update_memory` is not the one of `Diary`: any object that has it can be a diary."""
+    """Return whether `update_memory` is not the method of `Diary`; any object with this method can be a diary."""
     return getattr(diary.update_memory, "__func__", None) is not Diary.update_memory
 
 
 async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied | None:  # noqa: ASYNC109 - of the model call alone
-    """Apply a turn, and the turns that are read with it, exactly once.
+    """Apply a turn, and the turns that are grouped with it, exactly once.
 
-    An overridden `update_memory` is called. After a crash it is called again; only what `Diary.update_memory` does
-    inside it is known to be done already.
+    An overridden `update_memory` is called again after a crash. Only the effect of `Diary.update_memory` inside it is
+    not repeated.
 
     Args:
-        diary: Whose memory changes.
+        diary: The diary to update.
         job: The turn.
         timeout: Seconds that the extractor may take.
 
@@ -94,7 +95,7 @@ async def _extract_and_commit(
                 await in_thread(_finish, job)
                 return done
         if await diary.current_epoch(turn.user_id) != job.epoch:
-            # The model must not read what was forgotten.
+            # The model must not read an erased turn.
             raise Forgotten("something of this user was forgotten since this turn was submitted.")
         user_msg, assistant_msg = _messages([job, *job.group])
         async with asyncio.timeout(seconds):
@@ -111,7 +112,7 @@ def _commit(
     jobs = [job, *job.group]
     if job.operations is None:
         if job.journal is not None:
-            # A group has one id in history: without this record, its turns would be read one by one again.
+            # A group has one id in history: without this record, a recovery would read its turns one by one again.
             is_durable = len(jobs) > 1
             try:
                 job.journal.append_operations(
@@ -130,14 +131,14 @@ def _commit(
 
 
 def _finish(job: Job) -> None:
-    """Record in the journal that a turn was applied, with the turns that were read with it."""
+    """Record in the journal that a turn and its group were applied."""
     jobs = [job, *job.group]
     if job.journal is not None:
         job.journal.finish(jobs, now=len(jobs) > 1)
 
 
 def _messages(jobs: Sequence[Job]) -> tuple[str, str]:
-    """Return what both sides said; an answer that was cut short is marked."""
+    """Return the messages of both sides; an answer of an unfinished run is marked."""
     answers: list[str] = []
     for job in jobs:
         answer = job.turn.assistant_msg
@@ -154,8 +155,8 @@ class CompactionJobs:
     """Runs the diary's compactions in the writer's event loop, one at a time.
 
     Args:
-        diary: Knows what is due, and the compactor.
-        options: How long a part may take, and the pause before the second attempt.
+        diary: Provides the due compactions and the compactor.
+        options: The time limit of a part, and the pause before the second attempt.
         state: The writer's lock.
         metrics: Counts parts.
     """
@@ -182,7 +183,7 @@ class CompactionJobs:
             self.running[user] = asyncio.get_running_loop().create_task(work)
 
     def stop(self) -> None:
-        """Cancel running compactions; finished parts are stored, the others stay due."""
+        """Cancel running compactions; finished parts are stored, and the others stay due."""
         with self._state:
             for task in self.running.values():
                 task.get_loop().call_soon_threadsafe(task.cancel)

@@ -1,6 +1,6 @@
-"""A writer's journal: turns are on disk before `submit` returns and are found again after a crash.
+"""The journal of a writer: it stores turns before `submit` returns, and a later writer recovers them after a crash.
 
-Each writer has a folder of its own below the folder of the journals:
+Each writer has its own folder below the folder of the journals:
 
     .tomldiary/journal/
       20261120-034512-320748-9f0c2a71/
@@ -45,7 +45,7 @@ __all__ = ["SEGMENT_BYTES", "Journal"]
 
 SEGMENT_BYTES = 1024 * 1024
 _CLEAR_BYTES = 64 * 1024  # a file of finished turns is cleared from this size on
-_DONE_BATCH = 64  # finished turns that may wait for the next append
+_DONE_BATCH = 64  # finished turns whose record may wait for the next append
 _OWNER = "owner.lock"
 _OWNER_FLAGS = os.O_RDWR | PRIVATE
 _FORGOTTEN = (
@@ -62,7 +62,7 @@ class Journal:
     Args:
         folder: The journal's folder.
         owner: Descriptor of the locked owner file.
-        sync: Whether what is appended is synced.
+        sync: Whether appended records are synced.
     """
 
     def __init__(self, folder: Path, owner: int, *, sync: bool) -> None:
@@ -74,7 +74,7 @@ class Journal:
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
-        """Turns that are not done, by segment; a segment without any is removed."""
+        """Unfinished turns by segment; a segment without any is removed."""
         self._done: dict[int, list[int]] = {}
         self._unwritten: list[int] = []
 
@@ -85,7 +85,7 @@ class Journal:
 
     @classmethod
     def create(cls, root: Path, *, sync: bool) -> Journal:
-        """Create a journal and own it.
+        """Create a journal and lock its owner file.
 
         Raises:
             BackendError: The folder cannot be written.
@@ -106,7 +106,7 @@ class Journal:
     def adopt(cls, folder: Path, *, sync: bool) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
-        Returns None if its writer lives or another writer has taken it over.
+        Returns None if the writer is alive, or if another writer has taken the journal over.
         """
         owner = _claim_dead(folder)
         if owner is None:
@@ -148,7 +148,7 @@ class Journal:
 
     @property
     def pending(self) -> int:
-        """How many of its turns are not done."""
+        """The number of its unfinished turns."""
         return sum(map(len, self._open.values()))
 
     def append_turns(self, jobs: Sequence[Job], epoch_of: Callable[[str], int]) -> None:
@@ -156,8 +156,8 @@ class Journal:
 
         Args:
             jobs: Turns, rendered.
-            epoch_of: Returns a user's epoch. It is called while the file is locked, so a concurrent forgetting
-                either finds the turn or the turn has the newer epoch.
+            epoch_of: Returns a user's fencing token. It is called while the file is locked. So a concurrent
+                erasure finds the turn, or the turn has the newer token.
 
         Raises:
             BackendError: Nothing was appended.
@@ -193,7 +193,7 @@ class Journal:
         *,
         sync: bool = False,
     ) -> None:
-        """Append what was extracted from a turn, or from turns that were read together.
+        """Append the operations extracted from a turn, or from turns that were read together.
 
         Raises:
             Forgotten: Something of the user was forgotten since the turn was submitted.
@@ -218,8 +218,8 @@ class Journal:
     def finish(self, jobs: Sequence[Job], *, now: bool = False) -> None:
         """Record that these turns are done.
 
-        History shows which turns were applied, so their record may wait for the next append. `now` is for
-        turns that left no other trace.
+        History shows which turns were applied, so their record may wait for the next append. `now` writes it at
+        once, for turns that history does not show.
         """
         with self._mutex:
             for job in jobs:
@@ -239,7 +239,7 @@ class Journal:
                 _logger.warning("%s: cannot be written (%s)", self.folder, error)
 
     def _clean(self) -> None:
-        """Record the finished turns and remove files without unfinished ones; the caller holds the mutex."""
+        """Record the finished turns and remove files without unfinished turns; the caller holds the mutex."""
         is_idle = not any(self._open.values())
         if is_idle and self._file.end > _CLEAR_BYTES:
             self._file.clear()
@@ -251,7 +251,7 @@ class Journal:
         for segment in [
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
-            # "done" records of a newer file about this file are not needed any more.
+            # "done" records in newer files about this file are obsolete now.
             remove_locked(self._path(segment))
             del self._open[segment]
             self._done.pop(segment, None)
@@ -264,10 +264,10 @@ class Journal:
         del self._unwritten[:unwritten]
 
     def _new_segment(self) -> None:
-        """Begin the next file; it repeats which turns of older files are done."""
+        """Create the next file; it repeats the "done" records of older files."""
         segment = self._segment + 1
         self._file.create(str(self._path(segment)))
-        # If the file could not be created, turns still go to the old one.
+        # If the file cannot be created, turns are still appended to the old one.
         self._segment = segment
         self._open.setdefault(segment, set())
         done = [number for numbers in self._done.values() for number in numbers]
@@ -285,10 +285,10 @@ class Journal:
         self._file.problem = f"{self.folder}: cannot be written any more ({error.strerror})."
 
     def sync(self) -> None:
-        """Make what was appended durable.
+        """Make the appended records durable.
 
         Raises:
-            BackendError: It is unknown what is durable. A later success never counts for a failed sync.
+            BackendError: It is unknown which records are durable. A later sync does not make up for a failed one.
         """
         if not self.is_synced:
             return
@@ -310,7 +310,7 @@ class Journal:
     # Ending
 
     def holds(self, job: Job) -> bool:
-        """Return whether the turn's text is still in the journal, not forgotten."""
+        """Return whether the turn's record is still in the journal; an erasure removes it."""
         found = read_file(self._path(job.segment))
         return found is not None and any(
             each.kind == "turn" and each.data is not None and each.data["number"] == job.number
@@ -320,7 +320,7 @@ class Journal:
     def close(self) -> int:
         """Close the journal and return how many unfinished turns it holds.
 
-        A journal without any is removed; otherwise the next writer takes it over.
+        A journal without unfinished turns is removed; otherwise the next writer takes it over.
         """
         with self._mutex:
             left = self.pending
@@ -340,7 +340,7 @@ class Journal:
         _remove_folder(self.folder)
 
     def drop(self) -> None:
-        """Close the descriptors and write nothing: after a fork, or when taking over failed."""
+        """Close the descriptors without writing: after a fork, or if a takeover failed."""
         self._file.close()
         if self._owner >= 0:
             with contextlib.suppress(OSError):
@@ -360,13 +360,13 @@ def _cannot(path: Path, error: OSError) -> BackendError:
 
 
 def _claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
-    """Make a journal folder; return it with the descriptor of its locked owner file.
+    """Create a journal folder; return it with the descriptor of its locked owner file.
 
     Raises:
-        OSError: It cannot be made.
+        OSError: The folder cannot be created.
     """
     make_folder(root, sync=sync)
-    # Journals are taken over in the order of their names, and a process may leave several in a second.
+    # Journals are taken over in the order of their names, and a process may create several in one second.
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
     hidden = root / f".{name}"
     hidden.mkdir(mode=0o700)
@@ -376,7 +376,7 @@ def _claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
         owner = os.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600)
         make_private(owner)
         try_lock(owner)
-        # Other writers skip hidden folders, so none takes it over before it is locked.
+        # Other writers skip hidden folders, so no writer takes it over before it is locked.
         hidden.rename(root / name)
         if sync:
             sync_folder(root)
@@ -391,9 +391,9 @@ def _claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
 
 
 def _claim_dead(folder: Path) -> int | None:
-    """Lock the owner file of a journal and return its descriptor; None if its writer lives.
+    """Lock the owner file of a journal and return its descriptor; None if its writer is alive.
 
-    The system releases a lock when its process dies, so no age or process id has to be judged.
+    The system releases a lock when its process dies, so neither ages nor process ids are compared.
     """
     try:
         owner = os.open(folder / _OWNER, _OWNER_FLAGS)
@@ -406,7 +406,7 @@ def _claim_dead(folder: Path) -> int | None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Remove an empty journal; its owner file is still locked."""
+    """Remove the folder of an empty journal while its owner file is locked."""
     (folder / _OWNER).unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # damaged records are kept for inspection
         folder.rmdir()

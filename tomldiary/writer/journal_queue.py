@@ -1,7 +1,7 @@
 """The queue in front of the journal: turns submitted during a sync share the next one (group commit).
 
-Turns are stored in the order they were submitted, and delivered to the workers once they are stored. A turn that
-could not be stored is never applied.
+Turns are stored in the order of their submission, and passed to the workers once they are stored. A turn that could
+not be stored is never applied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class JournalQueue:
 
     Args:
         root: The folder of the journals.
-        backend: Knows epochs and the durability.
+        backend: Provides fencing tokens and the durability.
         state: The writer's lock.
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
@@ -49,9 +49,9 @@ class JournalQueue:
     ) -> None:
         self.root = root
         self.journals: list[Journal] = []
-        """The journals that this writer owns; turns are appended to `_journal` only."""
+        """The journals that this writer owns; new turns are appended only to `_journal`."""
         self.recovered = 0
-        """How many turns were taken over from dead writers."""
+        """The number of turns taken over from dead writers."""
         self._backend = backend
         self.durability = backend.durability
         self._sync = backend.durability == "full"
@@ -67,11 +67,11 @@ class JournalQueue:
         self._closing = 0  # journals about to be closed
 
     def __len__(self) -> int:
-        """How many turns are not stored yet."""
+        """The number of turns that are not stored yet."""
         return len(self._pending) + len(self._batch)
 
     def oldest(self) -> float | None:
-        """Return when the longest waiting turn was submitted (monotonic clock), or None."""
+        """Return when the oldest waiting turn was submitted (monotonic clock), or None."""
         return min(
             (jobs[0].queued_at for jobs in (self._batch, self._pending) if jobs), default=None
         )
@@ -94,7 +94,7 @@ class JournalQueue:
         job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
-        """Store a turn soon; the caller holds the lock."""
+        """Queue a turn for storing; the caller holds the lock."""
         self._pending.append(job)
         if not self._is_storing:
             self._is_storing = True
@@ -108,7 +108,7 @@ class JournalQueue:
         return True
 
     def adopt_soon(self) -> None:
-        """Look for journals of dead writers soon; the caller holds the lock."""
+        """Schedule a search for journals of dead writers; the caller holds the lock."""
         self._has_looked = False
         if not self._is_storing:
             self._is_storing = True
@@ -120,7 +120,7 @@ class JournalQueue:
         goes_on = True
         while goes_on:
             if not self._has_looked:
-                # First: turns submitted before a crash come before turns submitted now.
+                # This comes first: turns submitted before a crash precede turns submitted now.
                 self._has_looked = True
                 self._adopt()
             with self._state:
@@ -134,7 +134,7 @@ class JournalQueue:
     def _store(self, jobs: list[Job]) -> bool:
         """Store turns; return whether more are waiting.
 
-        Turns that cannot be stored are refused. A later sync never counts for them.
+        Turns that cannot be stored are refused, even if a later sync succeeds.
         """
         try:
             if self._journal is None:
@@ -152,7 +152,7 @@ class JournalQueue:
                 self._batch = []
                 journal = self._journal
                 if journal is not None and journal.problem is not None:
-                    self._journal = None  # the next turn begins another one
+                    self._journal = None  # the next turn creates another one
                     self.close_if_done(journal)
                 self._refuse(jobs, error)
                 return self._ends_batch()
@@ -166,7 +166,7 @@ class JournalQueue:
     def _ends_batch(self) -> bool:
         """Return whether turns were queued meanwhile; the caller holds the lock.
 
-        The submits of this batch are woken by now, so a single caller finds the queue idle.
+        The submits of this batch are already woken, so a single caller finds the queue idle.
         """
         self._is_storing = bool(self._pending) or not self._has_looked
         if not self._is_storing:
@@ -203,7 +203,7 @@ class JournalQueue:
     # Ending
 
     def close_if_done(self, journal: Journal) -> None:
-        """Close a journal of a dead writer soon if all its turns are done; the caller holds the lock."""
+        """Schedule closing an adopted journal if all its turns are done; the caller holds the lock."""
         if journal is self._journal or journal not in self.journals or journal.pending:
             return
         with suppress(RuntimeError):  # the writer is closing, and closes all journals
@@ -220,13 +220,13 @@ class JournalQueue:
                 self._state.notify_all()
 
     def withdraw(self, job: Job) -> None:
-        """Record soon that a stored turn was cancelled."""
+        """Schedule the record that a cancelled turn is done."""
         if job.journal is not None:
             with suppress(RuntimeError):  # the writer is being closed
                 self._flusher.submit(job.journal.finish, [job], now=True)
 
     def stop(self) -> None:
-        """Store the waiting turns, then stop."""
+        """Store the waiting turns, then stop the thread."""
         self._flusher.shutdown(wait=True)
 
     def close(self) -> int:
@@ -234,7 +234,7 @@ class JournalQueue:
         return close_journals(self.journals)
 
     def drop(self) -> None:
-        """Drop all journals in a forked child: they are the parent's."""
+        """Drop all journals in a forked child: they belong to the parent."""
         for journal in self.journals:
             journal.drop()
         self.journals.clear()

@@ -1,11 +1,10 @@
-"""What a writer's journal records, and how a journal is read back or loses forgotten turns.
+"""The records of a writer's journal: rendering, recovery, and the erasure of turns.
 
 A journal file is a record log (see `storage.log`), so it is valid TOML:
 
     [[turn]]
     check = "1f6c0d9a"                # CRC-32 of the rest of the record, in hex
     number = 7
-    epoch = 0
     user = "alice"
     session = "s1"
     operation = "9f0c…-7"
@@ -19,12 +18,13 @@ A journal file is a record log (see `storage.log`), so it is valid TOML:
     operation = "9f0c…-7"
     operations = [{ op = "UpsertPreference", category = "likes", … }]
 
-    [[done]]                          # applied, parked or withdrawn: nothing is left to do
+    [[done]]                          # applied, parked or withdrawn
     check = "…"
     numbers = [5, 7]
 
-Turns are numbered per journal: a later file can record that a turn of an earlier file is done. Dead letters are
-records too, `[[dead]]`, in a file beside the journals.
+Turns and dead letters also have the field `epoch`: the fencing token of the user when the turn was submitted.
+Turns are numbered per journal, so a later file can record that a turn of an earlier file is done. Dead letters are
+records of the kind `[[dead]]` in a file beside the journals.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def render_turn_record(number: int, epoch: int, rendered: str) -> str:
 def render_operations(
     numbers: Sequence[int], operation: str, operations: Iterable[Operation]
 ) -> str:
-    """Return the record of what was extracted from one turn, or from several read together.
+    """Return the record of the operations extracted from one turn, or from several read together.
 
     Raises:
         InvalidValue: The extractor returned a value that TOML cannot express.
@@ -200,14 +200,14 @@ def operations_of(data: dict[str, Any]) -> list[Operation]:
 
 @dataclass(slots=True)
 class JournalContent:
-    """What a dead writer left in its journal."""
+    """The content of a dead writer's journal."""
 
     jobs: list[Job] = field(default_factory=list[Job])
-    """The turns that are not done, in their order; turns that were read together are one job with a group."""
+    """The unfinished turns in their order; turns that were read together are one job with a group."""
     open: dict[int, set[int]] = field(default_factory=dict[int, set[int]])
-    """The numbers of these turns, by segment."""
+    """The numbers of the unfinished turns, by segment."""
     done: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
-    """The numbers of the turns that are done, by segment."""
+    """The numbers of the finished turns, by segment."""
     last: int = 0
     """The highest number of a turn."""
 
@@ -218,7 +218,7 @@ def segment_files(folder: Path) -> list[Path]:
 
 
 def read_journal(folder: Path) -> JournalContent:
-    """Read the journal of a dead writer; cut torn tails off and copy damaged records to a file."""
+    """Read the journal of a dead writer; cut off each torn log tail and copy damaged records to a file."""
     found = JournalContent()
     jobs: dict[int, Job] = {}
     places: dict[int, int] = {}
@@ -299,19 +299,19 @@ def _grouped(jobs: dict[int, Job], groups: dict[int, list[int]]) -> list[Job]:
 # Forgetting
 
 
-def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int:
-    """Remove a user's selected turns from all journals and dead letters; return how many there were.
+def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int:  # noqa: D417 - see `epoch` in its text
+    """Remove a user's selected turns from all journals and dead letters; return their number.
 
-    What was extracted from any other turn of the user goes too: the model had read the memory before it.
+    The operations extracted from the user's other turns are removed too: the model had read the memory for them.
+    `epoch` is the user's new fencing token: turns with this token were submitted later and stay.
 
     Args:
         root: The folder of the journals.
-        user: Whose turns.
-        selection: Which turns.
-        epoch: The user's epoch from now on; turns of this epoch were submitted later and stay.
+        user: The user whose turns are removed.
+        selection: The turns to remove.
 
     Raises:
-        OSError: A file could not be written. Run it again.
+        OSError: A file could not be written. Call this again.
     """
     count = 0
     foreign: dict[Path, set[int]] = {}
@@ -333,8 +333,8 @@ def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int
 
 
 def _journal_files(root: Path) -> Iterator[Path]:
-    # Dead letters first: a letter that is requeued meanwhile is in a journal before it leaves the dead letters.
-    # A journal's files oldest first: operations are in their turn's file or in a later one.
+    # Dead letters come first: a concurrent requeue writes a turn to a journal before it removes the letter.
+    # Files of a journal come oldest first: operations are in the file of their turn or in a later one.
     yield from sorted(root.glob("*.toml"))
     yield from sorted(root.glob("*/*.toml"))
     yield from sorted(root.glob("*/*.damaged"))
@@ -352,9 +352,9 @@ def _kept(
     for record in records:
         data = record.data
         if data is None:
-            continue  # an unreadable record may hold what is forgotten
+            continue  # an unreadable record may hold a selected turn
         if record.kind == "operations":
-            # The user of a turn that is in no file any more is not known.
+            # The user of a turn whose record was removed is unknown.
             if foreign.issuperset(data["numbers"]):
                 kept.append(record.text)
         elif record.kind == "done":
@@ -373,7 +373,7 @@ def _kept(
 
 
 def _without_earlier(record: LogRecord) -> str:
-    """Return a turn's record without the earlier exchanges: they may quote what is forgotten."""
+    """Return a turn's record without the earlier exchanges: they may quote a selected turn."""
     lines = (record.body or "").splitlines(keepends=True)
     return render_record(
         record.kind, "".join(each for each in lines if not each.startswith(_EARLIER))

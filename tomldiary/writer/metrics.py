@@ -1,8 +1,8 @@
-"""What a writer counts: its statistics, health, Prometheus text and OpenTelemetry signals.
+"""Metrics of a writer: statistics, health, Prometheus text and OpenTelemetry signals.
 
 OpenTelemetry is used if `opentelemetry-api` is installed. Span and attribute names follow the GenAI conventions for
-memory (open-telemetry/semantic-conventions-genai). Texts of conversations are never sent; a user id is sent as a
-hash under a salt of this process.
+memory (open-telemetry/semantic-conventions-genai). Texts of conversations are never sent. A user id is sent as a
+hash with a salt of this process.
 """
 
 from __future__ import annotations
@@ -49,11 +49,11 @@ class Metrics:
     dead_letters: int = 0
     """Failed turns that were parked."""
     last_failure: str | None = None
-    """Why the last turn failed, without texts of the conversation; None once a turn was applied."""
+    """Why the last turn failed, without text of the conversation; None after a turn was applied."""
     recovered: int = 0
-    """Turns taken over from dead writers, in `submitted` too."""
+    """Turns taken over from dead writers; `submitted` includes them."""
     repeated: int = 0
-    """Completed turns that had been applied before."""
+    """Completed turns that were already applied before."""
     compactions: int = 0
     compactions_failed: int = 0
     last_success: float | None = None
@@ -125,17 +125,17 @@ class Health:
     """A verdict for a health endpoint."""
 
     status: str
-    """ "healthy", "degraded" (turns wait longer than they should) or "unhealthy" (none gets through)."""
+    """ "healthy", "degraded" (turns fail or wait too long) or "unhealthy" (no turn is applied)."""
     reasons: list[str]
     stats: Mapping[str, Any]
 
     @property
     def http_status(self) -> int:
-        """The status code of an answer: 200 unless unhealthy, then 503."""
+        """The HTTP status code: 503 if unhealthy, else 200."""
         return 503 if self.status == "unhealthy" else 200
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as JSON values."""
+        """Return the verdict as JSON values."""
         return {"status": self.status, "reasons": self.reasons, "stats": dict(self.stats)}
 
 
@@ -146,8 +146,8 @@ def health_of(
 
     Args:
         stats: What `MemoryWriter.stats` returns.
-        longest_wait: Seconds that the oldest turn may wait.
-        most_errors: Share of turns that may fail.
+        longest_wait: The maximum age of the oldest turn in seconds.
+        most_errors: The maximum share of failed turns.
     """
     fatal: list[str] = []
     worries: list[str] = []
@@ -205,7 +205,7 @@ def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer
             metric = f"{prefix}_{name}{ending}"
             lines += [f"# HELP {metric} {meaning}", f"# TYPE {metric} {kind}"]
             lines.append(
-                f"{metric} {value!r}"  # all digits: seconds since 1970 have ten in front of the point
+                f"{metric} {value!r}"  # all digits: seconds since 1970 have ten before the decimal point
                 if isinstance(value, float)
                 else f"{metric} {int(value)}"
             )
@@ -231,7 +231,7 @@ def prometheus_text(stats: Mapping[str, Any], *, prefix: str = "tomldiary_writer
 
 @cache
 def _salt() -> bytes:
-    # Not at import time: a workflow sandbox that imports this module allows no randomness.
+    # Not created at import time: a workflow sandbox that imports this module forbids randomness.
     return secrets.token_bytes(16)
 
 
@@ -305,7 +305,7 @@ class Telemetry:
                 "gen_ai.memory.store.id": self._store,
             },
         )  # fmt: skip
-        # Without an SDK nothing records the span, and nothing has to be made current.
+        # Without an SDK no span is recorded, so no span has to be current.
         return nullcontext() if span is trace.INVALID_SPAN else _current(span, job)
 
 

@@ -31,16 +31,16 @@ _CLOSED = "MemoryWriter is closed"
 
 
 class Admission:
-    """Admits turns and passes them on: to the journal if there is one, else to the workers.
+    """Admits turns and passes them to the journal if there is one, else to the workers.
 
     Args:
-        qsize: Turns that may wait.
-        backend: Knows epochs; None if the diary is not a `Diary`.
+        qsize: The maximum number of waiting turns.
+        backend: Provides fencing tokens; None if the diary is not a `Diary`.
         state: The writer's lock.
         metrics: Counts turns.
         workers: Apply turns.
         start: Starts the writer's thread; called with the lock held before a turn is counted.
-        sessions: Knows when the last turn of a session came; None if the diary is not a `Diary`.
+        sessions: Provides the time of a session's last turn; None if the diary is not a `Diary`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Admission:
         self.journal_queue: JournalQueue | None = None
         self.is_closed = False
         self.waiting: deque[tuple[Job, Future[None]]] = deque()
-        """Submits that wait until the queue has space, in their order."""
+        """Submits that wait for space in the queue, in their order."""
         self._qsize = qsize
         self._backend = backend
         self._state = state
@@ -70,7 +70,7 @@ class Admission:
 
     @property
     def queued(self) -> int:
-        """How many admitted turns wait, stored or not."""
+        """The number of admitted turns that wait, stored or not."""
         unstored = len(self.journal_queue) if self.journal_queue is not None else 0
         return len(self._workers.queues) + unstored
 
@@ -99,8 +99,8 @@ class Admission:
             return same.receipt
         try:
             if space is not None:
-                # `admit_waiting` also queues the turn: a submit that was woken and then queued its turn itself
-                # could be overtaken.
+                # `admit_waiting` also queues the turn. If the woken submit queued it, another submit could
+                # overtake it.
                 await asyncio.wrap_future(space)
             if job.waiter is not None:
                 await job.waiter[1]
@@ -164,8 +164,8 @@ class Admission:
             raise RuntimeError(_CLOSED)
 
     def _admit(self, job: Job) -> None:
-        """Count a turn and pass it on; the caller holds the lock."""
-        self._start()  # first: nothing may be queued if the thread cannot start
+        """Count a turn and pass it to the journal or the workers; the caller holds the lock."""
+        self._start()  # first: no turn may be queued if the thread cannot start
         self._metrics.submitted += 1
         if not job.is_new:
             self._by_operation[job.turn.user_id, job.operation] = job
@@ -234,7 +234,7 @@ class Admission:
         self.forget_operation(job)
 
     def forget_operation(self, job: Job) -> None:
-        """Forget a turn's id: history knows it if it was applied; called with the lock held."""
+        """Forget the operation id of a turn; history has it if the turn was applied; called with the lock held."""
         if not job.is_new and self._by_operation.get((job.turn.user_id, job.operation)) is job:
             del self._by_operation[job.turn.user_id, job.operation]
 
@@ -249,7 +249,7 @@ class Admission:
 
 
 def _wake(jobs: list[Job], error: BaseException | None) -> None:
-    """Wake the submits that wait for their turns to be stored: one call for each event loop."""
+    """Wake the submits that wait for their turns to be stored, with one call for each event loop."""
     waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in jobs:
         if job.waiter is not None:
@@ -274,7 +274,7 @@ def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -
 class UserQueues:
     """One queue of turns for each user, served round robin. Not thread-safe: callers hold the writer's lock.
 
-    A user with a turn in work, or in a pause before another attempt, is held: the user's next turn waits.
+    A user with a turn in work, or in a pause before another attempt, is held. The next turn of a held user waits.
     """
 
     def __init__(self) -> None:
@@ -287,11 +287,11 @@ class UserQueues:
         return self._count
 
     def is_ready(self) -> bool:
-        """Whether a turn can be worked on now."""
+        """Whether a turn can be started now."""
         return bool(self._ready)
 
     def oldest(self) -> float | None:
-        """Return when the longest waiting turn was submitted (monotonic clock), or None."""
+        """Return when the oldest waiting turn was submitted (monotonic clock), or None."""
         return min((queue[0].queued_at for queue in self._queues.values() if queue), default=None)
 
     def push(self, job: Job) -> None:
@@ -312,7 +312,7 @@ class UserQueues:
         self._count += 1 + len(job.group)
 
     def pop(self, together: int = 1) -> Job | None:
-        """Return the next turn, grouped with up to `together` - 1 that follow, and hold its user."""
+        """Return the next turn, grouped with up to `together` - 1 later turns, and hold its user."""
         if not self._ready:
             return None
         user = self._ready.popleft()
@@ -328,7 +328,7 @@ class UserQueues:
         return job
 
     def release(self, user: str) -> None:
-        """Release a user, behind the users that are ready: a busy user delays no other."""
+        """Release a user behind the users that are ready, so a busy user delays no other."""
         self._held.discard(user)
         if user in self._queues:
             self._ready.append(user)
@@ -359,7 +359,8 @@ class UserQueues:
 def _can_be_grouped(first: Job, other: Job) -> bool:
     """Return whether two turns may be read in one call of the model.
 
-    They may not if the caller gave an id, which history has to show by itself, or after an attempt.
+    A turn with an operation id of the caller is read alone, since history must show this id. So is a turn after an
+    attempt.
     """
     return (
         first.turn.session_id == other.turn.session_id

@@ -1,4 +1,4 @@
-"""A submitted turn, the receipt that reports its outcome, and the job that carries it through the writer."""
+"""The submitted turn, the receipt that reports its outcome, and the job that tracks it in the writer."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ __all__ = ["Job", "Receipt", "Turn", "TurnStatus"]
 T = TypeVar("T")
 
 TurnStatus = Literal["completed", "cancelled", "failed", "aborted"]
-"""How the host's run ended. The answer of a run that was not completed may be empty or cut short."""
+"""How the host's run ended. The answer of a run that was not completed may be empty or incomplete."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One exchange between a user and an assistant.
 
-    A lone surrogate in a message, which no file can store, is replaced by U+FFFD.
+    A lone surrogate in a message is replaced by U+FFFD, since no file can store it.
     """
 
     user_id: str
@@ -40,11 +40,11 @@ class Turn:
     user_msg: str
     assistant_msg: str
     context_now: datetime | None = None
-    """When it happened; None is now."""
+    """When the exchange happened; None means now."""
     status: TurnStatus = "completed"
     """How the host's run ended; the user's message is read in any case."""
     operation_id: str = ""
-    """Idempotency key: the same id twice has one effect. "" makes a new one."""
+    """Idempotency key: a repeated id has one effect. "" generates a new one."""
     earlier: Sequence[tuple[str, str]] | None = None
     """The exchanges before this one, oldest first: pairs of user message and assistant message.
 
@@ -86,7 +86,7 @@ class Receipt:
 
     @property
     def is_stored(self) -> bool:
-        """Whether the turn is in the journal, as durable as the diary; always False for a queue in memory."""
+        """Whether the turn is in the journal, with the durability of the diary; always False for a queue in memory."""
         return self._stored.answer is True
 
     def wait(self, timeout: float | None = None) -> Applied | None:
@@ -98,8 +98,8 @@ class Receipt:
         Raises:
             TimeoutError: The turn was not applied in time; it may be applied later.
             RuntimeError: The writer was closed before the turn was finished. The message says whether the
-                journal keeps it. A turn that is not kept and was in work may have been applied.
-            Exception: What the extractor or the storage raised. Nothing was changed.
+                journal keeps the turn. A turn in work that is not kept may have been applied.
+            Exception: The error of the extractor or the storage. Nothing was changed.
         """
         return self._done.future().result(timeout)
 
@@ -132,7 +132,7 @@ class Receipt:
 
 
 class Job:
-    """A turn on its way through the writer."""
+    """A turn in the writer, from its admission to its outcome."""
 
     __slots__ = (
         "asked", "attempts", "began", "cost", "epoch", "group", "is_new", "journal", "number", "operation",
@@ -143,26 +143,26 @@ class Job:
         self.turn = turn
         self.receipt = Receipt(turn)
         self.operation = operation
-        """The idempotency key under which history records it."""
+        """The idempotency key of the turn in history."""
         self.is_new = is_new
-        """Whether the writer made the id for this turn, so that it cannot have been applied before."""
+        """Whether the writer generated the id, so that the turn cannot have been applied before."""
         self.journal: Journal | None = None
         self.number = 0
         """Its number in the journal."""
         self.segment = 0
         self.rendered = ""
-        """Its record without the values that the journal adds."""
+        """Its record without the fields that the journal adds."""
         self.epoch: int | None = None
         self.asked: Future[int] | None = None
-        """The epoch, while it is read from a disk for a turn without a journal."""
+        """The pending read of the fencing token, for a turn without a journal."""
         self.time = ""
         """When it was submitted (ISO 8601)."""
         self.began = ""
         """When the session's last turn was submitted; "" if unknown."""
         self.operations: list[Operation] | None = None
-        """What was extracted from it; None before that."""
+        """The extracted operations; None before the extraction."""
         self.group: list[Job] = []
-        """Turns that are read together with it, in one call of the model."""
+        """Turns that are read together with it in one call of the model."""
         self.attempts = 0
         self.queued_at = time.monotonic()
         self.cost = 0.0
@@ -170,7 +170,7 @@ class Job:
         self.waiter: tuple[asyncio.AbstractEventLoop, asyncio.Future[None]] | None = None
         """The event loop and future of a `submit` that waits until the turn is stored."""
         self.wanted = 1
-        """How many callers submitted it, with the same id, and were not cancelled."""
+        """The number of callers that submitted it under the same id and were not cancelled."""
 
     @property
     def content(self) -> str:
@@ -183,7 +183,7 @@ _NOT_YET: Any = object()
 
 
 class _Result(Generic[T]):
-    """A result that is set later; its future is made when a caller waits, which few do."""
+    """A result that is set later; its future is created only when a caller waits."""
 
     __slots__ = ("_future", "_guard", "answer")
 

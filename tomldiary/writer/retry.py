@@ -1,8 +1,8 @@
-"""When a turn is tried again, and when the model is left alone.
+"""Retries of turns after transient errors, and the circuit breaker of the model.
 
-The pause grows exponentially with jitter ("full jitter", AWS Architecture Blog 2015, "Exponential Backoff And
-Jitter"), at least half of it. Errors of frameworks are recognised by
-their attributes and type names, so that no framework is imported.
+The pause grows exponentially with jitter (AWS Architecture Blog 2015, "Exponential Backoff And Jitter"). Half of
+the pause is fixed and half is random. Errors of frameworks are recognised by their attributes and type names, so
+that no framework is imported.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _TRANSIENT_NAMES = (
 def is_transient(error: BaseException) -> bool:
     """Return whether another attempt may help: time-outs, lost connections, rate limits, a busy server.
 
-    A status code decides where there is one, then the name of the error's type. The errors that it was raised
-    from count as well.
+    A status code decides if there is one, else the name of the error's type. The causes of the error are checked
+    too.
     """
     for each in causes(error):
         if isinstance(each, TimeoutError | ConnectionError | BackendError):
             return True
         if is_of_another_loop(each):
-            return True  # the next attempt opens connections of its own
+            return True  # the next attempt opens new connections
         if isinstance(each, Conflict) and not each.keys:
             return True  # another program kept saving the file
         status = status_of(each)
@@ -81,12 +81,12 @@ def _asked_pause(error: BaseException) -> float | None:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often a turn is tried, and how long the pauses are.
+    """The number of attempts at a turn, and the pauses between them.
 
     Args:
-        attempts: Attempts in all, for transient errors.
+        attempts: The total number of attempts after transient errors.
         first_pause: Seconds before the second attempt; doubles with each further one.
-        longest_pause: Upper limit of a pause in seconds, also of one that a server asks for.
+        longest_pause: The upper limit of a pause in seconds, even if a server asks for a longer one.
     """
 
     attempts: int = 5
@@ -94,7 +94,7 @@ class RetryPolicy:
     longest_pause: float = 60.0
 
     def pause(self, attempts: int, error: BaseException) -> float:
-        """Return the seconds to wait after so many attempts."""
+        """Return the seconds to wait after this number of attempts."""
         grown = self.first_pause * 2.0 ** min(attempts - 1, _DOUBLINGS)
         jittered = grown * (0.5 + random.random() / 2)  # noqa: S311 - not for secrets
         return min(self.longest_pause, max(jittered, retry_after(error) or 0.0))
@@ -117,8 +117,8 @@ class Breaker:
     Not thread-safe: only the writer's event loop uses it.
 
     Args:
-        failures: Transient failures in a row, of any users, that open it.
-        pause: Seconds until an attempt is let through; doubles with each failed one, up to 32 times.
+        failures: The number of consecutive transient failures, of any users, that opens it.
+        pause: Seconds until an attempt is let through. It doubles with each failed attempt, up to 32 times `pause`.
     """
 
     def __init__(self, failures: int, pause: float) -> None:
@@ -146,7 +146,7 @@ class Breaker:
         self._is_trying = self.is_open
 
     def end(self) -> None:
-        """Record that an attempt ended before or after the model was called."""
+        """Record that an attempt failed outside the call of the model."""
         self._is_trying = False
 
     def succeed(self) -> None:

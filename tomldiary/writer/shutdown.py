@@ -1,4 +1,4 @@
-"""What runs until a program ends: the writers' event loop threads, and writers and tasks to close."""
+"""Shutdown: closes writers and background tasks, and owns the event loop threads of the writers."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ def close_at_exit(writer: _Writer) -> None:
         return
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_reset_writers)
-    # The public atexit runs too late: thread pools accept no work any more. Hooks run in reverse order, and
-    # importing ThreadPoolExecutor has registered its own before this one.
+    # The public atexit runs too late: by then, thread pools accept no work. Hooks run in reverse order, and
+    # importing ThreadPoolExecutor registered its hook before this one.
     register = getattr(threading, "_register_atexit", None)
     if register is not None:
         register(_close_writers)
 
 
 def fire_and_forget(coro: Coroutine[Any, Any, T], *, name: str | None = None) -> asyncio.Task[T]:
-    """Start a task in the running loop and keep it from being garbage collected."""
+    """Start a task in the running loop, and keep a reference until it is done."""
     task = asyncio.get_running_loop().create_task(coro, name=name)
     background_tasks.add(task)
     task.add_done_callback(background_tasks.discard)
@@ -89,10 +89,10 @@ def _reset_writers() -> None:
 
 
 class LoopThread:
-    """An event loop in a thread of its own; runs until `stop`.
+    """An event loop in its own thread; it runs until `stop`.
 
     Args:
-        threads: How many blocking calls may run at once.
+        threads: The maximum number of concurrent blocking calls.
 
     Raises:
         RuntimeError: The system has no thread left.
@@ -112,7 +112,7 @@ class LoopThread:
             raise
 
     def stop(self) -> None:
-        """Stop the loop soon; callable from any thread."""
+        """Schedule the loop to stop; callable from any thread."""
         with contextlib.suppress(RuntimeError):  # closed already
             self.loop.call_soon_threadsafe(self.loop.stop)
 
@@ -125,7 +125,7 @@ class LoopThread:
 def _run(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> None:
     asyncio.set_event_loop(loop)
     note_private_loop()
-    # Plain functions and commits run in these threads; asyncio's default number depends on the machine.
+    # Plain functions and commits run in these threads; asyncio's default number depends on the CPU count.
     loop.set_default_executor(pool)
     try:
         loop.run_forever()
@@ -140,12 +140,12 @@ def _run(loop: asyncio.AbstractEventLoop, pool: ThreadPoolExecutor) -> None:
 
 
 def _started_pool(threads: int) -> ThreadPoolExecutor:
-    """Return a pool with running threads: from Python 3.12 on, none can start while the interpreter ends."""
+    """Return a pool with running threads: since Python 3.12, no thread can start while the interpreter ends."""
     pool = ThreadPoolExecutor(threads, "tomldiary-writer")
     gate = threading.Barrier(threads)
     try:
         for _ in range(threads):
             pool.submit(gate.wait)
-    except RuntimeError:  # no thread left; the pool has those that run
+    except RuntimeError:  # the system has no thread left; the pool keeps the running ones
         gate.abort()
     return pool

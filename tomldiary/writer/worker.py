@@ -1,4 +1,4 @@
-"""The workers: which turn is next, and what happens when one succeeds or fails."""
+"""The workers: choose the next turn, apply it, and handle its success or failure."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ _logger = get_logger(__name__)
 
 
 class Workers:
-    """Applies queued turns: each user's one after the other, several users' at the same time.
+    """Applies queued turns: turns of one user in sequence, turns of several users concurrently.
 
-    Turns are worked on in one event loop; `state` guards what other threads read.
+    Turns are applied in one event loop; `state` guards the fields that other threads read.
     """
 
     def __init__(
@@ -67,16 +67,16 @@ class Workers:
         self.queues = UserQueues()
         self.working: dict[Job, asyncio.Task[None]] = {}
         self.kept = 0
-        """How many turns stayed in a journal when the writer was closed."""
+        """The number of turns that stayed in a journal when the writer was closed."""
         self.breaker = breaker
         self.journal_queue: JournalQueue | None = None
         self.letters: DeadLetters | None = None
         self.has_dequeued = _nothing
-        """Called with the lock held when a turn left the queue."""
+        """Called with the lock held after a turn left the queue."""
         self.has_applied: Callable[[Job], None] = _nothing_about
-        """Called when a turn was applied."""
+        """Called after a turn was applied."""
         self.has_settled: Callable[[Job], None] = _nothing_about
-        """Called with the lock held when a turn was applied, parked or abandoned."""
+        """Called with the lock held after a turn was applied, parked or abandoned."""
         self._diary = diary
         self._options = options
         self._state = state
@@ -112,7 +112,7 @@ class Workers:
 
     @property
     def active(self) -> int:
-        """How many turns are in work."""
+        """The number of turns in work."""
         return sum(1 + len(job.group) for job in self.working)
 
     def _dispatch(self) -> None:
@@ -145,7 +145,7 @@ class Workers:
                 result = await apply_turn(self._diary, job, timeout=self._options.timeout)
         except BaseException as caught:
             if isinstance(caught, GeneratorExit) and self._is_ending:
-                raise  # the event loop is gone; `close` has settled the turn
+                raise  # the event loop is closed; `close` has set the outcome
             error = caught  # of any kind: the receipt gets it
         job.cost = time.monotonic() - begin
         job.attempts += 1
@@ -154,7 +154,7 @@ class Workers:
                 self._complete(job, result)
             else:
                 await self._fail(job, error)
-        except BaseException as failure:  # noqa: BLE001 - every turn is settled
+        except BaseException as failure:  # noqa: BLE001 - every turn needs an outcome
             self._give_up(job, failure)
         self._dispatch()
 
@@ -163,7 +163,7 @@ class Workers:
     def _complete(self, job: Job, result: Applied | None) -> None:
         self.breaker.succeed()
         jobs = [job, *job.group]
-        self.has_applied(job)  # first: `flush` waits for a compaction too
+        self.has_applied(job)  # first: `flush` also waits for compactions
         with self._state:
             if self.working.pop(job, None) is None:
                 return  # `close` has abandoned it
@@ -174,7 +174,7 @@ class Workers:
             self.queues.release(job.turn.user_id)
             self._close_if_done(job)
             if not self.working and not len(self.queues):
-                self._state.notify_all()  # waiters wait for the end of all work only
+                self._state.notify_all()  # waiters only wait for the end of all work
 
     async def _fail(self, job: Job, error: BaseException) -> None:
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
@@ -191,7 +191,7 @@ class Workers:
         else:
             self.breaker.succeed()
         if cancelled and self._is_ending:
-            return  # `close` settles it
+            return  # `close` sets the outcome
         # The error may quote the conversation, so details are logged at debug level only.
         kind = type(error.__cause__ or error).__name__
         _logger.debug("why a turn could not be applied", exc_info=error)
@@ -208,7 +208,7 @@ class Workers:
             await self._park(job, error, kind)
 
     async def _after_forgetting(self, job: Job, error: Forgotten) -> None:
-        """Read the turns that were not forgotten again, one by one, with the memory as it is now."""
+        """Requeue the turns that were not forgotten; they are read one by one with the current memory."""
         jobs = [job, *job.group]
         try:
             wanted = await in_thread(self._still_wanted, jobs)
@@ -239,9 +239,9 @@ class Workers:
             self._state.notify_all()
 
     def _still_wanted(self, jobs: list[Job]) -> list[Job]:
-        """Return the turns that are still in the journal, moved to the user's current epoch."""
+        """Return the turns that are still in the journal, with the user's current fencing token."""
         backend, user = self._diary.engine.backend, jobs[0].turn.user_id
-        # A forgetting changes the epoch before the journals, and holds the user's lock meanwhile.
+        # An erasure changes the token before the journals, and holds the user's lock for both.
         with backend.lock(user, self._diary.engine.lock_timeout):
             epoch = backend.epoch(user)
             wanted = [job for job in jobs if job.journal is not None and job.journal.holds(job)]
@@ -261,7 +261,7 @@ class Workers:
         asyncio.get_running_loop().call_later(pause, self._resume, job.turn.user_id)
 
     def _ungroup(self, job: Job) -> None:
-        """Requeue turns that were read together: from now on they are read one by one."""
+        """Requeue turns that were read together, so that they are read one by one."""
         with self._state:
             if self.working.pop(job, None) is None:
                 return
@@ -279,7 +279,7 @@ class Workers:
     async def _park(self, job: Job, error: BaseException, kind: str) -> None:
         jobs = [job, *job.group]
         if isinstance(error, asyncio.CancelledError | FutureCancelled):
-            # A CancelledError would look as if the task that awaits the receipt was cancelled.
+            # A CancelledError would look like a cancellation of the task that awaits the receipt.
             error = RuntimeError("this turn was cancelled")
         parked = 0
         if job.journal is not None:
@@ -313,12 +313,12 @@ class Workers:
             self._state.notify_all()
 
     def _give_up(self, job: Job, failure: BaseException) -> None:
-        """Settle a turn that could not even be parked; it stays in the journal."""
+        """Fail a turn that could not be parked; it stays in the journal."""
         if isinstance(failure, asyncio.CancelledError) and self._is_ending:
             return
         with self._state:
             if self.working.pop(job, None) is None:
-                return  # `close` has settled it
+                return  # `close` has set the outcome
             _logger.error("a turn could neither be applied nor parked: %s", type(failure).__name__)
             self._metrics.failed += 1 + len(job.group)
             self._settle([job, *job.group], None, failure)
@@ -337,7 +337,7 @@ class Workers:
     # Ending
 
     def abandon(self, grace: float) -> int:
-        """Cancel the turns in work, settle all that are left, and return how many those are."""
+        """Cancel the turns in work, fail all unfinished turns, and return their number."""
         with self._state:
             self._is_ending = True
             queued = self.queues.drain()

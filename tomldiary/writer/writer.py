@@ -1,9 +1,9 @@
-"""`MemoryWriter`: background updates. A turn is on disk when `submit` returns and is applied later.
+"""`MemoryWriter`: background updates. A turn is in the journal when `submit` returns and is applied later.
 
-A turn is in the writer's journal when `submit` returns, so a killed process loses none: the next writer of the same
-diary takes the journal over. Turns of one user are applied in the order they were submitted, each exactly once.
-Users are served round robin and at the same time, so a busy or failing user delays no other. Workers run in a
-thread and event loop of the writer, so it serves sync code, `asyncio.run` and notebooks alike.
+A killed process loses no stored turn: the next writer of the same diary takes its journal over. Turns of one user
+are applied in the order of their submission, each exactly once. Users are served round robin and concurrently, so
+a busy or failing user delays no other. Workers run in a thread and event loop of the writer, so it works with sync
+code, `asyncio.run` and notebooks.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ class MemoryWriter:
     """A queue of turns in front of a diary.
 
     A turn runs with the context variables of the writer's creation, never with those of a request. If the diary is
-    a folder (and its durability not "none"), turns are kept in a journal until they are applied. For any other
-    diary they are kept in memory.
+    a folder and its durability is not "none", a journal keeps turns until they are applied. For any other diary,
+    turns are kept in memory.
 
     Args:
-        diary: Applies the turns.
-        workers: How many turns are worked on at the same time, each of another user.
-        qsize: How many turns may wait; at this limit `submit` waits and `submit_nowait` raises.
-        timeout: Seconds that the extractor may take for one turn; None is no limit.
-        retry: How often and when a turn is tried again after a transient error.
-        coalesce: How many waiting turns of one session may be read together, by one call of the model.
-        breaker: Transient errors in a row, of any users, after which the model is considered down.
+        diary: The diary that applies the turns.
+        workers: The maximum number of turns in work at the same time, each of another user.
+        qsize: The maximum number of waiting turns; at this limit `submit` waits and `submit_nowait` raises.
+        timeout: Seconds that the extractor may take for one turn; None sets no limit.
+        retry: The number of attempts after transient errors, and the pauses between them.
+        coalesce: The maximum number of waiting turns of one session that one call of the model reads together.
+        breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
         breaker_pause: Seconds until the model is called again; doubles while it stays down.
     """
 
@@ -111,7 +111,7 @@ class MemoryWriter:
                 where="diary",
             )
         self.diary = diary
-        # Any object with `update_memory` can be a diary; only a `Diary` has an engine with a backend.
+        # Any object with `update_memory` can be a diary, but only a `Diary` has an engine with a backend.
         self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
@@ -171,7 +171,7 @@ class MemoryWriter:
         return queue
 
     def after_fork(self) -> None:
-        """Reset the writer in a forked child: the threads, turns and journals are the parent's."""
+        """Reset the writer in a forked child: the threads, turns and journals belong to the parent."""
         if self._journal_queue is not None:
             self._journal_queue.drop()
         self._reset()
@@ -201,9 +201,9 @@ class MemoryWriter:
     ) -> Receipt:
         """Store a turn in the journal and return its receipt; wait while the queue is full.
 
-        Cancelling a waiting `submit` withdraws the turn, unless it is in work or another caller has submitted it
-        under the same operation id. `user_message` and `assistant_response` are other names for the two messages;
-        for the other arguments see `Turn`.
+        Cancelling a waiting `submit` withdraws the turn. A turn stays if it is in work, or if another caller has
+        submitted it under the same operation id. `user_message` and `assistant_response` are aliases of the two
+        messages; for the other arguments see `Turn`.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -243,13 +243,13 @@ class MemoryWriter:
     def _start(self) -> None:
         if self._workers.thread is None:
             thread = self._workers.start()
-            # A writer that is dropped without being closed leaves no thread behind.
+            # Stops the thread of a writer that is collected without being closed.
             weakref.finalize(self, thread.stop).atexit = False
             if self._journal_queue is not None:
                 thread.loop.call_soon_threadsafe(_schedule_takeover, _weak(self), thread)
 
     def look_for_dead_writers(self) -> None:
-        """Take over the journals of dead writers soon; done every ten seconds anyway."""
+        """Schedule a search for journals of dead writers; the writer also searches every ten seconds."""
         with self._state:
             if self._journal_queue is not None and not self._closed:
                 self._journal_queue.adopt_soon()
@@ -264,8 +264,8 @@ class MemoryWriter:
     def stats(self) -> dict[str, Any]:
         """Return a consistent snapshot of the counters: submitted = completed + failed + pending.
 
-        `oldest_age` and the latencies are in seconds. `loss_window` is how many turns a killed process would lose
-        now; `durability` is that of the others.
+        `oldest_age` and the latencies are in seconds. `loss_window` is the number of turns that a killed process
+        would lose now. `durability` is the durability of the other turns.
         """
         with self._state:
             stats = stats_of(self._metrics, self._options, self._workers, self._admission)
@@ -275,8 +275,8 @@ class MemoryWriter:
         """Return a verdict for a health endpoint.
 
         Args:
-            longest_wait: Seconds that the oldest turn may wait.
-            most_errors: Share of turns that may fail.
+            longest_wait: The maximum age of the oldest turn in seconds.
+            most_errors: The maximum share of failed turns.
         """
         return health_of(self.stats(), longest_wait=longest_wait, most_errors=most_errors)
 
@@ -285,9 +285,9 @@ class MemoryWriter:
         return prometheus_text(self.stats())
 
     def flush(self, timeout: float | None = None) -> bool:
-        """Block until no turn is queued or in work; False if `timeout` seconds were not enough.
+        """Block until no turn is queued or in work; return False after `timeout` seconds.
 
-        Turns taken over from dead writers and compactions count as well. Turns that failed since the last call
+        It also waits for adopted turns and for compactions. Turns that failed since the last call
         are reported in a warning, on stderr if no logging is configured.
         """
         with self._state:
@@ -318,14 +318,14 @@ class MemoryWriter:
         return await asyncio.to_thread(self.flush, timeout)
 
     def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:
-        """Refuse further turns, finish those that wait, and return the final counters.
+        """Refuse further turns, finish the waiting turns, and return the final counters.
 
-        Turns that failed are reported as by `flush`.
+        Failed turns are reported as by `flush`.
 
         Args:
-            timeout: Seconds to wait; None is `SHUTDOWN_TIMEOUT`. Turns that are not done by then are cancelled,
-                and their receipts raise a RuntimeError. Turns in a journal stay there and count as pending;
-                turns of a queue in memory are lost and count as failed.
+            timeout: Seconds to wait; None uses `SHUTDOWN_TIMEOUT`. Turns that are not done by then are cancelled,
+                and their receipts raise a RuntimeError. Turns in a journal stay there and count as pending.
+                Turns of a queue in memory are lost and count as failed.
             drain: Whether to finish the waiting turns; False leaves them.
         """
         self._closed = True
@@ -369,7 +369,7 @@ class MemoryWriter:
         if thread is None or not thread.thread.is_alive():
             self._journal_queue.close()
         else:
-            # A turn that ignores its cancellation may still write to the journal, so it stays locked meanwhile.
+            # A turn that ignores its cancellation may still write to the journal, so the journal stays locked until then.
             threading.Thread(
                 target=_close_after, args=(thread.thread, self._journal_queue), daemon=True
             ).start()
