@@ -68,8 +68,7 @@ if TYPE_CHECKING:
         extractor_prompt_check,
     )
     from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.history.queries import HistoryEntry
-    from tomldiary.history.queries import Difference, Origin
+    from tomldiary.history.queries import Difference, HistoryEntry, Origin
     from tomldiary.history.retention import KeptHistory
     from tomldiary.history.rollback import Rollback
     from tomldiary.ingest.runner import IngestReport
