@@ -29,8 +29,6 @@ NOT_YET = frozenset(
         "compaction",
         "extraction",
         "retrieval",
-        "runtime",
-        "storage",
         "store",
         "toml",
         "user",

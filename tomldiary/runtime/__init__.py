@@ -1,4 +1,4 @@
-"""What the process and its platform give: threads and loops, forks, finalizers, file capabilities.
+"""Services of the process and its platform: threads, event loops, forks, finalizers, file capabilities.
 
-Imports nothing of the package. Begin with `async_bridge`.
+Imports no other package of tomldiary. Begin with `async_bridge`.
 """

@@ -1,8 +1,8 @@
 """Sync and async forms of one method, written once.
 
-The core is synchronous: an async twin runs the sync method in a worker thread, so an event loop is
-never held. The other way round, a coroutine called from sync code runs on one private event loop
-thread, which also works where a loop is running already, as in a notebook.
+The core is synchronous. An async twin runs the sync method in a worker thread and does not block the event loop.
+In the other direction, a coroutine called from sync code runs on a private event loop thread. This also works
+where a loop is already running, as in a notebook.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Scope(Protocol):
 
 
 SCOPE: ContextVar[Scope | None] = ContextVar("tomldiary_scope", default=None)
-"""The scope that is open in this task or thread."""
+"""The open scope of this task or thread."""
 
 
 def current_task() -> Any:
@@ -72,8 +72,8 @@ def current_task() -> Any:
 
 
 async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call in a worker thread and wait for it without holding the event loop."""
-    import asyncio  # noqa: PLC0415 - slow to import, and sync code needs none of it
+    """Run a blocking call in a worker thread and wait for it without blocking the event loop."""
+    import asyncio  # noqa: PLC0415 - slow to import, and sync code does not need it
 
     scope = SCOPE.get()
     if scope is None:
@@ -82,7 +82,7 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
         if scope.worker is None:
             return await asyncio.to_thread(function, *args, **kwargs)
         return await scope.worker.run(functools.partial(function, *args, **kwargs))
-    # The task was started inside the scope but is not part of it: its thread must not join.
+    # The task was started inside the scope but does not own it: its thread must not use it.
     outer = SCOPE.set(None)
     try:
         return await asyncio.to_thread(function, *args, **kwargs)
@@ -91,9 +91,9 @@ async def in_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs)
 
 
 async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a blocking call that may hang; unlike `in_thread`, it does not keep the process from ending.
+    """Run a blocking call that may hang; unlike `in_thread`, it does not prevent the process from exiting.
 
-    Cancelling leaves the call to itself: what it returns is dropped.
+    Cancellation does not stop the call; its result is dropped.
     """
     import asyncio  # noqa: PLC0415 - see in_thread
     from concurrent.futures import Future  # noqa: PLC0415 - part of asyncio
@@ -112,7 +112,7 @@ async def in_daemon_thread(function: Callable[P, R], *args: P.args, **kwargs: P.
 
     try:
         threading.Thread(target=run, name="tomldiary-call", daemon=True).start()
-    except RuntimeError:  # the interpreter is ending: the loop's own threads run already
+    except RuntimeError:  # the interpreter is shutting down: use the running threads of the loop
         return await asyncio.to_thread(function, *args, **kwargs)
     return await asyncio.wrap_future(result)
 
@@ -126,34 +126,34 @@ _OF_ANOTHER_LOOP = (
 
 
 def note_private_loop() -> None:
-    """Note that the calling thread runs an event loop of this package, and no other."""
+    """Register the calling thread as one that runs a private event loop of this package."""
     _here.is_private = True
     _here.closers = []
 
 
 def is_of_another_loop(error: BaseException) -> bool:
-    """Whether asyncio refused an object, such as a connection, that another event loop made."""
+    """Return whether asyncio refused an object of another event loop, such as a connection."""
     return isinstance(error, RuntimeError) and any(part in str(error) for part in _OF_ANOTHER_LOOP)
 
 
 def close_at_loop_end(close: Callable[[], Awaitable[object]]) -> None:
-    """Call `close` when the private loop of the calling thread ends; what opens connections there closes them."""
+    """Register `close` to be called when the private loop of the calling thread ends, to close connections."""
     _here.closers.append(close)
 
 
 async def close_private_loop() -> None:
-    """Call what `close_at_loop_end` was given, the last first."""
+    """Call the functions registered with `close_at_loop_end`, last first."""
     closers: list[Callable[[], Awaitable[object]]] = _here.closers
     while closers:
-        with contextlib.suppress(Exception):  # a connection that is broken is closed
+        with contextlib.suppress(Exception):  # a broken connection needs no close
             await closers.pop()()
 
 
 def is_private_loop() -> bool:
-    """Whether the calling thread runs an event loop of this package instead of one of the host.
+    """Return whether the calling thread runs an event loop of this package, not one of the host.
 
-    Connections of async clients belong to one event loop. Objects that the host uses too must not be
-    awaited in a private one; call their sync methods in a thread.
+    Connections of async clients belong to one event loop. Do not await objects that the host also uses in a
+    private loop; call their sync methods in a thread.
     """
     return getattr(_here, "is_private", False)
 
@@ -161,7 +161,7 @@ def is_private_loop() -> bool:
 class OwnThread:
     """A worker thread for one task that holds a lock.
 
-    The shared worker threads may all be waiting for that lock, so its holder needs a thread of its own.
+    All shared worker threads may be waiting for that lock, so its holder needs a dedicated thread.
     Calls run one after the other; cancelling the task does not stop the running call.
     """
 
@@ -172,14 +172,14 @@ class OwnThread:
         self._last: Future[Any] | None = None
 
     async def run(self, function: Callable[[], R]) -> R:
-        """Run a blocking call and wait for it without holding the event loop."""
+        """Run a blocking call and wait for it without blocking the event loop."""
         import asyncio  # noqa: PLC0415 - see in_thread
 
         self._last = work = self._pool.submit(contextvars.copy_context().run, function)
         return await asyncio.shield(asyncio.wrap_future(work))
 
     def close(self, function: Callable[[], None]) -> None:
-        """Run a last call that never waits: at once, or behind what is still running."""
+        """Run a last call that never blocks: at once, or after the call that is still running."""
         if self._last is None or self._last.done():
             function()
         else:
@@ -204,7 +204,7 @@ def async_twin(
 
 
 class _LoopThread:
-    """An event loop that runs in a thread of its own for as long as the process."""
+    """An event loop that runs in a dedicated thread until the process ends."""
 
     def __init__(self, name: str) -> None:
         import asyncio  # noqa: PLC0415 - see in_thread
@@ -226,7 +226,7 @@ class _Loops:
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Forget the threads; a forked child has none of them."""
+        """Drop the threads: a forked child does not have them."""
         self._guard = threading.Lock()
         self._threads: dict[str, _LoopThread] = {}
 
@@ -246,7 +246,7 @@ def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync")
 
     Args:
         work: The coroutine.
-        name: Which of the private loops to use; what one waits for runs in another.
+        name: The private loop to use; a coroutine that another loop waits for needs a different loop.
     """
     import asyncio  # noqa: PLC0415 - see in_thread
 
@@ -263,7 +263,7 @@ def run_coroutine(work: Coroutine[Any, Any, R], *, name: str = "tomldiary-sync")
 
 
 async def _within(scope: Scope, work: Coroutine[Any, Any, R]) -> R:
-    """Let the task that works for a blocked caller take part in the caller's scope."""
+    """Run a coroutine for a blocked caller as the owner of the caller's scope."""
     owner, scope.task = scope.task, current_task()
     try:
         return await work

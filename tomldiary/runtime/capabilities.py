@@ -1,10 +1,10 @@
-"""What the operating system offers beyond Python's portable calls: looked up, never assumed.
+"""Capabilities of the operating system beyond Python's portable calls, detected at run time.
 
-Nothing here is needed to import the package or to use `"memory:"`. `TOMLDIARY_WITHOUT`, a list such as
-`exchange,leases`, switches capabilities off, as they are on a system that has none of them:
+The package can be imported, and `"memory:"` used, without any of them. The environment variable
+`TOMLDIARY_WITHOUT`, a list such as `exchange,leases`, disables capabilities:
 
-exchange   two files change places in one step (Linux `renameat2`, macOS `renamex_np`)
-leases     the system says whether another program has a file open for writing (Linux)
+exchange   two files are exchanged atomically (Linux `renameat2`, macOS `renamex_np`)
+leases     the system reports whether another program has a file open for writing (Linux)
 """
 
 from __future__ import annotations
@@ -35,34 +35,34 @@ _WHERE = {
     "leases": ("linux",),
 }
 OURS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOINHERIT", 0) | getattr(os, "O_BINARY", 0)
-"""Flags of `os.open`: bytes as they are, and no child inherits the descriptor."""
+"""Flags of `os.open`: binary mode, and no child inherits the descriptor."""
 PRIVATE = OURS | getattr(os, "O_NOFOLLOW", 0)
-"""The same, and a link is not followed."""
+"""The flags of `OURS`, and a link is not followed."""
 NO_WAITING = getattr(os, "O_NONBLOCK", 0)
-"""A flag of `os.open`: neither a pipe nor a lease is waited for."""
+"""A flag of `os.open`: the call does not wait for a pipe or a lease."""
 
 
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.ENOTTY}
 
 
 def offers(capability: str) -> bool:
-    """Return whether this system has a capability that is not switched off; see the module's list."""
+    """Return whether this system has a capability and it is not disabled; the module lists the names."""
     without = os.environ.get("TOMLDIARY_WITHOUT", "")
     return sys.platform in _WHERE[capability] and capability not in without.split(",")
 
 
 def make_private(descriptor: int) -> None:
-    """Let only the file's owner read or write it, where files have modes.
+    """Restrict a file to its owner, on systems with file modes.
 
     Raises:
-        OSError: They have, and the mode was not changed.
+        OSError: The mode could not be changed.
     """
     if hasattr(os, "fchmod"):
         os.fchmod(descriptor, 0o600)
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
-    """Read up to `length` bytes at an offset; where there is no `pread`, the position is moved."""
+    """Read up to `length` bytes at an offset; without `pread`, the file position moves."""
     if hasattr(os, "pread"):
         return os.pread(descriptor, length, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
@@ -70,7 +70,7 @@ def read_at(descriptor: int, length: int, offset: int) -> bytes:
 
 
 def write_at(descriptor: int, data: bytes, offset: int) -> int:
-    """Write at an offset and return how much; where there is no `pwrite`, the position is moved."""
+    """Write at an offset and return the number of bytes; without `pwrite`, the file position moves."""
     if hasattr(os, "pwrite"):
         return os.pwrite(descriptor, data, offset)
     os.lseek(descriptor, offset, os.SEEK_SET)
@@ -78,25 +78,25 @@ def write_at(descriptor: int, data: bytes, offset: int) -> int:
 
 
 def sync_file(descriptor: int) -> None:
-    """Return when a file or folder is on the disk; on macOS also out of the disk's own cache.
+    """Sync a file or folder to disk; on macOS also flush the cache of the disk.
 
     Raises:
-        OSError: It may not be.
+        OSError: The file or folder may not be on disk.
     """
     if not full_sync(descriptor):
         os.fsync(descriptor)
 
 
 def sync_data(descriptor: int) -> None:
-    """Return when a file's content can be read after a power cut; see `sync_file`."""
+    """Sync the content of a file so that it survives a power cut; see `sync_file`."""
     if not full_sync(descriptor):
         getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def full_sync(descriptor: int) -> bool:
-    """Empty the disk's cache as well, where `fsync` does not (macOS, `F_FULLFSYNC`); return whether that was done.
+    """Flush a file and the disk cache on macOS (`F_FULLFSYNC`), where `fsync` does not; return whether this was done.
 
-    A file system without it, such as one on a network, is left to `fsync`.
+    A file system without this command, such as a network file system, needs `fsync`.
 
     Raises:
         OSError: The disk failed.
@@ -123,9 +123,9 @@ OTHER_OWNER_REMEDY = (
 
 
 def other_owner() -> str | None:
-    """Return the other distribution that owns the package `tomldiary` here, such as "tomldiary 0.9.0", or None.
+    """Return another installed distribution with the package `tomldiary`, such as "tomldiary 0.9.0", or None.
 
-    It lists the names beside the package, which is much cheaper than `importlib.metadata`.
+    The function lists the names beside the package, which is much faster than `importlib.metadata`.
     """
     try:
         names = os.listdir(__file__.rsplit(os.sep, 3)[0])  # noqa: PTH208 - at each import

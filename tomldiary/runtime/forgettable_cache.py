@@ -1,4 +1,4 @@
-"""Answers kept because the same texts are asked about again, and let go of when something is forgotten."""
+"""Registry of caches of user text, which are cleared when data is forgotten."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ _clearing: list[Callable[[], None]] = []
 
 
 def let_go_on_forget(cached: C) -> C:
-    """Have a function's cached answers dropped whenever something is forgotten; stands above `lru_cache`.
+    """Clear a function's cache whenever data is forgotten; a decorator to put above `lru_cache`.
 
-    For caches that hold what users said, wrote or named. One that only ever sees schemas needs none of it.
+    Use it for caches that hold text or names from users. A cache that only holds schemas does not need it.
     """
     _clearing.append(cached.cache_clear)
     return cached
 
 
 def call_on_forget(clear: Callable[[], None]) -> None:
-    """Have what a module keeps elsewhere dropped as well."""
+    """Call `clear` whenever data is forgotten, for caches other than `lru_cache`."""
     _clearing.append(clear)
 
 
 def let_go() -> None:
-    """Drop all of it, whoever it was about: a text does not say whose it is."""
+    """Clear all registered caches for all users: a cached text does not name its user."""
     for clear in _clearing:
         clear()

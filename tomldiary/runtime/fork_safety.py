@@ -1,9 +1,10 @@
-"""Locks after a fork.
+"""Renews locks and closes locked files in a forked child.
 
-A lock among threads that another thread held when the process forked stays locked for ever: objects with such locks
-register here and get new ones in the child. A lock or lease on an open file belongs to all processes that have the
-file open through the same descriptor: a child that inherits it would keep the lock after its parent was killed, so
-these descriptors are closed in the child.
+If another thread holds a thread lock during a fork, the lock stays locked in the child for ever. Objects with such
+locks register here and create new ones in the child.
+
+A lock or lease on an open file belongs to all processes that share the open file. A child that inherits the
+descriptor would keep the lock after its parent was killed. So these descriptors are closed in the child.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["close_hidden", "hide_from_children", "renew_after_fork"]
 
 class _Renewable(Protocol):
     def renew(self) -> None:
-        """Make new locks; only the forking thread is left."""
+        """Create new locks; the child has only the forking thread."""
         ...
 
 
@@ -27,17 +28,17 @@ _registered: weakref.WeakSet[_Renewable] = weakref.WeakSet()
 
 
 def renew_after_fork(owner: _Renewable) -> None:
-    """Call `owner.renew()` in every forked child, for as long as the owner lives."""
+    """Call `owner.renew()` in every forked child while the owner exists."""
     _registered.add(owner)
 
 
 def hide_from_children(descriptor: int) -> None:
-    """Close an open file in every forked child; in this process `close_hidden` closes it."""
+    """Close a descriptor in every forked child; in this process `close_hidden` closes it."""
     _hidden.add(descriptor)
 
 
 def close_hidden(descriptor: int) -> None:
-    """Close a file that `hide_from_children` was called for; it is unlocked already."""
+    """Close a descriptor that was passed to `hide_from_children`; it is already unlocked."""
     _hidden.discard(descriptor)
     os.close(descriptor)
 

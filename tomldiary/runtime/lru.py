@@ -1,4 +1,4 @@
-"""A mapping that forgets what was not used for longest."""
+"""A mapping with a maximum size, which evicts the least recently kept entry."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ V = TypeVar("V")
 
 
 class Recent(OrderedDict[K, V]):
-    """Holds at most `most` entries; the others leave, those kept longest ago first.
+    """Holds at most `most` entries; the entry whose last `keep` is oldest is evicted first.
 
-    Of several threads that keep entries, each needs the owner's lock.
+    Not thread-safe: threads that call `keep` need the owner's lock.
     """
 
     def __init__(self, most: int) -> None:
@@ -22,7 +22,7 @@ class Recent(OrderedDict[K, V]):
         self._most = most
 
     def keep(self, key: K, value: V) -> V:
-        """Put in a value, or the same one again, as the one used last; return it."""
+        """Store a value as the most recently kept one; return the value."""
         self[key] = value
         self.move_to_end(key)
         while len(self) > self._most:

@@ -1,6 +1,6 @@
-"""Where documents are kept: files, memory, or storage of your own.
+"""Storage backends for documents and history: files, memory, or custom storage.
 
-The protocol knows no entry, no merge and no writer. Begin with `protocol`.
+The protocol depends on no entry, no merge and no writer. Begin with `protocol`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = [
     "MemoryBackend",
 ]
 
-# Loaded when named: modules inside the package import each other without loading all of it.
+# Loaded on first use: modules of the package import each other without loading all of it.
 _HOMES = {
     "Backend": "tomldiary.storage.protocol",
     "BackendProtocol": "tomldiary.storage.protocol",

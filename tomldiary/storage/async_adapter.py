@@ -1,9 +1,10 @@
-"""The core's sync protocol on top of a six-method async backend of somebody else's.
+"""Adapts a third-party async backend with six methods to the sync protocol of the core.
 
-The backend's coroutines all run on one private event loop thread. What six methods cannot give is
-not pretended: several documents are stored one after the other, another process that writes to the
-same storage is not noticed while a document is being written, and only documents with a fixed name
-are kept, as no method lists names.
+All coroutines of the backend run on one private event loop thread. The six methods set these limits:
+
+1. Several documents are saved one after the other, not atomically.
+2. A write of another process to the same storage is not detected while a document is written.
+3. Only documents with fixed names are stored, as no method lists names.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ __all__ = ["SixVerbsBackend"]
 
 _REQUIRED = ("conversations", "preferences")
 _OPTIONAL = ("blocks", "facts", "receipts")
-"""Kept if the backend takes these kinds too."""
+"""Kinds that are stored if the backend accepts them."""
 _UNKNOWN_KIND = (LookupError, ValueError, TypeError, NotImplementedError, AssertionError)
-"""What a backend raises for a kind it does not know; anything else is a failure of the storage."""
+"""The errors that a backend raises for an unknown kind; any other error is a storage failure."""
 
 
 class SixVerbsBackend:
@@ -42,7 +43,7 @@ class SixVerbsBackend:
     is_shared = False
     is_quick = False
     documents = tuple(sorted((*_REQUIRED, *_OPTIONAL)))
-    """The documents that can be kept: none of the six methods lists names, so others would not be found."""
+    """The documents that can be stored. No method lists names, so other documents would not be found."""
     durability: Durability = "process"
 
     def __init__(self, wrapped: BackendProtocol) -> None:
@@ -52,8 +53,8 @@ class SixVerbsBackend:
         self._epochs: dict[str, int] = {}
         self._unknown: set[str] = set()  # optional kinds that the backend has refused
 
-    def is_new(self, user: str) -> bool:  # noqa: ARG002 - whoever it is
-        """Return False: it would take a question to the storage."""
+    def is_new(self, user: str) -> bool:  # noqa: ARG002 - the same for every user
+        """Return False: the answer would need a call to the storage."""
         return False
 
     def __repr__(self) -> str:
@@ -87,13 +88,13 @@ class SixVerbsBackend:
         return None if text is None or text == "" else Stored(text, digest(text))
 
     def kinds(self, user: str) -> list[str]:
-        """Return which of the documents that six-method backends keep exist."""
+        """Return the names of `documents` that exist for the user."""
         return [kind for kind in self.documents if self._asked(self.wrapped.exists, user, kind)]
 
     def _asked(
         self, method: Callable[[str, str], Coroutine[Any, Any, Any]], user: str, kind: str
     ) -> Any:
-        """Return the backend's answer about a document; None for an optional kind it does not know."""
+        """Return the result of a backend method for a document; None for an unknown optional kind."""
         if kind in _REQUIRED:
             return self._call(method(user, kind))
         try:
@@ -136,7 +137,7 @@ class SixVerbsBackend:
         return tokens
 
     def last_record(self, user: str) -> str | None:
-        """Return the newest record of this process; six methods keep no history."""
+        """Return the newest record of this process; the six methods store no history."""
         return self._records.get(user)
 
     def records(self, user: str) -> Iterator[str]:
@@ -160,13 +161,13 @@ class SixVerbsBackend:
         return existed
 
     def epoch(self, user: str) -> int:
-        """Return how often this process forgot something of the user; six methods keep no more."""
+        """Return how often this process forgot data of the user; the six methods cannot store it."""
         return self._epochs.get(user, 0)
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
         """Remove a selection from the documents, one after the other; the caller holds the lock.
 
-        If it is interrupted, it has to be asked for again.
+        An interrupted call must be repeated.
         """
         from tomldiary.forgetting.redact import plan  # noqa: PLC0415 - hardly ever needed
 
@@ -179,7 +180,7 @@ class SixVerbsBackend:
             self.erase(user)
             return replace(made.receipt, epoch=epoch)
         if not made.is_empty:
-            # The newest record quotes what was written last; its number has to stay.
+            # The newest record quotes the last change, so it is replaced; the sequence must continue.
             seq = next_sequence(last)
             results = {
                 kind: digest(made.texts.get(kind, found.text)) for kind, found in stored.items()
@@ -195,7 +196,7 @@ class SixVerbsBackend:
         return replace(made.receipt, epoch=epoch, files=files)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
-        """Do nothing: six methods keep no history."""
+        """Do nothing: the six methods store no history."""
 
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""

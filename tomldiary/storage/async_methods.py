@@ -1,6 +1,6 @@
-"""The ancestor's six async methods, on top of the sync protocol.
+"""The six async methods of TOMLDiary 0.9, implemented with the sync protocol.
 
-`save` is a transaction like any other: it waits for the user's lock and is logged in history.
+`save` is an ordinary transaction: it waits for the user's lock and is logged in history.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ class AsyncVerbs:
     """Adds load, save, exists, delete, delete_user and list_users to a sync backend."""
 
     async def load(self: Backend, user_id: str, kind: str) -> str | None:
-        """Return the document's text, or None. An unknown user leaves no trace.
+        """Return the document's text, or None. The call creates nothing for an unknown user.
 
         Raises:
-            DocumentError: It is not UTF-8.
+            DocumentError: The document is not UTF-8.
         """
         stored = await in_thread(self.read, user_id, kind)
         if stored is not None and stored.problem is not None:
@@ -38,12 +38,12 @@ class AsyncVerbs:
         """Replace the document as one logged transaction.
 
         Raises:
-            DocumentError: `content` is not TOML that this library would read back.
+            DocumentError: `content` is not TOML that this library can read back.
         """
         await in_thread(_save, self, user_id, kind, content)
 
     async def exists(self: Backend, user_id: str, kind: str) -> bool:
-        """Tell whether the document exists."""
+        """Return whether the document exists."""
         return await in_thread(self.token, user_id, kind) is not None
 
     async def delete(self: Backend, user_id: str, kind: str) -> None:
@@ -51,7 +51,7 @@ class AsyncVerbs:
         await in_thread(_erase, self, user_id, kind)
 
     async def delete_user(self: Backend, user_id: str) -> None:
-        """Forget everything of the user, history included; work that is under way is refused."""
+        """Forget all data of the user, including history; pending work for the user is then refused."""
         await in_thread(_forget, self, user_id)
 
     async def list_users(self: Backend) -> list[str]:
@@ -67,13 +67,13 @@ def _save(backend: Backend, user: str, kind: str, content: str) -> None:
     with backend.lock(user, _SAVE_TIMEOUT):
         old = backend.read(user, kind)
         if old is not None and old.problem is not None:
-            raise old.problem  # what stands there could not be brought back
+            raise old.problem  # history could not restore this content
         if old is not None and old.text == content:
             return
         before = old.text if old is not None else ""
         last = Timeline(backend, user).last(kind)
         if last is not None and last.results[kind] != digest(before):
-            before = ""  # not what history ends at: the record holds the whole text
+            before = ""  # not the version that history ends at: the record has the whole text
         change = Change(kind, 0, before, content)
         record = Record(
             seq=next_sequence(backend.last_record(user)),

@@ -1,4 +1,4 @@
-"""Locks on open files: `flock`, released by the system when the process dies."""
+"""Locks on open files (`flock`), which the system releases when the process dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 
 
 def try_lock(descriptor: int, *, wait: bool = False) -> bool:
-    """Lock an open file; without `wait`, return False at once if somebody else has it."""
+    """Lock an open file; without `wait`, return False at once if another owner holds the lock."""
     pause = _FIRST_WAIT
     while not lock_descriptor(descriptor, blocking=False):
         if not wait:
@@ -34,16 +34,16 @@ def try_lock(descriptor: int, *, wait: bool = False) -> bool:
 
 
 def unlock(descriptor: int) -> None:
-    """Let go of an open file."""
+    """Unlock an open file."""
     unlock_descriptor(descriptor)
 
 
 @contextmanager
 def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
-    """Open and lock the file that is at `path`, also if somebody replaces it just now.
+    """Open and lock the file at `path`, even if another process replaces it at the same time.
 
     Raises:
-        FileNotFoundError: There is none, and `create` is False.
+        FileNotFoundError: The file does not exist, and `create` is False.
     """
     while True:
         descriptor = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
@@ -58,11 +58,11 @@ def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
                 yield descriptor
                 return
         finally:
-            unlock(descriptor)  # closing it would not be enough, should a child have it
+            unlock(descriptor)  # closing alone would not unlock it if a child inherited it
             close_hidden(descriptor)
 
 
 def remove_locked(path: Path) -> None:
-    """Remove a file, if it is there, and not while somebody replaces it, who would bring it back."""
+    """Remove a file if it exists, under its lock: a concurrent replacement would restore it."""
     with suppress(FileNotFoundError), lock_file(path):
         path.unlink()

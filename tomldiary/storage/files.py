@@ -1,4 +1,4 @@
-"""File operations that keep their word: whole writes, private modes, no links followed, syncs that count."""
+"""Reliable file operations: complete writes, private modes, no links followed, full syncs."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ __all__ = [
 ]
 
 _PRIVATE = 0o600
-_READ = os.O_RDONLY | PRIVATE | NO_WAITING  # waits for no pipe
+_READ = os.O_RDONLY | PRIVATE | NO_WAITING  # does not block on a pipe
 
 FileToken = tuple[int, int, int, int]
-"""What tells one version of a file from the next: when it was written, its size, its inode, and when anything of it was changed."""
+"""Identifies a version of a file: modification time, size, inode, change time (times in nanoseconds)."""
 
 
 def token_of(found: os.stat_result) -> FileToken:
-    """Return the token for what `stat` found."""
+    """Return the token for a result of `stat`."""
     return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 
 
 def is_same(one: FileToken | None, two: FileToken | None) -> bool:
-    """Tell whether two tokens are of one version, which may have been renamed: that only changes the change time."""
+    """Return whether two tokens are of one version; the change time is ignored, as a rename changes it."""
     if one is None or two is None:
         return one is two
     return one[:3] == two[:3]
 
 
 def file_on_the_way(path: str | Path) -> BackendError:
-    """Return the error for a path on which a file stands where a folder should be."""
+    """Return the error for a path on which a file is in place of a folder."""
     return BackendError(
         f"{path}: a folder on the way is a file. Move that file away, or give another folder."
     )
 
 
 def file_token(path: str | Path) -> FileToken | None:
-    """Return the token of what is there now; None if nothing is."""
+    """Return the token of the file at a path; None if there is none."""
     try:
         found = os.lstat(path)
     except FileNotFoundError:
@@ -65,14 +65,14 @@ def file_token(path: str | Path) -> FileToken | None:
         raise file_on_the_way(path) from error
     except OSError as error:
         raise BackendError(
-            f"{path}: cannot be looked at ({error.strerror}). Check the permissions."
+            f"{path}: cannot be inspected ({error.strerror}). Check the permissions."
         ) from error
-    # As `token_of`, which would be one more call for each of very many looks.
+    # Inlined from `token_of`: this function is called very often.
     return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
 
 
 def folder_time(path: str) -> int:
-    """Return when a name was last added to a folder or taken away: 0 if there is none, -1 if nobody can tell."""
+    """Return when a name was last added or removed, in nanoseconds: 0 without a folder, -1 if unknown."""
     try:
         return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
     except (FileNotFoundError, NotADirectoryError):
@@ -82,10 +82,10 @@ def folder_time(path: str) -> int:
 
 
 def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
-    """Read a regular file and the token of the version that was read; None if there is none.
+    """Return the content of a regular file and the token of the version read; None if there is no file.
 
     Raises:
-        BackendError: Not readable, or not a regular file (links are not followed).
+        BackendError: The file cannot be read, or is not a regular file (links are not followed).
     """
     try:
         descriptor = os.open(path, _READ)
@@ -108,7 +108,7 @@ def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
             while part := os.read(descriptor, 1 << 20):
                 parts.append(part)
             after = os.fstat(descriptor)
-            # An editor that saves in place may have been at it meanwhile: read again.
+            # An editor that saves in place may have written it meanwhile: read again.
             if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
                 return b"".join(parts), token_of(after)
     except OSError as error:
@@ -118,17 +118,17 @@ def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
 
 
 def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`; a short write is continued, never taken for a whole one."""
+    """Write all of `data`; short writes are continued."""
     done = os.write(descriptor, data)
     while done < len(data):
         done += os.write(descriptor, memoryview(data)[done:])
 
 
 def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
-    """Create a private file that did not exist and fill it; removed again if that fails.
+    """Create a new private file with `data`; remove it if that fails.
 
-    Returns the token, which also holds once the file was renamed on the same file system, but for
-    the change time.
+    Returns:
+        The token. After a rename on the same file system, only its change time differs.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PRIVATE
     descriptor = os.open(path, flags, 0o600)
@@ -148,7 +148,7 @@ def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
 
 
 def read_all(descriptor: int) -> bytes:
-    """Return all of an open file."""
+    """Return the whole content of an open file."""
     os.lseek(descriptor, 0, os.SEEK_SET)
     parts: list[bytes] = []
     while part := os.read(descriptor, 1 << 20):
@@ -157,7 +157,7 @@ def read_all(descriptor: int) -> bytes:
 
 
 def make_folder(path: str | Path, *, sync: bool) -> None:
-    """Create a private folder and its parents, each synced into the one above."""
+    """Create a private folder and its parents; with `sync`, the parent of each new folder is synced."""
     place = os.fspath(path)
     if os.path.isdir(place):  # noqa: PTH112 - paths are strings here, at the first write of each user
         return

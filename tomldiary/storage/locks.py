@@ -1,10 +1,10 @@
-"""One writer for each user: a lock among threads, then one among processes.
+"""Writer locks: one writer for each user, by a lock among threads and a lock among processes.
 
-The lock belongs to whoever holds the transaction, not to a thread: two tasks on one event loop
-exclude each other as well. Processes share 256 lock files ("stripes"), so there is none per user.
+The lock belongs to a transaction, not to a thread. So two tasks on one event loop exclude each other, too.
+Processes share 256 lock files ("stripes") instead of one for each user.
 
-Whoever holds a lock file leaves a mark in it, so that whoever comes next knows whether anybody has been there since
-their own last time, and may have been killed there.
+The holder of a lock file writes a random identifier of its process into it. So a process detects that another one
+has held the lock since, and may have been killed.
 """
 
 from __future__ import annotations
@@ -36,27 +36,27 @@ __all__ = ["UserLocks"]
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _MARK_BYTES = 16
-_LONG = 0.1  # seconds; whoever held a lock for longer lets those in who ask for it now and then
+_LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _GIVING_WAY = 3 * _LONGEST_WAIT
-# Not on Windows, where every holding of a lock is a tenure of its own.
+# Missing on Windows, where every hold of a lock is a new tenure.
 _pread = getattr(os, "pread", None)
 
 
 class UserLocks:
-    """Exclusive locks by user; `folder` holds the stripe files (None: this process only)."""
+    """Exclusive locks by user; `folder` has the stripe files (None: locks in this process only)."""
 
     def __init__(self, folder: Path | None) -> None:
         self.folder = folder
         self._descriptors: dict[int, int] = {}
         self._tenures: dict[int, int] = {}
-        """The number of each stripe's tenure. A forked child goes on from there, so that none comes twice."""
-        # Whoever makes a diary for each request would run out of descriptors; at exit the system closes them.
+        """The tenure number of each stripe. A forked child continues from it, so that no number repeats."""
+        # A host that opens a diary for each request would run out of descriptors; at exit the system closes them.
         weakref.finalize(self, _close_all, self._descriptors).atexit = False
         self._reset()
         renew_after_fork(self)
 
     def renew(self) -> None:
-        """Let go of the parent's lock files in a forked child, which would keep the locks of a killed parent."""
+        """Close the parent's lock files in a forked child, which would keep the locks of a killed parent."""
         _close_all(self._descriptors)
         self._reset()
 
@@ -65,9 +65,9 @@ class UserLocks:
         self._guard = threading.Lock()
         self._stripes: dict[int, _Queue] = {}
         self.mark = secrets.token_bytes(_MARK_BYTES)
-        """What is in lock files that nobody else has held since us."""
+        """Identifies this process in lock files that no other process has held since."""
         self.busy_until: dict[int, float] = {}
-        """Of stripes that were held for long: when this process may take them again."""
+        """For stripes with a long hold: the time at which this process may lock them again."""
 
     def hold(
         self, user: str, timeout: float, then: Callable[[str], None] | None = None
@@ -80,19 +80,19 @@ class UserLocks:
             then: Called with the user id once the lock is held, before the block.
 
         Raises:
-            LockTimeout: Somebody else kept the lock all that time.
+            LockTimeout: Another writer held the lock for the whole time.
         """
         return _Hold(self, user, timeout, then)
 
     def tenure(self, user: str) -> int:
-        """Return a number that is another one once anybody else has held the user's lock; the caller holds it."""
+        """Return a number that changes when another process has held the user's lock; the caller holds the lock."""
         return self._tenures.get(_number_of(user), 0)
 
     def begin_tenure(self, number: int, descriptor: int) -> None:
-        """Leave our mark in a lock file that has another one; the caller holds the lock.
+        """Write the identifier of this process to a lock file; the caller holds the lock.
 
         Raises:
-            BackendError: It can neither be written nor emptied.
+            BackendError: The file can neither be written nor emptied.
         """
         self._tenures[number] = self._tenures.get(number, 0) + 1
         if _pread is None:
@@ -101,14 +101,14 @@ class UserLocks:
             try:
                 write_at(descriptor, self.mark, 0)
             except OSError:
-                os.ftruncate(descriptor, 0)  # a full disk: it is nobody's then
+                os.ftruncate(descriptor, 0)  # a full disk: the file then names no process
         except OSError as error:
             raise BackendError(
                 f"{self.folder}/{number:02x}: the lock file cannot be written ({error.strerror}). Check the disk."
             ) from error
 
     def stripe(self, number: int) -> _Queue:
-        """Return the lock among threads."""
+        """Return the stripe's lock among threads."""
         stripe = self._stripes.get(number)
         if stripe is None:
             with self._guard:
@@ -116,13 +116,13 @@ class UserLocks:
         return stripe
 
     def descriptor(self, number: int) -> int:
-        """Return the open lock file; the caller holds the lock among threads."""
-        assert self.folder is not None  # noqa: S101 - the caller looked
+        """Return the descriptor of the open lock file; the caller holds the lock among threads."""
+        assert self.folder is not None  # noqa: S101 - the caller has checked it
         descriptor = self._descriptors.get(number)
         if descriptor is None:
             path = self.folder / f"{number:02x}"
             try:
-                make_folder(self.folder, sync=True)  # the memories' folder may be made here
+                make_folder(self.folder, sync=True)  # this may also create the folder of all users
                 flags = os.O_RDWR | os.O_CREAT | PRIVATE
                 descriptor = os.open(path, flags, 0o600)
             except NotADirectoryError as error:
@@ -142,10 +142,10 @@ def _close_all(descriptors: dict[int, int]) -> None:
 
 
 class _Queue:
-    """A lock that goes to whoever has waited longest.
+    """A fair lock: the thread that has waited longest gets it next.
 
-    A usual lock goes to whoever asks first once it is free: a thread that writes in a loop would keep the
-    others waiting until they give up.
+    An ordinary lock goes to the first thread that asks once it is free. A thread that writes in a loop would
+    then keep the others waiting until they time out.
     """
 
     __slots__ = ("_guard", "_is_held", "_waiting")
@@ -156,7 +156,7 @@ class _Queue:
         self._waiting: deque[threading.Lock] = deque()
 
     def acquire(self, *, blocking: bool = True, timeout: float = -1) -> bool:
-        """Take the lock, waiting for at most `timeout` seconds (-1: for ever); tell whether that worked."""
+        """Acquire the lock within `timeout` seconds (-1: no limit); return whether it was acquired."""
         with self._guard:
             if not self._is_held:
                 self._is_held = True
@@ -164,7 +164,7 @@ class _Queue:
             if not blocking:
                 return False
             turn = threading.Lock()
-            turn.acquire()  # released by whoever passes the lock on
+            turn.acquire()  # the holder of the lock releases it to pass the lock on
             self._waiting.append(turn)
         is_ours = False
         try:
@@ -177,7 +177,7 @@ class _Queue:
         return is_ours
 
     def _leave(self, turn: threading.Lock) -> bool:
-        """Wait no longer; False if it has become our turn meanwhile."""
+        """Stop waiting; return False if the lock was passed to this caller meanwhile."""
         with self._guard:
             try:
                 self._waiting.remove(turn)
@@ -186,7 +186,7 @@ class _Queue:
         return True
 
     def release(self) -> None:
-        """Pass the lock on."""
+        """Pass the lock to the next waiting caller, or free it."""
         with self._guard:
             if self._waiting:
                 self._waiting.popleft().release()
@@ -195,7 +195,7 @@ class _Queue:
 
 
 class _Hold:
-    """One holding of a user's lock; entered and left once, not always in the same thread."""
+    """One hold of a user's lock; entered and left once, not always in the same thread."""
 
     __slots__ = (
         "_descriptor", "_locks", "_number", "_pid", "_since", "_stripe", "_then", "_timeout", "_user",
@@ -216,7 +216,7 @@ class _Hold:
         self._pid = locks.pid
         self._descriptor: int | None = None
         start = time.monotonic()
-        # Most often nobody holds it, and asking without a timeout is quicker.
+        # Most often the lock is free, and a call without a timeout is faster.
         if not stripe.acquire(blocking=False) and not stripe.acquire(timeout=self._timeout):
             raise _timed_out(self._timeout)
         try:
@@ -259,7 +259,7 @@ def _number_of(user: str) -> int:
 
 @lru_cache(maxsize=1)
 def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
-    """Return what locks and unlocks a file."""
+    """Return the functions that lock and unlock a file."""
     from filelock import (  # noqa: PLC0415 - slow to import, only writers need it
         lock_descriptor,
         unlock_descriptor,
@@ -269,9 +269,9 @@ def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
 
 
 def _give_way(until: float) -> None:
-    """Let other processes have the lock first, who can only look whether it is free.
+    """Sleep until other processes, which poll the lock, had time to acquire it.
 
-    One that takes it again at once, for long each time, would keep them waiting until they give up.
+    A process that reacquires the lock at once, for long each time, would make the others time out.
     """
     left = until - time.monotonic()
     if left > 0:
@@ -283,7 +283,7 @@ def _wait(descriptor: int, deadline: float, timeout: float) -> None:
     while True:
         if time.monotonic() >= deadline:
             raise _timed_out(timeout)
-        # Jitter keeps processes that started together from meeting again and again.
+        # Jitter spreads the attempts of processes that started together.
         time.sleep(wait * (0.5 + random.random()))  # noqa: S311 - not for secrets
         wait = min(wait * 2, _LONGEST_WAIT)
         if _system_lock()[0](descriptor, blocking=False):

@@ -1,18 +1,18 @@
 """A record log: an append-only TOML file of checksummed records.
 
-Each record is one table of an array of tables. Its first value is the checksum of all lines that follow:
+Each record is one table of an array of tables. Its first value is the checksum of all later lines:
 
     [[turn]]
     check = "1f6c0d9a"      # CRC-32 of the rest of the record, in hex
     number = 7
     user_msg = "I moved to Lyon."
 
-No line behind the first is empty, begins with "[" or contains a NUL byte, and values escape line breaks. So no value
-can look like the first line of a record, and a record ends where its lines end. A crash can leave a torn tail behind the last whole record: a part of
-a record, or zeros. A torn tail was never acknowledged and is cut off.
+No line after the first is empty, begins with "[" or contains a NUL byte, and values escape line breaks. So no value
+can look like the first line of a record, and a record ends where its lines end. A crash can leave a torn tail after
+the last whole record: a part of a record, or zeros. A torn tail was never acknowledged and is cut off.
 
 Two kinds of process use a file at once: one appends, another rewrites it without forgotten records. Both lock it.
-`rewrite_log` replaces the file, so an append compares inodes under the lock and opens the new file if they differ.
+`rewrite_log` replaces the file. So an append compares inodes under the lock and opens the new file if they differ.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ def render_record(kind: str, body: str) -> str:
 
 @dataclass(frozen=True)
 class LogRecord:
-    """One record as it is in the file."""
+    """One record, as stored in the file."""
 
     kind: str
     text: str
-    """Its exact text; of a damaged record, all bytes up to the next record."""
+    """The exact text; for a damaged record, all bytes up to the next record."""
     at: int
-    """Where it begins, in bytes."""
+    """The offset of the record, in bytes."""
     body: str | None
     """The lines below the checksum; None if the record is torn or damaged."""
 
     @property
     def end(self) -> int:
-        """Where it ends, in bytes, if it is whole."""
+        """The offset of the record's end, in bytes, if the record is whole."""
         return self.at + len(self.text.encode())
 
     @cached_property
     def data(self) -> dict[str, Any] | None:
-        """Its values; None if the record is torn or damaged."""
+        """The values; None if the record is torn or damaged."""
         import tomllib  # noqa: PLC0415 - start-up time: needed after a crash and for forgetting only
 
         return None if self.body is None else tomllib.loads(self.body)
@@ -97,9 +97,9 @@ def _record(kind: str, data: bytes, at: int) -> LogRecord:
 
 
 def cut_torn_tail(descriptor: int) -> list[LogRecord]:
-    """Cut off what is behind the last whole record of a locked file; return the records in front of it.
+    """Truncate a locked file after its last whole record; return the remaining records.
 
-    Damaged records in front of a whole one stay in the file: they were acknowledged.
+    Damaged records before a whole one stay in the file: they were acknowledged.
 
     Raises:
         OSError: The file could not be read or cut.
@@ -118,20 +118,20 @@ def cut_torn_tail(descriptor: int) -> list[LogRecord]:
 
 
 def rewrite_log(path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | None]) -> bool:
-    """Replace a file by the records to keep, durably and atomically; False if nothing changed.
+    """Rewrite a file with the records to keep, durably and atomically; return False if nothing changed.
 
     Args:
         path: The file.
-        keep: Called with all records while the file is locked; returns the texts that stay, None to keep all.
+        keep: Called with all records while the file is locked; returns the texts to keep, or None to keep all.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        OSError: The file is unchanged, or already replaced. Run it again.
+        FileNotFoundError: The file does not exist.
+        OSError: The file is unchanged, or already replaced. Call it again.
     """
     with lock_file(path) as descriptor:
         data = read_all(descriptor)
         temp = path.with_name(f".{path.name}.tmp")
-        temp.unlink(missing_ok=True)  # left by a killed process; the lock keeps others away
+        temp.unlink(missing_ok=True)  # left by a killed process; the lock excludes others
         texts = keep(scan_log(data))
         fresh = data if texts is None else "".join(texts).encode()
         if fresh == data:
@@ -146,16 +146,16 @@ def rewrite_log(path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | No
 
 
 class LogFile:
-    """The file that records are appended to; one file is open at a time.
+    """Appends records to a file; one file is open at a time.
 
-    Not thread-safe: its owner has a mutex. `hold` lets another thread sync the file without that mutex.
+    Not thread-safe: the owner holds a mutex. `hold` lets another thread sync the file without that mutex.
     """
 
     def __init__(self) -> None:
         self.end = 0
         """The length of the file after the last append, in bytes."""
         self.problem: str | None = None
-        """Why nothing can be appended any more."""
+        """The reason why no more records can be appended."""
         self._path = ""
         self._descriptor = -1
         self._inode = 0
@@ -166,7 +166,7 @@ class LogFile:
         """Open or create another file, or the file that replaced this one.
 
         Raises:
-            OSError: It cannot be opened. The previous file stays open.
+            OSError: The file cannot be opened. The previous file stays open.
         """
         # If this fails, the previous descriptor stays valid and is not closed twice.
         descriptor = os.open(path, _FLAGS, 0o600)
@@ -183,13 +183,13 @@ class LogFile:
         make_private(self._descriptor)
 
     def append(self, render: Callable[[], str]) -> None:
-        """Append records; they are durable once the descriptor was synced.
+        """Append records; they are durable after the descriptor is synced.
 
         Args:
             render: Returns the records; called while the file is locked.
 
         Raises:
-            OSError: Nothing was appended, or `problem` says that a part could not be removed.
+            OSError: Nothing was appended, or a part could not be removed, as `problem` reports.
         """
         self._lock()
         try:
@@ -207,7 +207,7 @@ class LogFile:
             unlock(self._descriptor)
 
     def _lock(self) -> None:
-        """Lock the file that is at the path now."""
+        """Lock the file that is currently at the path."""
         while True:
             try_lock(self._descriptor, wait=True)
             try:
@@ -247,7 +247,7 @@ class LogFile:
         self._close_retired()
 
     def _close_retired(self) -> None:
-        """Close files that were replaced, unless a sync holds one of them."""
+        """Close replaced files, unless a sync holds one of them."""
         while self._retired and not self._held:
             os.close(self._retired.pop())
 

@@ -1,4 +1,4 @@
-"""Documents and history in this process's memory: for tests, and for what nobody should keep."""
+"""Documents and history in the memory of this process: for tests and temporary data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["MemoryBackend"]
 
 
 class MemoryBackend(AsyncVerbs):
-    """Keeps everything in dictionaries, gone with the process. Thread-safe."""
+    """Keeps all data in dictionaries until the process ends. Thread-safe."""
 
     is_atomic = True
     is_quick = True
@@ -48,11 +48,11 @@ class MemoryBackend(AsyncVerbs):
         return self._locks.hold(user, timeout)
 
     def is_new(self, user: str) -> bool:
-        """Tell whether nothing of the user is stored."""
+        """Return whether nothing of the user is stored."""
         return user not in self._documents
 
     def token(self, user: str, kind: str) -> int | None:
-        """Return the version, a number that is never used twice."""
+        """Return the version, a number that is never reused."""
         stored = self._documents.get(user, {}).get(kind)
         return stored.token if stored is not None else None
 
@@ -69,7 +69,7 @@ class MemoryBackend(AsyncVerbs):
         return sorted(self._documents.get(user, {}))
 
     def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - there are none
-        """Return what differs once a document was added or left: their names."""
+        """Return the names of the documents, which change when a document is added or removed."""
         return tuple(self._documents.get(user, ()))
 
     def commit(self, user: str, commit: Commit) -> dict[str, int]:
@@ -109,7 +109,7 @@ class MemoryBackend(AsyncVerbs):
         return self._documents.pop(user, None) is not None
 
     def epoch(self, user: str) -> int:
-        """Return how often something of the user was forgotten."""
+        """Return how often data of the user was forgotten."""
         return self._epochs.get(user, 0)
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
@@ -135,7 +135,7 @@ class MemoryBackend(AsyncVerbs):
         return replace(made.receipt, epoch=epoch, files=files)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
-        """Let a snapshot stand for all history up to transaction `seq`; the caller holds the lock."""
+        """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""
         kept = [text for text in self._records.get(user, []) if next_sequence(text) - 1 > seq]
         self._records[user] = [snapshot, *kept]
 

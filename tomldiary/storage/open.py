@@ -1,4 +1,4 @@
-"""Which backend is meant by a folder, an address or an object."""
+"""Selects the backend for a folder, an address or an object."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ _SIX = ("load", "save", "exists", "delete", "delete_user", "list_users")
 def open_backend(
     backend: Backend | BackendProtocol | str | os.PathLike[str], durability: Durability | None
 ) -> Backend:
-    """Return the sync backend that `backend` stands for.
+    """Return the sync backend for a folder, an address or a backend object.
 
     Raises:
-        BackendError: It is none.
+        BackendError: `backend` is none of these, or `durability` is set for a backend object.
     """
     if isinstance(backend, str | os.PathLike):
         place = os.fspath(backend)
@@ -40,7 +40,7 @@ def open_backend(
             )
         return LocalBackend(place, durability=durability or "full")
     if durability is not None:
-        raise BackendError("durability belongs to a folder; set it on the backend you give.")
+        raise BackendError("durability applies to a folder; set it on the backend object.")
     if hasattr(backend, "commit") and hasattr(backend, "lock"):
         _check_overrides(backend)
         return cast("Backend", backend)
@@ -49,16 +49,16 @@ def open_backend(
 
         return SixVerbsBackend(backend)
     raise BackendError(
-        f"{type(backend).__name__} is no backend: it needs the methods load, save, exists, delete,"
+        f"{type(backend).__name__} is not a backend: it needs the methods load, save, exists, delete,"
         " delete_user and list_users."
     )
 
 
 def _check_overrides(backend: object) -> None:
-    """Refuse a folder or memory backend with async methods of its own, which a diary would write past.
+    """Refuse a local or memory backend that overrides async methods, as a diary would not call them.
 
     Raises:
-        BackendError: It overrides at least one of the six.
+        BackendError: The backend overrides at least one of the six methods.
     """
     if not isinstance(backend, LocalBackend | MemoryBackend):
         return

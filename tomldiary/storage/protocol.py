@@ -1,7 +1,7 @@
-"""What a storage engine has to offer: the core's sync protocol, and the public async one.
+"""Protocols of a storage backend: the sync protocol of the core, and the public async one.
 
-`Backend` is what the core speaks. `BackendProtocol` is the six-method async interface of the
-ancestor, which third parties implement; the core reaches it through `six_verbs.SixVerbsBackend`.
+The core calls `Backend`. `BackendProtocol` is the six-method async interface of TOMLDiary 0.9, which third
+parties implement. The core calls it through `async_adapter.SixVerbsBackend`.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ __all__ = [
 ]
 
 Token = Any
-"""Names one version of a stored document; compared with `==`, otherwise opaque."""
+"""Identifies one version of a stored document; compared with `==`, otherwise opaque."""
 
 Durability = Literal["full", "process", "none"]
-"""`full`: on the disk before a write returns. `process`: survives a killed process, not a power cut.
-`none`: like `process`, and the background writer keeps its queue in memory."""
+"""`full`: a write is on disk before it returns. `process`: a write survives a killed process, but not a power cut.
+`none`: like `process`, but the background writer keeps its queue in memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +52,23 @@ class Stored:
     text: str
     token: Token
     problem: InvalidTOML | None = None
-    """Why the text is not exactly what is stored: it is not UTF-8."""
+    """The error if the stored bytes are not UTF-8; the text is then an approximation."""
 
 
-@dataclass(slots=True)  # not frozen: those take longer to make
+@dataclass(slots=True)  # not frozen: frozen dataclasses are slower to create
 class Commit:
-    """All that one transaction changes; it is stored as a whole or not at all. Never changed."""
+    """All changes of one transaction, stored as a whole or not at all. Treat it as immutable."""
 
     contents: Mapping[str, bytes]
     """New text of each changed document in UTF-8, by kind."""
     expected: Mapping[str, Token | None]
-    """Version each changed document was read at; None: it did not exist."""
+    """The version at which each changed document was read; None if it did not exist."""
     records: list[str] = field(default_factory=list[str])
     """History records to append, oldest first."""
     replaces_save: bool = False
-    """Whether a person's save gives way: should a power cut bring its file back, it would be merged again."""
+    """Whether the commit replaces a hand edit. Its names are then synced, as a power cut could restore the edit."""
     fingerprints: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Of the contents, as far as they are known."""
+    """Fingerprints of the contents by kind, as far as they are known."""
 
     @property
     def texts(self) -> dict[str, str]:
@@ -77,7 +77,7 @@ class Commit:
 
 
 class HistorySource(Protocol):
-    """Where the history of users is read."""
+    """Reads the history of users."""
 
     def records(self, user: str, /) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
@@ -85,16 +85,16 @@ class HistorySource(Protocol):
 
 
 class DocumentSource(HistorySource, Protocol):
-    """Where a document was read, with the history that tells hand edits from our own versions."""
+    """Locates documents, and reads the history that distinguishes hand edits from logged versions."""
 
     def place(self, user: str, kind: str, /) -> str:
-        """Return where the document is, for messages to people."""
+        """Return the location of the document, for messages."""
         ...
 
 
 @runtime_checkable
 class DetectsSaves(Protocol):
-    """A backend that sees other programs write a document."""
+    """A backend that detects that another program is writing a document."""
 
     def is_being_saved(self, user: str, kind: str) -> bool:
         """Return whether another program has begun to save the document and not finished."""
@@ -112,11 +112,11 @@ class CheapTokens(Protocol):
 
 @runtime_checkable
 class FixedDocuments(Protocol):
-    """A backend that keeps only documents of certain names, as it cannot list names."""
+    """A backend that stores only documents with fixed names, because it cannot list names."""
 
     @property
     def documents(self) -> tuple[str, ...] | None:
-        """The names; None keeps any."""
+        """The names; None if any name is allowed."""
         ...
 
 
@@ -130,7 +130,7 @@ class HistoryOfUser(DocumentSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DisplacedEdit:
-    """A hand edit that a publication has displaced; the user's lock is held."""
+    """A hand edit that a publication has displaced; the caller holds the user's lock."""
 
     kind: str
     saved: Stored
@@ -138,12 +138,12 @@ class DisplacedEdit:
     standing: Stored | None
     """The published document, if it is the version that history ends at."""
     token: Token | None
-    """The version of the published document, whatever it holds."""
+    """The version of the published document, whatever its content."""
     history: HistoryOfUser
 
 
 Merge = Callable[[DisplacedEdit], Commit | None]
-"""Returns the transaction that logs a displaced edit and publishes the result; None if history has it already.
+"""Returns the transaction that logs a displaced edit and publishes the result; None if history already has the edit.
 
 Raises `DocumentError` for an edit that is incomplete or cannot be read.
 """
@@ -151,7 +151,7 @@ Raises `DocumentError` for an edit that is incomplete or cannot be read.
 
 @runtime_checkable
 class KeepsDisplacedEdits(Protocol):
-    """A capability: the backend keeps hand edits that a publication displaced, and has the engine merge them."""
+    """A backend that keeps displaced edits and calls the engine to merge them."""
 
     merge_displaced: Merge | None
 
@@ -159,14 +159,14 @@ class KeepsDisplacedEdits(Protocol):
 class Backend(DocumentSource, Protocol):
     """Synchronous storage of documents and history, one user at a time. Thread-safe.
 
-    A backend with a local folder of its own may have an attribute `journal_folder`, a path: there a
-    `MemoryWriter` keeps turns until they are applied, and `forget` has to look. Without it, or with None, a
-    writer's queue is in memory. One that keeps only documents of certain names has them in `documents`.
+    A backend with a local folder may have a path attribute `journal_folder`. A `MemoryWriter` stores turns there
+    until they are applied, and `forget` must remove selected turns from it. Without it, or with None, the writer's
+    queue is in memory. A backend that stores only documents with fixed names lists them in `documents`.
     """
 
     @property
     def is_atomic(self) -> bool:
-        """Whether a commit of several documents is all or nothing."""
+        """Whether a commit of several documents is atomic."""
         ...
 
     @property
@@ -176,11 +176,11 @@ class Backend(DocumentSource, Protocol):
 
     @property
     def is_quick(self) -> bool:
-        """Whether `token`, `is_new` and `epoch` touch no disk, so that an event loop may call them."""
+        """Whether `token`, `is_new` and `epoch` access no disk, so that an event loop may call them."""
         ...
 
     def is_new(self, user: str) -> bool:
-        """Tell by one look whether nothing of the user is stored at all; False if that is not sure."""
+        """Return whether nothing of the user is stored, by one cheap check; False if unknown."""
         ...
 
     @property
@@ -193,7 +193,7 @@ class Backend(DocumentSource, Protocol):
         ...
 
     def token(self, user: str, kind: str) -> Token | None:
-        """Return the version stored now, cheaply; None if the document does not exist."""
+        """Return the stored version at low cost; None if the document does not exist."""
         ...
 
     def read(self, user: str, kind: str) -> Stored | None:
@@ -207,13 +207,13 @@ class Backend(DocumentSource, Protocol):
     def commit(self, user: str, commit: Commit) -> dict[str, Token]:
         """Store a transaction and return the new versions.
 
-        A document whose version is missing in the answer holds a save that came in at the same
-        instant; history has ours, and the next look merges the two.
+        If the result has no version for a document, a concurrent hand edit is in its place. History has the
+        version of the transaction, and the next access merges the two.
 
         Raises:
             Conflict: A document is not at its expected version.
             BackendError: Nothing was stored.
-            CommittedUnpublished: History holds the change, a document does not show it yet.
+            CommittedUnpublished: History has the change, but a document was not published.
         """
         ...
 
@@ -230,7 +230,7 @@ class Backend(DocumentSource, Protocol):
         ...
 
     def epoch(self, user: str) -> int:
-        """Return how often something of the user was forgotten; it outlives the user."""
+        """Return the fencing token: how often data of the user was forgotten. It outlives the user."""
         ...
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
@@ -238,23 +238,23 @@ class Backend(DocumentSource, Protocol):
         ...
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
-        """Let the record `snapshot` stand for all history up to transaction `seq`; the caller holds the lock.
+        """Replace all history up to transaction `seq` by the record `snapshot`; the caller holds the lock.
 
         Raises:
-            BackendError: The storage failed; history is as before, or begins with the snapshot.
+            BackendError: The storage failed; history is unchanged, or begins with the snapshot.
         """
         ...
 
 
 @runtime_checkable
 class BackendProtocol(Protocol):
-    """The async interface for storage of your own: six methods, any class that has them will do."""
+    """The async interface for custom storage: any class with these six methods."""
 
     async def load(self, user_id: str, kind: str) -> str | None:
-        """Return the document's text, or None if there is none. Raise on any failure.
+        """Return the document's text, or None if it does not exist. Raise on any failure.
 
-        `kind` is "preferences" or "conversations". A backend that does not keep one of the others
-        ("facts", "blocks", "receipts") raises KeyError, ValueError or NotImplementedError for it.
+        Every backend stores the kinds "preferences" and "conversations". The kinds "facts", "blocks" and
+        "receipts" are optional: a backend without one raises KeyError, ValueError or NotImplementedError.
         """
         ...
 
@@ -263,7 +263,7 @@ class BackendProtocol(Protocol):
         ...
 
     async def exists(self, user_id: str, kind: str) -> bool:
-        """Tell whether the document exists."""
+        """Return whether the document exists."""
         ...
 
     async def delete(self, user_id: str, kind: str) -> None:

@@ -1,4 +1,4 @@
 """Documents and history as files in a folder.
 
-Knows no entry, no merge and no writer. Begin with `backend`.
+The package depends on no entry, no merge and no writer. Begin with `backend`.
 """

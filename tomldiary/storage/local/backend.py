@@ -6,8 +6,8 @@
         history/2026-11-001.toml
       .tomldiary/locks/
 
-A commit stages every changed document in a temporary file, appends to history (the commit point), and
-publishes the temporary files. A commit waits for history only; documents are synced at a checkpoint, see `checkpoint`.
+A commit stages each changed document in a temporary file, appends to history (the commit point), and publishes
+the files. A commit waits for history only; documents are synced at a checkpoint, see `checkpoint`.
 """
 
 from __future__ import annotations
@@ -56,24 +56,24 @@ __all__ = ["LocalBackend"]
 
 _logger = get_logger(__name__)
 _USUAL = "preferences.toml"
-"""A document that nearly all users have."""
+"""The document that nearly all users have."""
 _FLAGS = os.O_RDONLY | sum(
     {getattr(os, flag, 0) for flag in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK")}
 )
 
 
 class LocalBackend(OpenedUsers, AsyncVerbs):
-    """Keeps everything below one folder, for any number of threads and processes at once.
+    """Stores all users in one folder, for any number of concurrent threads and processes.
 
     Args:
-        base_path: The folder; created at the first write. `path` is another name for it.
+        base_path: The folder; created at the first write. `path` is an alias.
         durability: What a returned write survives; see `Durability`.
     """
 
     is_atomic = True
     is_quick = False
     replaces_files = True
-    """Whether every commit shows in the times of the folders it changes documents in."""
+    """Whether every commit changes the modification times of the folders of its documents."""
     is_shared = True
 
     def __init__(
@@ -91,14 +91,14 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         super().__init__(Path(chosen), sync=durability == "full")
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
-        """Where journals are, also those of writers with another durability."""
+        """The folder of all journals, including those of writers with another durability."""
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
 
     @property
     def journal_folder(self) -> Path | None:
-        """Where a background writer keeps turns until they are applied; None keeps them in memory."""
+        """The folder where a background writer stores turns until they are applied; None for memory only."""
         return self.journal_root if self.durability != "none" else None
 
     # Reading
@@ -122,7 +122,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return [file_token(f"{folder}{kind}.toml") for kind in kinds]
 
     def read(self, user: str, kind: str) -> Stored | None:
-        """Return the document's text, or None; while a writer has the lock, what a crash tore is repaired in memory."""
+        """Return the document, or None; while a writer holds the lock, a torn document is repaired in memory."""
         is_open = self._open(user)
         path = self._file(user, kind)
         found = read_file(path)
@@ -137,11 +137,11 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             return Stored(data.decode("utf-8", "replace"), token, error)
 
     def is_being_saved(self, user: str, kind: str) -> bool:
-        """Tell whether somebody is half way through saving the document's file."""
+        """Return whether another program is saving the document's file."""
         return is_being_saved(self.place(user, kind))
 
     def is_new(self, user: str) -> bool:
-        """Tell by one `stat` whether the user has no folder yet."""
+        """Return whether the user has no folder yet, by at most one `stat`."""
         return user not in self._recovered and file_token(self.folder(user)) is None
 
     def kinds(self, user: str) -> list[str]:
@@ -149,23 +149,23 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return kinds_in(self.folder(user))
 
     def kinds_below(self, user: str, folder: str) -> list[str]:
-        """Return the names of the user's documents in a folder such as `items/`; the others are not looked at."""
+        """Return the names of the user's documents in a folder such as `items/`; other folders are not read."""
         return kinds_in(self.folder(user), folder)
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
-        """Return when documents were last added to folders of the user; None: too recently to tell."""
+        """Return the modification times of folders of the user; None if one changed too recently to be reliable."""
         place = self.folder(user)
         times = tuple([folder_time(f"{place}/{folder}") for folder in folders])
         return times if max(times, default=0) < time.time_ns() - YOUNG else None
 
     def index_folder(self, user: str) -> Path:
-        """Return the folder for what is derived from a user's documents; it may be deleted at any time."""
+        """Return the folder for data derived from a user's documents; it may be deleted at any time."""
         return self.base_path / SYSTEM / "index" / encode_folder(user)
 
     def users(self) -> list[str]:
-        """Return all user ids that have a document, sorted; a scan of names, no user is opened.
+        """Return all user ids that have a document, sorted, by listing names.
 
-        A folder that cannot be read is left out, with a warning.
+        Only a user with an unfinished forget job is opened. An unreadable folder is skipped with a warning.
         """
         base = str(self.base_path)
         found: set[str] = set()
@@ -176,10 +176,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                     continue
                 place = f"{base}/{name}"
                 if os.access(f"{place}/{JOB_NAME}", os.F_OK):
-                    # A user who is being forgotten may never be opened again.
+                    # Finish the forget job here: the user may never be opened again.
                     self.reopen(user)
                     self._open(user)
-                # Of any other name there may be another folder of the same user.
+                # With any other name, a second folder of the same user may exist.
                 is_only = user != name or is_plain(name)
                 if (is_only and os.access(f"{place}/{_USUAL}", os.F_OK)) or self.kinds(user):
                     found.add(user)
@@ -190,8 +190,8 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     # Writing
 
     def commit(self, user: str, commit: Commit) -> dict[str, FileToken]:
-        """Store a transaction, and the saves that it has displaced behind it; the caller holds the user's lock."""
-        swept = self._swept.pop(user, None)  # until it is sure that nothing staged is left
+        """Store a transaction, then merge the edits that it displaced; the caller holds the user's lock."""
+        swept = self._swept.pop(user, None)  # restored only if no staged file is left
         tokens, displaced = self._stored(user, commit)
         if displaced:
             try:
@@ -203,7 +203,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         return tokens
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
-        """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
+        """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
         folder = str(self.folder(user))
         records = commit.records
         seq = next_sequence(records[-1]) - 1
@@ -233,7 +233,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             if commit.replaces_save or kind not in synced.kinds or commit.expected.get(kind) is None
         }
         tokens = self._publish(user, folder, staging, new)
-        self._recovered.add(user)  # a new user has nothing that a crash left: readers need no lock
+        self._recovered.add(user)  # readers of a new user need no lock: there is nothing to recover
         for kind in commit.fingerprints.keys() - tokens.keys():
             _show_new_version(f"{folder}/{kind}.toml")
         is_whole = len(tokens) == len(commit.contents)
@@ -248,7 +248,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         staging: Staging,
         synced: Synced,
     ) -> End:
-        """Add records to history, which ends at `end`, and return where it ends then."""
+        """Append records to history at `end`, and return its new end."""
         try:
             end = append_records(
                 f"{folder}/history",
@@ -265,7 +265,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             staging.drop()
             raise _unwritten(error, folder) from error
         except BackendError:
-            # Whoever opens the user next finds out what is in history, and needs what is staged.
+            # The next open determines whether history has the records, and needs the staged files.
             self.reopen(user)
             raise
         if self._sync:
@@ -275,7 +275,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def _publish(
         self, user: str, folder: str, staging: Staging, new: set[str]
     ) -> dict[str, FileToken]:
-        """Put the staged files in their places; the names of those that are `new` are synced."""
+        """Publish the staged files; sync the names of the `new` documents."""
         try:
             tokens = staging.publish()
             if self._sync and new:
@@ -289,31 +289,31 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             ) from error
         return tokens
 
-    # Taking away
+    # Removal
 
     def forget(self, user: str, selection: Selection) -> ForgetReceipt:
         """Remove a selection from all files; the caller holds the user's lock."""
         from tomldiary.storage.local.forget_job import forget  # noqa: PLC0415 - hardly ever needed
 
-        self._swept.pop(user, None)  # until it is done, and whatever it leaves
+        self._swept.pop(user, None)  # the next lock must check the folder again
         return forget(self, user, selection)
 
     def settle(self, user: str) -> None:
-        """Put documents on the disk that history stands for until then; the caller holds the user's lock.
+        """Write a checkpoint: sync all documents that the last window changed; the caller holds the user's lock.
 
         Raises:
-            OSError, BackendError: Some are not there.
+            OSError, BackendError: Some documents are not on disk.
         """
         if self._sync:
-            self._swept.pop(user, None)  # it may stage, and fail
+            self._swept.pop(user, None)  # checkpointing may leave temporary files if it fails
             folder = str(self.folder(user))
             staged_as = partial(self._temp_name, folder, seq=0)
             settle(self.folder(user), self._synced.of(user, folder), staged_as)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
-        """Let a snapshot stand for all history up to transaction `seq`; the caller holds the user's lock."""
-        self._tail(user)  # a torn end is cut off
-        # Recovery could need what is dropped to restore documents that are not on the disk.
+        """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""
+        self._tail(user)  # truncates a torn tail
+        # Without a checkpoint, recovery could need the dropped records to restore documents.
         self.settle(user)
         try:
             prune(self.folder(user) / "history", seq, snapshot)
@@ -353,11 +353,11 @@ def _check_expected(folder: str, commit: Commit) -> None:
 
 
 def _show_new_version(path: str) -> None:
-    """Give a file a new change time, where history went on without it: readers take its status for the version.
+    """Give a hand-edited file a new change time after a commit, as readers take the file status as its version.
 
-    Its other times stay, by which programs tell whether it was saved.
+    The other times stay, as programs use them to detect a save.
     """
-    with suppress(OSError):  # removed just now, a link, or not ours
+    with suppress(OSError):  # just removed, a link, or another owner's file
         descriptor = os.open(path, _FLAGS)
         try:
             if hasattr(os, "fchmod"):

@@ -1,12 +1,12 @@
-"""Checkpoints, which put documents on disk, and retention, which drops the history they no longer need.
+"""Checkpoints, which sync documents to disk, and retention, which removes old history.
 
-A commit is durable once its record is. Documents are published at once but synced later, at a checkpoint every
-256 transactions. What a power cut takes of a document, recovery restores from history (see `recovery`). The first
-record after a checkpoint is written only when all documents changed before it are on disk.
+A commit is durable when its record is durable. Documents are published at once but synced later, at a checkpoint
+every 256 transactions. If a power cut damages a document, recovery restores it from history (see `recovery`). The
+first record after a checkpoint is written only when all documents changed before it are on disk.
 
-Retention replaces the oldest segment that is kept by one that begins with a snapshot. Once that is on disk,
-the segments before it are removed, the oldest first. A killed process leaves segments that no reader uses; the
-next open removes them. All of it is synced, whatever the durability.
+Retention replaces the oldest kept segment by one that begins with a snapshot. When that segment is on disk, the
+segments before it are removed, the oldest first. A killed process may leave segments that no reader uses. The next
+open removes them. Retention syncs all its writes, whatever the durability.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ __all__ = ["WINDOW", "drop_superseded", "opens_window", "prune", "settle", "wind
 
 _FLAGS = os.O_RDONLY | PRIVATE
 WINDOW = 256
-"""Transactions of a user."""
+"""The number of transactions of a user between two checkpoints."""
 
 
 def opens_window(before: int, seq: int) -> bool:
-    """Tell whether a commit up to transaction `seq` is the first of its window; `before` is the last one."""
+    """Return whether transaction `seq` begins a new window; `before` is the last transaction before it."""
     return before > 0 and window_of(before) != window_of(seq)
 
 
 def window_of(seq: int) -> int:
-    """Return which window a transaction belongs to."""
+    """Return the number of the window of a transaction."""
     return (seq - 1) // WINDOW
 
 
 def window(folder: Path) -> Iterator[str]:
-    """Yield the records, newest first, whose documents need not be on the disk."""
+    """Yield the records of the last window, newest first; their documents may not be on disk."""
     last = 0
     for text in read_records(folder / "history"):
         try:
             seq = next_sequence(text) - 1
         except InvalidTOML:
-            continue  # damaged: whoever needs it says so
+            continue  # damaged: the callers that need this record report it
         last = last or seq
         if opens_window(seq, last):
             return
@@ -62,23 +62,23 @@ def window(folder: Path) -> Iterator[str]:
 
 
 def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str]) -> None:
-    """Put all documents that the last window changed on the disk; the caller holds the user's lock.
+    """Sync all documents that the last window changed; the caller holds the user's lock.
 
     Args:
-        folder: The user's.
-        synced: What is known of the user's names.
-        staged_as: Returns a new path to stage a document at.
+        folder: The user's folder.
+        synced: The synced names of the user; updated.
+        staged_as: Returns a new path for a staged document.
 
     Raises:
-        OSError, BackendError: Some are not.
+        OSError, BackendError: Some documents are not on disk.
     """
     present: set[str] = set()
     kinds = list(dict.fromkeys(kind for text in window(folder) for kind in result_kinds(text)))
     paths = {kind: folder / f"{kind}.toml" for kind in kinds}
     for kind, path in paths.items():
         if path.is_symlink():
-            continue  # nothing of ours
-        with suppress(FileNotFoundError, NotADirectoryError):  # somebody has removed it
+            continue  # not a file of this package
+        with suppress(FileNotFoundError, NotADirectoryError):  # another program has removed it
             try:
                 if kind not in synced.doubtful:
                     _sync(path)
@@ -86,7 +86,7 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
                     _write_again(path, staged_as, kind)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError | NotADirectoryError):
-                    # The system tells of what it could not write once, and takes it for written then.
+                    # The system reports a failed write once, and then treats the data as written.
                     synced.doubtful.add(kind)
                 raise
             present.add(kind)
@@ -113,14 +113,14 @@ def _write_again(path: Path, staged_as: Callable[[str, bytes], str], kind: str) 
 
 
 _TEMP = ".pruned.tmp"
-_HEAD = 400  # bytes; a record says what it is first
+_HEAD = 400  # bytes; enough for the first values of a record, which state its type
 
 
 def prune(folder: Path, seq: int, snapshot: str) -> None:
-    """Let `snapshot` stand for all records up to transaction `seq`; the caller holds the user's lock.
+    """Replace all records up to transaction `seq` by `snapshot`; the caller holds the user's lock.
 
     Raises:
-        OSError: History is as before, or begins with the snapshot.
+        OSError: History is unchanged, or begins with the snapshot.
     """
     drop_superseded(folder)
     for path in reversed(segments(folder)):
@@ -137,10 +137,10 @@ def prune(folder: Path, seq: int, snapshot: str) -> None:
 
 
 def drop_superseded(folder: Path) -> None:
-    """Remove segments that a snapshot stands for; the caller holds the user's lock.
+    """Remove segments that a snapshot replaces; the caller holds the user's lock.
 
     Raises:
-        BackendError: Some may be left. Nobody reads them.
+        BackendError: Some segments may be left. No reader uses them.
     """
     try:
         if (folder / _TEMP).exists():
@@ -155,7 +155,7 @@ def drop_superseded(folder: Path) -> None:
             sync_folder(folder)
     except OSError as error:
         raise BackendError(
-            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). Nobody reads it;"
+            f"{error.filename or folder}: old history cannot be removed ({error.strerror}). No reader uses it;"
             " the next open tries again. Check permissions."
         ) from error
 

@@ -1,11 +1,11 @@
 """Displaced edits: hand edits that an exchange has moved to the staged file of a write.
 
 A program may save a document between a writer's last check and the exchange. Then our version is published, and
-the edit is in the staged file. It is not put back: another program may have read our version meanwhile, and would
-save over the edit. The engine merges it with all that history has, and the result is logged and published. That is
-done by the process that exchanged the files or, after a crash, by the next one that holds the user's lock.
+the edit is in the staged file. The exchange is not undone: another program may have read our version meanwhile, and
+would save over the edit. The engine merges the edit with history, and the result is logged and published. The
+process that exchanged the files does this. After a crash, the next process that holds the user's lock does it.
 
-An edit that cannot be merged is put back: one that is half saved, or does not parse.
+An edit that cannot be merged is restored as the document: it is half saved, or does not parse.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def history_of(folder: Path) -> Timeline:
 
 
 class _Folder:
-    """One user's history, read without opening the user, which would take the lock that is held."""
+    """The history of one user, read without opening the user: the open would wait for the held lock."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -71,12 +71,12 @@ def merge_displaced_edits(
 ) -> None:
     """Merge and log displaced edits; the caller holds the user's lock.
 
-    A half-saved edit that cannot be put back, as there is a newer one, stays for the next open. So does an edit
-    behind twenty that each displaced the one before.
+    A half-saved edit stays for the next open if a newer hand edit prevents its restoration. So does an edit after
+    twenty further displaced edits.
 
     Args:
         folder: The user's folder.
-        names: The staged files' names, in the order in which they were staged.
+        names: The names of the staged files, in the order of staging.
         merge: Returns the transaction that logs an edit.
         store: Stores a transaction; the second item of its result names the files of further displaced edits.
 
@@ -100,7 +100,7 @@ def _merge_one(folder: Path, name: str, merge: Merge, log: Callable[[Commit], No
             if commit is not None:
                 log(commit)
         except Conflict:
-            continue  # saved once more
+            continue  # the document was saved again
         except DocumentError:
             if standing is not None:
                 take_back(path, str(folder / f"{kind}.toml"), standing.token)
@@ -129,8 +129,8 @@ def _read(folder: Path, kind: str, path: str, standing: Stored | None) -> Displa
     """Return a displaced edit.
 
     Raises:
-        FileNotFoundError: There is none.
-        DocumentError: It is half saved, or cannot be read.
+        FileNotFoundError: The staged file does not exist.
+        DocumentError: The edit is half saved, or cannot be read.
     """
     history = _Folder(folder)
     place = history.place("", kind)
@@ -139,8 +139,8 @@ def _read(folder: Path, kind: str, path: str, standing: Stored | None) -> Displa
     found = read_file(path)
     if found is None:
         raise FileNotFoundError(path)
-    # Its age tells nothing: whether it is complete was checked above.
+    # The age of the file is irrelevant: the check above ensures that it is complete.
     saved = Stored(decode_utf8(found[0], path=place), None)
-    # A later hand edit has the number of the version that its editor has read; history does the rest.
+    # A later hand edit names the version that its editor read, so history suffices to merge it.
     token = standing.token if standing is not None else file_token(place)
     return DisplacedEdit(kind, saved, standing, token, history)

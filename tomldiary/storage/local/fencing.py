@@ -1,7 +1,7 @@
-"""Fencing tokens: how often something of a user was forgotten, a number that outlives the user's folder.
+"""Fencing tokens: how often data of each user was forgotten. They outlive the user's folder.
 
-The file is named by a hash of the user id under a random key (HMAC-SHA256, RFC 2104), so that without the key it
-does not tell whose it is.
+The file name is a keyed hash of the user id (HMAC-SHA256, RFC 2104, with a random key). Without the key, the name
+does not reveal the user.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _KNOWN = 10_000  # users
 
 
 class Epochs:
-    """The epochs of all users; `folder` is where the storage keeps what belongs to no user."""
+    """The fencing tokens of all users; `folder` is the storage folder that belongs to no user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "epochs"
@@ -38,26 +38,26 @@ class Epochs:
         self._known: dict[str, tuple[int, int]] = {}
 
     def read(self, user: str) -> int:
-        """Return a user's epoch; 0 if nothing was ever forgotten.
+        """Return a user's fencing token; 0 if nothing was ever forgotten.
 
         Raises:
-            BackendError: It cannot be read.
+            BackendError: The token cannot be read.
         """
         try:
-            # Whoever writes an epoch renames a file into this folder, which changes its time.
+            # Each write of a fencing token renames a file into this folder, which changes its time.
             changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
         except FileNotFoundError:
             return 0
         except OSError as error:
             raise BackendError(
-                f"{self._folder}: cannot be looked at ({error.strerror})."
+                f"{self._folder}: cannot be inspected ({error.strerror})."
             ) from error
         known = self._known.get(user)
         if known is not None and known[0] == changed:
             return known[1]
         is_settled = time.time_ns() - changed > _SETTLED
         epoch = self._read(user)
-        if is_settled:  # a change within the clock's resolution would not be seen
+        if is_settled:  # a change within the clock's resolution would not be detected
             if len(self._known) > _KNOWN:
                 self._known.clear()
             self._known[user] = (changed, epoch)
@@ -71,11 +71,11 @@ class Epochs:
         try:
             return int(found[0])
         except ValueError:
-            # Whatever it was: no work that is under way began in this epoch.
+            # The content is damaged: a random token refuses all pending work.
             return secrets.randbits(48)
 
     def write(self, user: str, epoch: int) -> None:
-        """Set a user's epoch; it is on the disk when this returns. The caller holds the user's lock."""
+        """Set a user's fencing token durably. The caller holds the user's lock."""
         try:
             path = self._file(self._key() or self._new_key(), user)
             make_folder(self._folder, sync=True)
@@ -83,7 +83,7 @@ class Epochs:
             _sweep(self._folder)
             sync_folder(
                 self._key_file.parent
-            )  # whoever made the key may have been killed before this
+            )  # the process that created the key may have been killed before this
             _replace(path, f"{epoch}\n".encode())
         except OSError as error:
             raise BackendError(
@@ -100,7 +100,7 @@ class Epochs:
         temp = folder / f"{_STAGED}{os.getpid()}-{secrets.token_hex(4)}.tmp"
         write_new(str(temp), secrets.token_bytes(_KEY_BYTES), sync=True)
         try:
-            # Whoever comes second uses the key of the first; both users' locks are held, but not by one.
+            # Two processes with locks of different users may race: the second uses the key of the first.
             with contextlib.suppress(FileExistsError):
                 os.link(temp, self._key_file)
         finally:
@@ -117,7 +117,7 @@ class Epochs:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what somebody staged who was killed long ago; whoever is at it now is soon done."""
+    """Remove staged files of killed processes: files over an hour old, as a running write takes less time."""
     for entry in os.scandir(folder):
         if entry.name.startswith(_STAGED) and time.time() - entry.stat().st_mtime > _LONG:
             os.unlink(entry.path)  # noqa: PTH108 - an entry, not a path
@@ -125,7 +125,7 @@ def _sweep(folder: Path) -> None:
 
 def _replace(path: Path, data: bytes) -> None:
     temp = path.with_name(f"{_STAGED}{os.getpid()}-{path.name}.tmp")
-    temp.unlink(missing_ok=True)  # of a process of the same number that was killed
+    temp.unlink(missing_ok=True)  # left by a killed process with the same id
     write_new(str(temp), data, sync=True)
     temp.replace(path)
     sync_folder(path.parent)

@@ -1,11 +1,11 @@
-"""Forgetting in files: a job that any process can finish.
+"""Forget jobs: redaction of a user's files, which any process can finish.
 
-    .forgetting.toml        the job: what to forget, and its progress
-    .forgetting-0, -1, …    files as they are going to be
+    .forgetting.toml        the job: the selection to forget, and the progress
+    .forgetting-0, -1, …    the staged new versions of files
 
-The job file is written first and removed last. While it says "begun", nothing was changed and all is computed
-again; from "staged" on, the staged files only have to be published. The next process that opens or locks the
-user finishes the job of a killed process. All of it is synced, whatever the durability.
+The job file is written first and removed last. Before `is_staged` is set, no file was changed, and a resumed job
+computes all files again. After that, only the staged files must be published. The next process that opens or locks
+the user finishes the job of a killed process. All writes are synced, whatever the durability.
 """
 
 from __future__ import annotations
@@ -49,25 +49,25 @@ __all__ = [
 ]
 
 STAGED = f"{JOB_PREFIX}-"
-"""What the name of a file that the job is going to put in place begins with."""
+"""The prefix of the names of files that the job has staged."""
 _HEAD = "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
 
 
 @dataclass(slots=True)
 class Job:
-    """What the job file says."""
+    """The content of the job file."""
 
     selection: Selection
     epoch: int
     is_staged: bool = False
     files: list[list[str]] = field(default_factory=list[list[str]])
-    """Each staged file, and the name it is going to have."""
+    """Each staged file and its target name."""
     documents: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
-    """Each document that changes: its staged file, the version it was made from, and the entries."""
+    """Each changed document: its staged file, its base version, its changed entries, and whether it is removed."""
 
 
 def write_job(folder: Path, job: Job) -> None:
-    """Write the job file, in one step."""
+    """Write the job file atomically."""
     table = {
         "selection": job.selection.to_table(),
         "epoch": job.epoch,
@@ -83,7 +83,7 @@ def write_job(folder: Path, job: Job) -> None:
 
 
 def read_job(folder: Path) -> Job | None:
-    """Return the job there is in a user's folder."""
+    """Return the job in a user's folder, or None."""
     found = read_file(folder / JOB_NAME)
     if found is None:
         return None
@@ -95,14 +95,14 @@ def read_job(folder: Path) -> Job | None:
 
 
 def sweep_staged(folder: Path) -> None:
-    """Remove what was staged; it is made again."""
+    """Remove the staged files of a job, which can be computed again."""
     for child in list(os.scandir(folder)):
         if child.name.startswith(STAGED):
             Path(child.path).unlink()
 
 
 def take_back(folder: Path) -> bool:
-    """Remove a job that has changed nothing yet; tell whether that worked."""
+    """Remove a job that has changed nothing yet; return whether this succeeded."""
     try:
         (folder / JOB_NAME).unlink(missing_ok=True)
         sync_folder(folder)
@@ -116,13 +116,13 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
     """Forget a selection; the caller holds the user's lock.
 
     Raises:
-        DocumentError: A document cannot be read just now. Nothing was changed.
-        BackendError: The storage failed; the message says whether something was changed.
+        DocumentError: A document cannot be read now. Nothing was changed.
+        BackendError: The storage failed; the message states whether something was changed.
     """
     try:
         return _forget(backend, user, selection)
     except OSError as error:
-        # Nothing is read before the job begins, and what is written later tells its failures apart.
+        # This error comes from the steps before the job begins; later steps raise their own errors.
         raise BackendError(
             f"{error.filename or backend.folder(user)}: cannot be read ({error.strerror}). Nothing was"
             " forgotten."
@@ -134,18 +134,18 @@ def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRec
     epoch = backend.epoch(user) + 1
     _check_folder(folder)
     if not folder.is_dir():
-        backend.epochs.write(user, epoch)  # a first turn may be under way
+        backend.epochs.write(user, epoch)  # the user's first turn may be in a writer's queue
         _forget_turns(backend, user, selection, epoch)
         return ForgetReceipt(epoch=epoch)
     if not selection.everything:
-        backend.settle(user)  # what history is about to forget it could not make again
+        backend.settle(user)  # recovery cannot restore documents from records that are redacted
     job = Job(selection, epoch)
     try:
         work = _Work(backend, user, folder, selection)
     except DiaryError:
         if not selection.everything:
             raise
-        work = None  # what cannot be read or counted can be removed
+        work = None  # an unreadable file can still be removed
     if work is not None and work.is_empty and not selection.everything:
         backend.epochs.write(user, epoch)
         _forget_turns(backend, user, selection, epoch)
@@ -157,7 +157,7 @@ def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRec
             work.stage(job)
     except (OSError, DiaryError) as error:
         if not take_back(folder):
-            backend.reopen(user)  # whoever opens the user next finishes it
+            backend.reopen(user)  # the next open finishes the job
             raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
@@ -173,15 +173,15 @@ def finish(backend: LocalBackend, user: str) -> None:
     """Finish a job that a killed process left, if there is one; the caller holds the user's lock.
 
     Raises:
-        DocumentError: A document was broken meanwhile. It has to be mended first.
-        BackendError: The storage failed; the job is still to be finished.
+        DocumentError: A document no longer parses. It must be corrected first.
+        BackendError: The storage failed; the job remains unfinished.
     """
     folder = backend.folder(user)
     _check_folder(folder)
     try:
         job = read_job(folder)
         if job is None:
-            take_back(folder)  # killed before there was a job
+            take_back(folder)  # the process was killed before it wrote the job file
             return
         backend.epochs.write(user, job.epoch)
         if not job.is_staged and not job.selection.everything:
@@ -207,18 +207,18 @@ def _run(backend: LocalBackend, user: str, folder: Path, job: Job) -> None:
 
 
 def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch: int) -> None:
-    """Take what is selected out of the journals of background writers, also of those at work."""
+    """Remove selected turns from the journals of background writers, including running ones."""
     root = backend.journal_root
     if root.is_dir():
-        from tomldiary.writer.journal_record import forget_turns  # noqa: PLC0415 - there is hardly ever a journal
+        from tomldiary.writer.journal_record import forget_turns  # noqa: PLC0415 - a journal is rare
 
         forget_turns(root, user, selection, epoch)
 
 
 def _forget_index(folder: Path, *, everything: bool) -> None:
-    """Remove what was derived from the user's texts; what is still needed is made anew.
+    """Remove data derived from the user's texts; data still needed is computed again.
 
-    When an item expires is kept, under keyed hashes, unless nothing of the user is.
+    The expiry times of items, stored under keyed hashes, are removed only with all data of the user.
     """
     if folder.is_symlink() or not folder.is_dir():
         return
@@ -240,7 +240,7 @@ def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
 def _check_folder(path: Path) -> None:
     if path.is_symlink():
         raise BackendError(
-            f"{path}: is a link. Nothing was forgotten; what it leads to is not touched. Put a folder"
+            f"{path}: is a link. Nothing was forgotten; its target is not touched. Put a folder"
             " there."
         )
 
@@ -249,14 +249,14 @@ def _check_folder(path: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove the folder: last what says whose it is, and that there is a job."""
+    """Remove the folder; the owner file and then the job file are removed last."""
     for child in sorted(os.scandir(folder), key=lambda child: child.name == OWNER_NAME):
         if child.name == JOB_NAME:
             continue
         if child.is_dir(follow_symlinks=False):
             shutil.rmtree(child.path)
         else:
-            Path(child.path).unlink()  # of a link, the link
+            Path(child.path).unlink()  # a link is removed, not its target
     sync_folder(folder)
     (folder / JOB_NAME).unlink()
     folder.rmdir()
@@ -267,7 +267,7 @@ def _remove(folder: Path) -> None:
 
 
 class _Work:
-    """What is to be done to a user's files; reads only, until `stage` is called."""
+    """Computes the redaction of a user's files; writes no document until `stage` is called."""
 
     def __init__(
         self, backend: LocalBackend, user: str, folder: Path, selection: Selection
@@ -305,7 +305,7 @@ class _Work:
         self._segments[path.name] = found[0] if found is not None else b""
         texts: list[str] = []
         for text in split_records(self._segments[path.name]):
-            # A damaged record cannot be looked through, so it does not stay.
+            # A damaged record cannot be searched, so it is removed.
             with contextlib.suppress(InvalidTOML):
                 self._records.append(parse_record(text))
                 texts.append(text)
@@ -313,11 +313,11 @@ class _Work:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to forget; what a damaged record holds cannot be known."""
+        """Whether there is nothing to forget; a damaged record may hold anything, so it counts."""
         return self.plan.is_empty and not damaged(self._folder / "history")
 
     def stage(self, job: Job) -> None:
-        """Write all files as they are going to be, and then that they are there."""
+        """Stage the new versions of all files, then record this in the job file."""
         if not self.plan.is_empty:
             for name, data in self._new_segments():
                 if data != self._segments.get(name):
@@ -356,7 +356,7 @@ class _Work:
 
 
 def _publish(folder: Path, job: Job) -> None:
-    """Put the staged files in their places; what is there already is done."""
+    """Publish the staged files; skip files that are already published."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
             (folder / name).replace(folder / target)
@@ -370,7 +370,7 @@ def _publish(folder: Path, job: Job) -> None:
     }:
         if place.is_dir():
             sync_folder(place)
-    sweep_staged(folder)  # a power cut may have kept a name from which a file was moved on
+    sweep_staged(folder)  # a power cut may have restored the name of a published file
     sync_folder(folder)
     (folder / JOB_NAME).unlink()
     sync_folder(folder)
@@ -382,13 +382,13 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
         return
     token = file_token(target)
     if token is None:
-        # It was removed, by another program or by a process that was killed here.
+        # The document was removed, by another program or by a process that was killed here.
         if document.get("is_removed"):
             _remove_empty_folders(target.parent, folder)
         staged.unlink()
         return
     if list(token) != document["token"]:
-        # Somebody has saved it meanwhile: what goes is taken out of that; the rest is merged like any save.
+        # A concurrent hand edit: redact its entries here; the next access merges the rest as usual.
         made, saved = _document(staged), _document(target)
         edit = Edit(saved)
         for path in map(tuple[str, ...], document["entries"]):
@@ -396,7 +396,7 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
             edit.delete(path)
             if block is not None:
                 edit.restore(path, block.text, made.own_values(path) or {})
-        # What is staged stays until there is better: without it the document would count as done.
+        # The staged file is replaced atomically: without it the document would count as published.
         merged = staged.with_name(f"{staged.name}-merged")
         merged.unlink(missing_ok=True)
         write_new(str(merged), edit.done().text.encode(), sync=True)
@@ -410,14 +410,14 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
 
 
 def _remove_empty_folders(place: Path, top: Path) -> None:
-    """Remove folders of a document that is gone, which are named like the labels of its namespace."""
+    """Remove the empty folders of a removed document, as their names are labels of its namespace."""
     while place != top:
         try:
             place.rmdir()
         except FileNotFoundError:
             pass
         except OSError:
-            break  # there is something else in it
+            break  # the folder is not empty
         place = place.parent
     sync_folder(place)
 
@@ -436,7 +436,7 @@ def _digests(folder: Path) -> dict[str, str]:
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
-            # What cannot be read just now has no hash; it is forgotten all the same.
+            # A file that cannot be read now has no hash; its content was still redacted.
             with contextlib.suppress(OSError, BackendError):
                 if not path.is_symlink():
                     relative = path.relative_to(folder).as_posix()

@@ -1,7 +1,7 @@
-"""Where in a user's folder a document is.
+"""The paths of documents and staged files in a user's folder.
 
-The document `episodes/2026-11` is the file `episodes/2026-11.toml`. While it is being written it is staged at
-the top of the folder, so that whoever cleans up after a crash has one place to look.
+The document `episodes/2026-11` is the file `episodes/2026-11.toml`. Documents are staged at the top of the user's
+folder, where recovery finds all staged files.
 """
 
 from __future__ import annotations
@@ -39,29 +39,29 @@ __all__ = [
 ]
 
 STAGED = ".staged-"
-"""What the name of a file that is being written begins with."""
+"""The prefix of the names of staged files."""
 JOB_PREFIX = ".forgetting"
-"""What the names of all files begin with that belong to something being forgotten."""
+"""The prefix of the names of all files of a forget job."""
 JOB_NAME = f"{JOB_PREFIX}.toml"
-"""The file that says what is being forgotten."""
+"""The file that describes a forget job."""
 OWNER_NAME = "owner.toml"
-"""The file that says whose folder it is, where the folder's name cannot."""
+"""The file with the user id, for folders whose name cannot contain it."""
 _SUFFIX = ".toml"
-_MARK = 8  # digits of a fingerprint that a staged file's name shows
+_MARK = 8  # digits of the fingerprint in the name of a staged file
 _HISTORY = "history"
 _KIND = re.compile(r"[a-z0-9_][a-z0-9_.%=~-]*(/[a-z0-9_%~-][a-z0-9_.%=~-]*)*")
 _STAGED = re.compile(re.escape(STAGED) + r"\d+-(\d+)\.([0-9a-f]{8})\.(\d+)-")
 _LONGEST = 180
-"""Most characters in a document's name: staged, it has to fit into one file name of 255 bytes."""
+"""The maximum characters of a document's name: its staged name must fit into 255 bytes."""
 
 
 @let_go_on_forget
 @lru_cache(maxsize=4096)
 def checked_kind(kind: str) -> str:
-    """Return the name of a document if it is one.
+    """Return `kind` if it is a valid document name.
 
     Raises:
-        IdentifierError: It is not, or is a name that the folder needs itself.
+        IdentifierError: The name is invalid, or is reserved in the user's folder.
     """
     if not _can_be_kind(kind):
         raise IdentifierError(
@@ -74,14 +74,14 @@ def checked_kind(kind: str) -> str:
 
 
 def staged_name(kind: str, data: bytes, seq: int, number: int, digest: str = "") -> str:
-    """Return the name under which a document is staged.
+    """Return the name of the staged file for a document.
 
     Args:
         kind: The document's name.
-        data: Its content.
-        seq: The transaction that it belongs to.
-        number: Makes the name this process's only one.
-        digest: The content's fingerprint, if it is known.
+        data: The content.
+        seq: The number of its transaction.
+        number: Makes the name unique in this process.
+        digest: The fingerprint of the content, if known.
     """
     mark = (digest or fingerprint(data))[:_MARK]
     return f"{STAGED}{os.getpid()}-{seq}.{mark}.{number}-{_escaped(kind)}.tmp"
@@ -92,13 +92,13 @@ def _escaped(kind: str) -> str:
 
 
 def staged_in(names: Iterable[str]) -> list[str]:
-    """Return the names of staged files among these, in the order of the transactions they belong to."""
+    """Return the names of staged files among `names`, in the order of their transactions."""
     staged = [name for name in names if name.startswith(STAGED) and _is_for_document(name)]
     return sorted(staged, key=_order)
 
 
 def staged_for(name: str) -> int:
-    """Return the number of the transaction that a file was staged for."""
+    """Return the transaction number of a staged file."""
     return _order(name)[0]
 
 
@@ -108,12 +108,12 @@ def _order(name: str) -> tuple[int, int]:
 
 
 def is_as_staged(name: str, data: bytes, newest: int) -> bool:
-    """Tell whether a staged file is still, or not even, what was staged; it is not once it was exchanged.
+    """Return whether a staged file cannot hold a displaced edit: its content is as staged, or was never exchanged.
 
     Args:
-        name: The file's.
-        data: Its content.
-        newest: The last transaction in history: what belongs to a later one was never exchanged.
+        name: The name of the file.
+        data: The content of the file.
+        newest: The last transaction in history; files of a later transaction were never exchanged.
     """
     found = _STAGED.match(name)
     if found is None:
@@ -122,7 +122,7 @@ def is_as_staged(name: str, data: bytes, newest: int) -> bool:
 
 
 def target_of(staged: str) -> str:
-    """Return the file a staged one is for, relative to the folder."""
+    """Return the target path of a staged file, relative to the user's folder."""
     name = staged.removesuffix(".tmp").split("-", 3)[-1]
     return f"{name.replace('%2f', '/').replace('%25', '%')}{_SUFFIX}"
 
@@ -131,7 +131,7 @@ def _is_for_document(staged: str) -> bool:
     try:
         checked_kind(target_of(staged).removesuffix(_SUFFIX))
     except IdentifierError:
-        return False  # somebody else's
+        return False  # a file of another program
     return True
 
 
@@ -145,20 +145,20 @@ def kinds_in(folder: Path, below: str = "") -> list[str]:
     """Return the names of all documents in a folder, sorted; links are not followed.
 
     Args:
-        folder: The user's.
-        below: A part of it, such as `items/`, and nothing else of it is looked at.
+        folder: The user's folder.
+        below: A subfolder such as `items/`; only this one is listed.
 
     Raises:
-        BackendError: It cannot be listed.
+        BackendError: The folder cannot be listed.
     """
     return [name for name in _names_in(folder, below) if _can_be_kind(name)]
 
 
 def strays_in(folder: Path) -> list[str]:
-    """Return the other TOML files in a folder: copies that people keep there, under names no document can have.
+    """Return the TOML files in a folder whose names no document can have, such as copies that a person made.
 
     Raises:
-        BackendError: It cannot be listed.
+        BackendError: The folder cannot be listed.
     """
     return [f"{name}{_SUFFIX}" for name in _names_in(folder) if not _can_be_kind(name)]
 
@@ -190,7 +190,7 @@ def _names_in(folder: Path, below: str = "") -> list[str]:
 
 
 def make_parent(folder: str, kind: str, *, sync: bool) -> None:
-    """Create the folders a document is in.
+    """Create the parent folders of a document.
 
     Raises:
         BackendError: One of them is a link.
@@ -200,7 +200,7 @@ def make_parent(folder: str, kind: str, *, sync: bool) -> None:
 
 
 def check_parent(folder: str, kind: str) -> bool:
-    """See that none of the folders a document is in leads elsewhere; False if one is missing.
+    """Check that no parent folder of a document is a link; return False if one is missing.
 
     Raises:
         BackendError: One of them is a link.

@@ -1,8 +1,8 @@
-"""Whether somebody is just saving a file, which its text cannot tell: half a document is one, too.
+"""Read leases: detect that another program is saving a file, and delay new writers.
 
-An editor that stands still between opening a file, emptying it and writing it has it open for writing. Linux
-tells: a read lease is refused on such a file, and whoever opens it under a lease waits until that is given back
-(fcntl(2), "Leases"). Elsewhere nothing is known, and nobody waits.
+The text alone cannot show this, as half a document may also parse. An editor that pauses during a save has the file
+open for writing. Linux refuses a read lease on such a file. A program that opens a leased file for writing waits
+until the lease is released (fcntl(2), "Leases"). On other systems no writer is detected, and no program waits.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Held", "is_being_saved"]
 
-_LONGEST = 60.0  # seconds; a program that keeps a file open for ever is not saving it all the time
-_AWAY = 1.0  # seconds; some editors take the old file away before they write the new one
+_LONGEST = 60.0  # seconds; a program may keep a file open for writing without saving it
+_AWAY = 1.0  # seconds; some editors remove the old file before they write the new one
 _IGNORED = int(getattr(signal, "SIGURG", 0))
 _FLAGS = os.O_RDONLY | PRIVATE | NO_WAITING
 
 
 def is_being_saved(path: str) -> bool:
-    """Tell whether a program has a file open for writing that was last changed less than a minute ago.
+    """Return whether a program has a file open for writing that was changed less than a minute ago.
 
-    A file that is not there is being saved if it was taken away less than a second ago.
+    A missing file counts as being saved if its folder changed less than a second ago.
     """
     try:
         held = Held(path)
@@ -51,22 +51,22 @@ def is_being_saved(path: str) -> bool:
 
 
 class Held:
-    """A file that nobody opens for writing until `let_go`: whoever tries waits until then.
+    """A file under a read lease: programs that open it for writing wait until `let_go`.
 
     Raises:
-        OSError: It cannot be opened.
+        OSError: The file cannot be opened.
     """
 
     __slots__ = ("_descriptor", "has_writer", "is_leased", "status", "token")
 
     token: FileToken
-    """Which version of the file it is."""
+    """The version of the file."""
     has_writer: bool
-    """Whether somebody had it open for writing already."""
+    """Whether another program already had the file open for writing."""
     is_leased: bool
-    """Whether nobody can write to it meanwhile, but for one whom the system let in who had waited too long."""
+    """Whether the lease was granted. The system breaks a lease if a writer has waited too long."""
     status: os.stat_result
-    """All that the system says of it."""
+    """The file status, read under the lease."""
 
     def __init__(self, path: str) -> None:
         self._descriptor = os.open(path, _FLAGS)
@@ -74,7 +74,7 @@ class Held:
         try:
             refusal = _lease(self._descriptor)
             self.is_leased = refusal == 0
-            # Behind the lease: a writer who was quicker has left a new time, or is seen.
+            # After the lease: an earlier writer has changed the time, or the lease was refused.
             self.status = os.fstat(self._descriptor)
             self.token = token_of(self.status)
             self.has_writer = refusal == errno.EAGAIN and _means_something(path)
@@ -83,41 +83,41 @@ class Held:
             raise
 
     def is_wanted(self) -> bool:
-        """Tell whether somebody waits to open the file for writing."""
+        """Return whether another process is breaking our lease."""
         return self.is_leased and _is_lease_broken(self._descriptor)
 
     def let_go(self) -> None:
-        """Let everybody have the file."""
+        """Release the lease and close the file."""
         if self.is_leased:
             _let_go_of_lease(self._descriptor)
         close_hidden(self._descriptor)
 
 
 def _is_lease_broken(descriptor: int) -> bool:
-    """Tell whether somebody waits for a lease that was taken, or was let in after a long time."""
+    """Return whether a writer waits for our lease to end, or was admitted after the system's time limit."""
     if not _HAS_LEASES:
         return False
     return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
 
 
 def _let_go_of_lease(descriptor: int) -> None:
-    """Give a lease back, which is not left to closing the file: a process forked meanwhile would keep it."""
+    """Release a lease; closing the file is not enough, as a child forked meanwhile would keep it."""
     if _HAS_LEASES:
         try:  # noqa: SIM105 - the hot path of every write
             fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError:
-            pass  # a process that is stopped loses it after a while
+            pass  # the system has broken the lease, as it does when a process is stopped for long
 
 
 def _lease(descriptor: int) -> int:
-    """Take a read lease and return 0, or the error number: EAGAIN if a program has the file open for writing.
+    """Take a read lease; return 0, or an error number: EAGAIN if a program has the file open for writing.
 
     Under the lease, a program that opens the file for writing waits.
     """
     if not _HAS_LEASES:
         return errno.ENOSYS
     try:
-        # Whoever opens the file meanwhile makes the system send a signal: one that is ignored.
+        # A program that opens the file makes the system send a signal: choose one that is ignored.
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
@@ -126,7 +126,7 @@ def _lease(descriptor: int) -> int:
 
 
 def _means_something(path: str) -> bool:
-    """Tell whether a refusal says anything: network file systems may refuse every lease."""
+    """Return whether the file system grants leases at all: network file systems may refuse each one."""
     import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
 
     try:

@@ -49,20 +49,20 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
 _LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
 SEGMENT_BYTES = 4 * 1024 * 1024
 DAMAGED = ".damaged-"
-"""In the name of a file that holds a damaged record; not a segment, as it does not end in ".toml"."""
-_SEEN = 1024  # bytes before the end that identify it
+"""Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
+_SEEN = 1024  # the bytes before the end, which identify it
 
 
 class End(NamedTuple):
-    """Where a user's history ends: behind the last record of the newest segment."""
+    """The end of a user's history: the offset after the last record of the newest segment."""
 
     segment: str
     at: int
     seen: bytes
-    """What stands in front of it."""
+    """The last bytes before the end."""
 
     def is_there(self) -> bool:
-        """Tell whether nobody has added to the history, nor replaced the segment."""
+        """Return whether the segment still ends here: no record was appended and it was not replaced."""
         try:
             descriptor = os.open(self.segment, _LOOK)
         except OSError:
@@ -75,7 +75,7 @@ class End(NamedTuple):
             os.close(descriptor)
 
     def is_in(self, descriptor: int) -> bool:
-        """Return whether an open file ends here; its length alone would not tell, as history may be rewritten."""
+        """Return whether an open file ends here; the length alone is not enough, as history may be rewritten."""
         length = len(self.seen)
         return read_at(descriptor, length + 1, self.at - length) == self.seen
 
@@ -89,19 +89,19 @@ def segments(folder: Path) -> list[Path]:
 
 
 def _place(path: Path) -> tuple[str, int, str]:
-    """Return what orders segments: the month, then the number, of which a month may have more than 999."""
+    """Return the sort key of a segment: the month, then the number, which may exceed 999."""
     month, _, number = path.stem.rpartition("-")
     return month, int(number) if number.isdecimal() else 0, path.name
 
 
 def newest_segment(folder: Path) -> Path | None:
-    """Return the segment that is appended to, or None if there is no history yet."""
+    """Return the segment that receives new records, or None if there is no history yet."""
     found = segments(folder)
     return found[-1] if found else None
 
 
 def new_segment(folder: Path, newest: Path | None) -> Path:
-    """Return the path of the segment that comes behind `newest`."""
+    """Return the path of the segment after `newest`."""
     month = f"{datetime.now(UTC):%Y-%m}"
     if newest is not None and newest.stem[:7] >= month:  # a clock set back never reorders segments
         prefix, number = newest.stem.rsplit("-", 1)
@@ -117,22 +117,22 @@ def append_records(
     sync: bool,
     known: str = "",
 ) -> End:
-    """Append records; on failure the segment ends as before.
+    """Append records; if that fails, the segment is cut back to its previous end.
 
     Args:
-        folder: The history's.
-        newest: Where history ends; None: there is none.
+        folder: The folder of the history.
+        newest: The end of history; None if there is no history.
         records: The texts, oldest first.
-        sync: Whether they are to be on the disk when this returns.
-        known: The segment whose name is known to be on the disk.
+        sync: Whether the records must be on disk when this returns.
+        known: The segment whose name is known to be on disk.
 
     Returns:
-        Where history ends now.
+        The new end of history.
 
     Raises:
-        FileExistsError: Somebody else has begun a new segment just now. Nothing was appended.
+        FileExistsError: Another process has just created the new segment. Nothing was appended.
         OSError: Nothing was appended.
-        BackendError: Whether something was appended is not known.
+        BackendError: It is unknown whether something was appended.
     """
     data = "".join(records).encode()
     if newest is not None and newest.at + len(data) <= SEGMENT_BYTES:
@@ -145,13 +145,13 @@ def append_records(
         make_folder(folder, sync=sync)
         path = str(new_segment(Path(folder), Path(newest.segment) if newest else None))
         at = 0
-    # Nobody has looked at what is in the way of a new one.
+    # A file in place of a new segment was not checked: O_EXCL refuses it.
     descriptor = os.open(path, _FLAGS if at else _FLAGS | os.O_EXCL, 0o600)
     try:
         length = os.lseek(descriptor, 0, os.SEEK_END)
         if length == 0:
             make_private(descriptor)
-        at = min(at, length)  # no gap, should somebody have cut it off just now
+        at = min(at, length)  # no gap if another process has just truncated it
         end = at + len(data)
         try:
             os.lseek(descriptor, at, os.SEEK_SET)
@@ -174,7 +174,7 @@ def end_behind(segment: Path, at: int, record: str) -> End:
 
 
 def _take_back(descriptor: int, size: int, path: str, cause: BaseException, *, sync: bool) -> None:
-    """Cut the segment back to `size`, so that what failed is not found later."""
+    """Truncate the segment to `size`, so that a failed record is not read later."""
     try:
         os.ftruncate(descriptor, size)
         if sync:
@@ -182,8 +182,8 @@ def _take_back(descriptor: int, size: int, path: str, cause: BaseException, *, s
     except OSError as error:
         raise BackendError(
             f"{path}: a record was appended that could neither be finished ({_reason(cause)}) nor"
-            f" taken back ({error.strerror}). Whether the change is stored is not known; reopen the"
-            " diary and look before you repeat it."
+            f" removed ({error.strerror}). It is unknown whether the change is stored; reopen the"
+            " diary and check before you repeat it."
         ) from error
 
 
@@ -192,10 +192,10 @@ def _reason(error: BaseException) -> str:
 
 
 def cut_off(path: Path, end: int) -> None:
-    """Shorten a segment to `end`; a record that looks whole but is damaged is set aside first.
+    """Truncate a segment to `end`; a record that looks whole but is damaged is set aside first.
 
-    An append that was cut off was never acknowledged. What ends like a whole record may have been, and
-    have been damaged since.
+    A torn record was never acknowledged. A record with a whole ending may have been acknowledged, and damaged
+    later.
     """
     with path.open("rb") as file:
         file.seek(end)
@@ -204,7 +204,7 @@ def cut_off(path: Path, end: int) -> None:
         return
     if f"\n{rest.decode('latin-1')}".endswith(END):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
-        aside.unlink(missing_ok=True)  # the same, or what is there of it
+        aside.unlink(missing_ok=True)  # the same bytes, or a part of them
         write_new(str(aside), rest, sync=True)
         sync_folder(path.parent)
         _logger.warning("%s: the last record is damaged; it was set aside as %s", path, aside.name)
@@ -212,7 +212,7 @@ def cut_off(path: Path, end: int) -> None:
 
 
 def damaged(folder: Path) -> list[Path]:
-    """Return the records of a history that were set aside."""
+    """Return the files with damaged records that were set aside."""
     try:
         return sorted(path for path in folder.iterdir() if DAMAGED in path.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -237,9 +237,9 @@ _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
 
 
 def last_record(path: Path) -> tuple[str | None, int]:
-    """Return the last whole record of a segment, and the size the segment has up to its end.
+    """Return the last whole record of a segment, and the offset of its end.
 
-    What follows the last whole record is the torn end of an append that was never acknowledged.
+    The bytes after the last whole record are a torn append that was never acknowledged.
     """
     with path.open("rb") as file:
         begin, data = file.seek(0, os.SEEK_END), b""
@@ -249,13 +249,13 @@ def last_record(path: Path) -> tuple[str | None, int]:
             file.seek(begin)
             data = file.read(step) + data
             while (at := _last_header(data)) >= 0:
-                # The next append may have been cut off within its header, or be no text at all.
+                # The next append may be torn within its header, or may not be text.
                 whole = _without_rest(data[at:])
                 text = whole.decode("utf-8", "replace")
                 try:
                     parse_record(text)
                 except InvalidTOML:
-                    # Torn or damaged: the record before it is the last one.
+                    # Torn or damaged: try the record before it.
                     data = data[:at]
                     continue
                 return text, begin + at + len(whole)
@@ -263,17 +263,17 @@ def last_record(path: Path) -> tuple[str | None, int]:
 
 
 def read_segment(path: Path) -> bytes:
-    """Return a segment's content; b"" if there is none. Needs no lock.
+    """Return the content of a segment; b"" if it does not exist. Needs no lock.
 
     Raises:
-        BackendError: It cannot be read.
+        BackendError: The segment cannot be read.
     """
     found = read_file(path)
     return found[0] if found is not None else b""
 
 
 def read_records(folder: Path) -> Iterator[str]:
-    """Yield all records, newest first, reading no more of the files than is asked for."""
+    """Yield all records, newest first; the files are read only as far as needed."""
     is_newest = True
     for path in reversed(segments(folder)):
         with path.open("rb", buffering=0) as file:
@@ -287,7 +287,7 @@ def read_records(folder: Path) -> Iterator[str]:
                     if is_newest:
                         record = _without_rest(record)
                         if not record.endswith(_END):
-                            continue  # a writer is at it, or was killed
+                            continue  # a writer is appending it, or was killed
                         is_newest = False
                     yield record.decode("utf-8", "replace")
                 if begin == 0:
@@ -299,12 +299,12 @@ def read_records(folder: Path) -> Iterator[str]:
 
 
 def _step(data: bytes, begin: int) -> int:
-    """Return how much to read in front of what was read: more and more, so that a long record is searched twice at most."""
+    """Return the number of bytes to read before `data`; it doubles, so a long record is searched at most twice."""
     return min(max(_TAIL, len(data)), begin)
 
 
 def _without_rest(data: bytes) -> bytes:
-    """Return a record without what follows its end; all of it if it has none."""
+    """Return a record without the bytes after its end marker; without a marker, all bytes."""
     at = data.find(_END)
     return data if at < 0 else data[: at + len(_END)]
 
@@ -313,7 +313,7 @@ def split_records(data: bytes) -> list[str]:
     """Return the texts of a segment's records, oldest first."""
     found: list[str] = []
     while (at := _last_header(data)) >= 0:
-        # Only behind the newest record can there be the rest of an append that was cut off.
+        # Only the newest record can be followed by a torn append.
         record = data[at:] if found else _without_rest(data[at:])
         found.append(record.decode("utf-8", "replace"))
         data = data[:at]

@@ -1,9 +1,9 @@
 """Publishing documents without losing a hand edit that is saved at the same moment.
 
 A plain rename destroys the file it replaces. Where the system can exchange two names atomically (Linux
-`renameat2`, macOS `renamex_np`), the displaced file can be checked. If it is not the version that the write was
-based on, it is a hand edit and is kept, see `displaced_edit`. Nor does ext4 flush an exchanged file at once, as it
-does by default for a file that is renamed over another.
+`renameat2`, macOS `renamex_np`), the displaced file can be checked. If it is not the version that the write
+expects, it is a hand edit and is kept, see `displaced_edit`. An exchange is also cheaper on ext4, which by default
+flushes a file when it is renamed over another.
 
 Documents are staged as temporary files before their record is appended, and published after it.
 """
@@ -34,7 +34,7 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2  # as RENAME_SWAP of macOS
 _CALL = {"linux": "renameat2", "darwin": "renamex_np"}
 _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
-"""Why a file cannot be opened that was taken away just now, made a link, or is another program's alone."""
+"""Errors of opening a file that was just removed, became a link, or is leased by another program."""
 _NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
@@ -44,17 +44,17 @@ def put_in_place(
     expected: FileToken | None,
     written: FileToken | None = None,
 ) -> FileToken | None:
-    """Give `target` the file `temp`, and return its token; None if somebody's save came in between.
+    """Publish the file `temp` as `target` and return its token; None if a hand edit came in between.
 
     Args:
-        temp: The new version; gone afterwards, or a save that it has displaced: see `displaced_edit`.
+        temp: The new version. Afterwards the name is gone, or holds a displaced edit: see `displaced_edit`.
         target: The file.
-        expected: The version that is to be replaced; None if there was no file.
-        written: What `write_new` said of the new version, if that is known.
+        expected: The version to replace; None if there was no file.
+        written: The token that `write_new` returned for the new version, if known.
 
     Raises:
-        FileNotFoundError: There is no new version any more.
-        OSError: Nothing was put in place.
+        FileNotFoundError: The new version no longer exists.
+        OSError: Nothing was published.
     """
     ours = written or file_token(temp)
     if expected is None or _exchange() is None:
@@ -77,30 +77,30 @@ def put_in_place(
 
 
 def _exchanged(temp: str, target: str, ours: FileToken | None, held: Held) -> FileToken | None:
-    """Exchange the two, unless somebody saves just now; nobody opens the old file for writing meanwhile."""
+    """Exchange the two files, unless another program is saving; the lease keeps new writers out meanwhile."""
     try:
         is_exchanged = swap(temp, target)
     except FileNotFoundError:
         os.unlink(temp)  # noqa: PTH108 - see above
-        return None  # taken away just now: to be removed, or to make way for what is saved
+        return None  # just removed: by a deletion, or by an editor that writes a new file
     if not is_exchanged:
         os.replace(temp, target)  # noqa: PTH105 - see above
         return _token_of(target, ours)
     if not _is_held(temp, held):
-        return None  # a save came in between
+        return None  # a hand edit came in between
     if not held.is_wanted():
         os.unlink(temp)  # noqa: PTH108 - see above
         return _token_of(target, ours)
-    # Whoever begins a save waits for the old file, and must not be left with one that has no name.
+    # A program that begins a save waits for the old file: restore its name, or the save would be lost.
     take_back(temp, target, ours)
     return None
 
 
 def _is_held(path: str, held: Held) -> bool:
-    """Return whether a file is the version that is held."""
+    """Return whether the file at a path is the held version."""
     if not held.is_leased:
         return is_same(file_token(path), held.token)
-    # Whoever has begun to write to it waits for the lease, or took it from us: see `Held.is_wanted`.
+    # A program that opens it for writing waits for the lease, or has broken it: see `Held.is_wanted`.
     try:
         return os.lstat(path).st_ino == held.status.st_ino
     except FileNotFoundError:
@@ -108,16 +108,16 @@ def _is_held(path: str, held: Held) -> bool:
 
 
 def take_back(temp: str, target: str, ours: FileToken | None) -> None:
-    """Give `target` the file again that stands at `temp`; ours is removed, what was saved over it stays at `temp`.
+    """Restore the file at `temp` as `target`; our version is removed, but a hand edit of it stays at `temp`.
 
     Raises:
         OSError: Nothing was changed.
     """
     try:
         swap(temp, target)
-        held = Held(temp)  # under this name nobody else finds it any more
+        held = Held(temp)  # other programs do not know this name
     except FileNotFoundError:
-        return  # taken away just now, see above
+        return  # just removed, see above
     try:
         if is_same(held.token, ours) and not held.has_writer and not held.is_wanted():
             os.unlink(temp)  # noqa: PTH108 - paths are strings here
@@ -126,16 +126,16 @@ def take_back(temp: str, target: str, ours: FileToken | None) -> None:
 
 
 def _token_of(target: str, ours: FileToken | None) -> FileToken | None:
-    """Return the token of our file; None if somebody has saved right behind us, whose token it is."""
+    """Return the token of our file; None if another program has already saved over it."""
     token = file_token(target)
     return token if is_same(token, ours) else None
 
 
 def swap(one: str, two: str) -> bool:
-    """Exchange two files in one step; False where the system cannot.
+    """Exchange two files atomically; return False if the system does not support this.
 
     Raises:
-        OSError: It can, but did not.
+        OSError: The exchange failed.
     """
     exchange = _exchange()
     if exchange is None:
@@ -152,7 +152,7 @@ def swap(one: str, two: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _exchange() -> Callable[[bytes, bytes], int] | None:
-    """Return what exchanges two names, 0 if it did, else `errno` says why not; None if there is nothing."""
+    """Return the system's exchange call, or None; the call returns 0 on success, else sets `errno`."""
     if not offers("exchange"):
         return None
     import ctypes  # noqa: PLC0415 - only writers need it
@@ -215,7 +215,7 @@ class Staging:
                 os.unlink(path)  # noqa: PTH108 - paths are strings here
 
     def publish(self) -> dict[str, FileToken]:
-        """Publish all documents and return their tokens; a document saved meanwhile by hand has none.
+        """Publish all documents and return their tokens; a document with a concurrent hand edit has none.
 
         Raises:
             OSError: Some documents are not published.

@@ -1,10 +1,19 @@
-"""What a crash leaves in a user's folder, and how it is put right; the caller holds the user's lock.
+"""Recovery of a user's folder after a crash; the caller holds the user's lock.
 
-A commit is in history before its documents are in their places, and a power cut may take back or tear every
-document of the last window (see `settling`). So a document is one of four things: as history says, an older
-version or a torn one (brought forward), or a person's (left for the next look). And a staged file is one of
-four: a document that is in history, the version it took the place of, a document that never came to be in
-history (all three are removed, torn or not), or a save of somebody's that an exchange has displaced (see `displaced`).
+A commit is in history before its documents are published. A power cut may undo or tear every document changed since
+the last checkpoint (see `checkpoint`). So recovery classifies documents and staged files:
+
+| found                                           | action                                |
+|-------------------------------------------------|---------------------------------------|
+| document: the version that history ends at      | none                                  |
+| document: an older version, or a torn one       | rolled forward from history           |
+| document: a hand edit                           | left for the next access              |
+| staged file: a version in history               | removed                               |
+| staged file: the version that it replaced       | removed                               |
+| staged file: a version that history never had   | removed                               |
+| staged file: a displaced edit                   | merged, see `displaced_edit`          |
+
+A torn staged file of the first three kinds is removed, too.
 """
 
 from __future__ import annotations
@@ -50,17 +59,17 @@ __all__ = [
 
 _logger = get_logger(__name__)
 _WRITTEN = re.compile(rb"[^\0]+")
-_LONG_AFTER = 60.0  # seconds; a document is written at once behind its record
+_LONG_AFTER = 60.0  # seconds; a document is written immediately after its record
 
 
 def window_records(folder: Path) -> list[Record]:
-    """Return the records, newest first, whose documents a power cut may have taken; damaged ones are left out."""
+    """Return the records of the last window, newest first; the first one that does not parse ends the list."""
     found: list[Record] = []
     for text in window(folder):
         try:
             found.append(parse_record(text))
         except InvalidTOML:
-            break  # what is in front of it does not lead to what is behind it
+            break  # changes before the damaged record do not lead to versions after it
     return found
 
 
@@ -72,17 +81,17 @@ def roll_forward(
     *,
     may_be_torn: bool,
 ) -> None:
-    """Bring documents to where history ends, if a crash kept them from it.
+    """Bring documents to the version that history ends at, if a crash prevented it.
 
     Args:
-        folder: The user's.
-        records: The last ones of history, newest first: those whose documents are looked at.
-        staged_as: Returns a new path to stage a document at, by kind, content and transaction.
-        staged: The names of the files that were found staged.
-        may_be_torn: Whether the power may have failed: otherwise the beginning of a version is a person's save.
+        folder: The user's folder.
+        records: The last records of history, newest first; only their documents are checked.
+        staged_as: Returns a new path for a staged document, by kind, content and transaction.
+        staged: The names of the staged files found.
+        may_be_torn: Whether a power cut is possible. Otherwise the beginning of a version is a hand edit.
 
     Raises:
-        OSError, BackendError: It did not happen now either.
+        OSError, BackendError: Some documents are not up to date.
     """
     last = records[0].seq if records else 0
     copied = _copied_at(folder, records)
@@ -98,27 +107,27 @@ def roll_forward(
             newest = records[0]
             steps = [record for record in steps if record.seq == newest.seq]
             if not steps or steps[-1].bases[kind] != EMPTY:
-                continue  # its name was on the disk: somebody has removed it since
+                continue  # its name was on disk: another program has removed the file since
             if not may_be_torn and f"{kind}.toml" not in awaited:
-                continue  # a new one is staged until it is in its place: see above
+                continue  # a new document is staged until it is published: see `awaited`
             text = _redone("", kind, steps)
         if text is None:
             continue
         make_parent(str(folder), kind, sync=True)
         temp = _stage(kind, text.encode("utf-8"), records[0].seq, staged_as)
         put_in_place(temp, str(target), found[1] if found is not None else None)
-        # A later commit exchanges the file, and does not sync a name that was there before.
+        # A later commit exchanges the file, and does not sync an existing name.
         sync_folder(target.parent)
 
 
 def repaired(folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
-    """Return what a document has to be if a power cut tore it, else what stands there; needs no lock.
+    """Return the recovered content of a document that a power cut tore, else `data`; needs no lock.
 
     Args:
-        folder: The user's.
+        folder: The user's folder.
         kind: The document.
-        data: What stands in its file.
-        token: Which version of the file that is.
+        data: The content of its file.
+        token: The token of that version of the file.
     """
     try:
         records = window_records(folder)
@@ -130,12 +139,12 @@ def repaired(folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
         is_ours = not _is_written_later(token, steps[0], _copied_at(folder, records))
         text = _brought_forward(folder, kind, steps, data, may_be_torn=is_ours)
     except (OSError, DocumentError):
-        return data  # history is damaged, or is replaced just now
+        return data  # history is damaged, or is being replaced
     return data if text is None else text.encode("utf-8")
 
 
 def _copied_at(folder: Path, records: list[Record]) -> float:
-    """Return when history was copied here by a program that keeps no times; 0.0 if it was not."""
+    """Return when history was copied here by a program that does not keep file times; 0.0 if it was not."""
     newest = newest_segment(folder / "history")
     token = file_token(newest) if newest is not None else None
     if token is None or not records or not _is_written_later(token, records[0], 0.0):
@@ -144,7 +153,7 @@ def _copied_at(folder: Path, records: list[Record]) -> float:
 
 
 def _is_written_later(token: FileToken, record: Record, copied: float) -> bool:
-    """Return whether a file was written so long after a record, or after its copying, that another program did it."""
+    """Return whether another program wrote a file: over 60 s after its record and after any copy of history."""
     written = max(datetime.fromisoformat(record.time).timestamp(), copied)
     return token[0] / 1e9 > written + _LONG_AFTER
 
@@ -152,13 +161,13 @@ def _is_written_later(token: FileToken, record: Record, copied: float) -> bool:
 def _brought_forward(
     folder: Path, kind: str, steps: list[Record], data: bytes, *, may_be_torn: bool
 ) -> str | None:
-    """Return what a document has to be, or None if it is to stay.
+    """Return the text that a document must have, or None if its file is left unchanged.
 
     Args:
-        folder: The user's.
+        folder: The user's folder.
         kind: The document.
         steps: The last records that changed it, newest first.
-        data: What stands in its file.
+        data: The content of its file.
         may_be_torn: As in `roll_forward`.
     """
     text = data.decode("utf-8", "replace")
@@ -181,7 +190,10 @@ def _redone(text: str, kind: str, steps: list[Record]) -> str:
 
 
 def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
-    """Return what a document was before these records, newest first, and after each; none if nobody knows."""
+    """Return the versions of a document before and after each of these records, oldest first.
+
+    The records are given newest first. The result is empty if history cannot be read.
+    """
     try:
         first = steps[-1]
         text = ""
@@ -198,40 +210,40 @@ def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
 
 
 def is_torn(data: bytes, versions: list[str]) -> bool:
-    """Return whether a power cut can have left this of one of these texts: its beginning, or zeros for parts of it."""
+    """Return whether `data` can be a torn copy of one of the versions: its beginning, with zeros in some parts."""
     return any(_is_part(data, version.encode("utf-8")) for version in versions)
 
 
 def _is_part(data: bytes, whole: bytes) -> bool:
-    """Return whether `data` is the beginning of `whole`, perhaps with zeros in place of some bytes."""
+    """Return whether `data` is the beginning of `whole`, where zeros may replace some bytes."""
     return len(data) <= len(whole) and all(
         whole.startswith(run[0], run.start()) for run in _WRITTEN.finditer(data)
     )
 
 
 def staged_files(folder: Path, names: list[str]) -> list[str]:
-    """Return the staged files that killed processes left, in the order of their transactions.
+    """Return the names of staged files that killed processes left, in the order of their transactions.
 
     Args:
         folder: The user's folder.
-        names: The names in it.
+        names: The names in the folder.
     """
     found = [folder / name for name in staged_in(names)]
-    # Another kind of file is neither staged nor a displaced edit.
+    # A folder or a pipe is neither a staged document nor a displaced edit.
     return [path.name for path in found if path.is_file() or path.is_symlink()]
 
 
 def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> bool:
-    """Tell whether a staged file is to be removed, and no save that an exchange put there.
+    """Return whether a staged file can be removed because it is not a displaced edit.
 
     Args:
-        folder: The user's.
-        name: The staged file's.
-        newest: Number of the last transaction in history, before anything was put right.
+        folder: The user's folder.
+        name: The name of the staged file.
+        newest: The number of the last transaction in history, before recovery.
         may_be_torn: As in `roll_forward`.
 
     Raises:
-        BackendError: It cannot be read.
+        BackendError: The file cannot be read.
     """
     path = folder / name
     if is_being_saved(str(path)) or not path.is_file() or path.is_symlink():
@@ -241,15 +253,15 @@ def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> 
         return True
     if is_as_staged(name, found[0], newest):
         return True
-    # Exchanges come behind the commit point: what stands here was displaced by one, or is torn.
+    # An exchange follows the commit point: this content was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
     now = digest(found[0].decode("utf-8", "replace"))
     return now in _logged(folder) or (may_be_torn and _is_torn_of_ours(folder, kind, found[0]))
 
 
 def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:
-    """Stage a document of a transaction that is in history already."""
-    # Until it is whole it must not look like something that an exchange has displaced.
+    """Stage a document of a transaction that is already in history."""
+    # Until the file is complete, its name must not be that of a displaced edit.
     unfinished = staged_as(kind, data, seq + 1)
     write_new(unfinished, data, sync=True)
     temp = staged_as(kind, data, seq)
@@ -263,11 +275,11 @@ def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:
 
 
 def _logged(folder: Path) -> set[str]:
-    """Return the fingerprints of all texts that history leads to."""
+    """Return the fingerprints of all versions in history."""
     found: set[str] = set()
     for text in read_records(folder / "history"):
         try:
             found.update(parse_record(text).results.values())
         except InvalidTOML:
-            continue  # one damaged record must not keep the user from being opened
+            continue  # one damaged record must not prevent the user from being opened
     return found

@@ -1,4 +1,4 @@
-"""Opening users: the first process to open a user repairs what a crash left, and knows where history ends."""
+"""Opening users: the first access of a process recovers the user's folder and finds the end of history."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ __all__ = ["HistoryTails", "OpenedUsers"]
 
 
 class _Tail(NamedTuple):
-    """The end of a user's history as last seen."""
+    """The end of a user's history as last read."""
 
     end: End
     folder_time: int
     record: str
     seq: int
-    """The record's."""
+    """The transaction number of the record."""
 
 
 class HistoryTails:
@@ -61,27 +61,27 @@ class HistoryTails:
         self._tails: dict[str, _Tail] = {}
 
     def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
-        """Remember where a history ends that was just added to; `place` is its folder."""
+        """Cache the end of a history after an append; `place` is its folder."""
         known = self._tails.get(user)
-        # A segment that was there before has not changed the folder; what somebody else has put there shows.
+        # An append to an existing segment does not change the folder time; the old time reveals other changes.
         is_known = known is not None and known.end.segment == end.segment
         changed = known.folder_time if known is not None and is_known else folder_time(place)
         self._tails[user] = _Tail(end, changed, record, seq)
 
     def drop(self, user: str) -> None:
-        """Take nothing of a user's for granted any more."""
+        """Drop the cached end of a user's history."""
         self._tails.pop(user, None)
 
     def drop_changed(self, user: str) -> None:
-        """Drop the end of a history that somebody else has changed since; needs no lock."""
+        """Drop the cached end of a history that another process has changed since; needs no lock."""
         tail = self._tails.get(user)
         if tail is not None and not tail.end.is_there() and self._tails.get(user) is tail:
             self._tails.pop(user, None)
 
     def numbered(self, user: str, place: str, seq: int) -> End | None:
-        """Return the end of a history that transaction `seq` is to follow; None if there is no history.
+        """Return the end of history for an append of transaction `seq`; None if there is no history.
 
-        Whoever gave it that number has looked under the lock that is held now.
+        The caller has determined `seq` under the lock that it holds.
         """
         tail = self._tails.get(user)
         if tail is None or tail.seq != seq - 1:
@@ -89,12 +89,12 @@ class HistoryTails:
         return tail.end if tail is not None else None
 
     def of(self, user: str, place: str) -> str | None:
-        """Return the last complete record, or None; a torn end is cut off."""
+        """Return the last complete record, or None; a torn tail is cut off."""
         tail = self._found(user, place)
         return tail.record if tail is not None else None
 
     def _found(self, user: str, place: str) -> _Tail | None:
-        # Once it was found, others may drop what is remembered.
+        # Read the cache once: another thread may drop the entry at any time.
         cached = self._tails.get(user)
         changed = folder_time(place)
         if not changed:
@@ -113,7 +113,7 @@ class HistoryTails:
         record, at = last_record(newest)
         cut_off(newest, at)
         if record is None:
-            # The only record of a fresh segment was torn: the one before it is in the segment before.
+            # The only record of a new segment was torn: the last record is in the previous segment.
             newest.unlink()
             return self._found(user, place)
         seq = next_sequence(record) - 1
@@ -126,7 +126,7 @@ class OpenedUsers(UserFolders):
 
     Args:
         base_path: The folder of all users.
-        sync: Whether what is written is put on the disk.
+        sync: Whether writes are synced to disk.
     """
 
     def __init__(self, base_path: Path, *, sync: bool) -> None:
@@ -139,13 +139,13 @@ class OpenedUsers(UserFolders):
         self._tails = HistoryTails()
         self._recovered: set[str] = set()
         self._swept: dict[str, int] = {}
-        """By user in whose folder nothing was staged: in which tenure of the lock that was, and is still so."""
+        """By user: the tenure of the lock in which the folder was found without staged files, if it still is."""
         self._synced = DurableNames(base_path, sync=sync)
-        # Process ids come again, in a container after each restart: a name that a crash left must not.
+        # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
         self._names = itertools.count(secrets.randbits(16))
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
-        """Exclude other writers, in this process and in others, after finishing what a crash left."""
+        """Exclude other writers, in this process and in others, and recover the user after a crash."""
         return self._locks.hold(user, timeout, self._recover)
 
     def last_record(self, user: str) -> str | None:
@@ -170,13 +170,13 @@ class OpenedUsers(UserFolders):
     # After a crash
 
     def _open(self, user: str) -> bool:
-        """Let the first reader of a user finish what a crash left half done; return whether that is done.
+        """Recover a user at the first read; return whether the user is recovered.
 
-        It is not where a writer has the lock just now, whom no reader waits for, and where it cannot be done.
+        The result is False if a writer holds the lock, as readers do not wait, or if recovery failed.
         """
         if user in self._recovered:
             return True
-        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - one that cannot be looked at is none
+        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - an inaccessible folder counts as missing
             return True
         try:
             with self.lock(user, 0.0):
@@ -185,10 +185,10 @@ class OpenedUsers(UserFolders):
             return False
 
     def _recover(self, user: str) -> None:
-        """Publish what was committed and sweep what was only staged; the caller holds the lock."""
+        """Publish committed documents and remove staged files; the caller holds the lock."""
         tenure = self._locks.tenure(user)
         if self._swept.get(user) == tenure:
-            return  # nobody else was here since, who could have been killed
+            return  # no other process held the lock since, so none can have been killed with it
         folder = self.folder(user)
         try:
             self._repair(user, folder, tenure)
@@ -196,7 +196,7 @@ class OpenedUsers(UserFolders):
             return  # there is no such user
         except OSError as error:
             raise BackendError(
-                f"{error.filename or folder}: what a crash has left cannot be put right ({error.strerror})."
+                f"{error.filename or folder}: recovery after a crash failed ({error.strerror})."
                 " Check free space and permissions."
             ) from error
 
@@ -208,7 +208,7 @@ class OpenedUsers(UserFolders):
             finish(cast("LocalBackend", self), user)
             names = os.listdir(folder)  # noqa: PTH208 - see above
         if not names and self.epoch(user):
-            folder.rmdir()  # all that a process left that was killed while it forgot the user
+            folder.rmdir()  # left by a process that was killed while it forgot the user
             return
         staged = staged_files(folder, names)
         text = self._tail(user)
@@ -236,7 +236,7 @@ class OpenedUsers(UserFolders):
                 (folder / name).unlink(missing_ok=True)
         self._merge_displaced(user, displaced)
         self._recovered.add(user)
-        if not displaced:  # a document that is broken stays behind, and was looked at
+        if not displaced:  # an edit that cannot be merged may stay, and the next lock must check it
             self._swept[user] = tenure
 
     def _merge_displaced(self, user: str, names: list[str]) -> None:
@@ -246,7 +246,7 @@ class OpenedUsers(UserFolders):
             merge_displaced_edits(self.folder(user), names, self.merge_displaced, store)
 
     def reopen(self, user: str) -> None:
-        """Have whoever comes next look at the user's files as if for the first time."""
+        """Drop all cached state of a user, so that the next access recovers the user again."""
         self._tails.drop(user)
         self._folders.pop(user, None)
         self._synced.drop(user)
@@ -254,9 +254,9 @@ class OpenedUsers(UserFolders):
         self._swept.pop(user, None)
 
     def epoch(self, user: str) -> int:
-        """Return how often something of the user was forgotten."""
-        self.folder(user)  # says so if this is no user id
-        self._tails.drop_changed(user)  # another process may have forgotten what is in it
+        """Return how often data of the user was forgotten."""
+        self.folder(user)  # raises if the user id is invalid
+        self._tails.drop_changed(user)  # another process may have forgotten the cached record
         return self.epochs.read(user)
 
     def _temp_name(
@@ -265,7 +265,7 @@ class OpenedUsers(UserFolders):
         return f"{folder}/{staged_name(kind, data, seq, next(self._names), fingerprint)}"
 
     def _stored(self, user: str, commit: Commit) -> tuple[dict[str, FileToken], list[str]]:
-        """Store a transaction; return the files' tokens, and where saves stand that were displaced."""
+        """Store a transaction; return the tokens of its files, and the names of files with displaced edits."""
         raise NotImplementedError
 
 

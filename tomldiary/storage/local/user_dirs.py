@@ -1,12 +1,11 @@
-"""The folders of users: whose they are, and which of their names survive a power cut.
+"""The folders of users: their owners, and the file names in them that survive a power cut.
 
-A name is on the disk once its folder was synced. Another process may have been killed between creating a
-file and syncing its name. So each process syncs the names that it relies on once itself, before it acknowledges a
-write.
+A name is on disk after its folder was synced. Another process may have been killed between creating a file and
+syncing its name. So each process itself syncs the names that it relies on once, before it acknowledges a write.
 
-A boot identifier in each record tells after which power cut it was written, without trusting a clock. A running
-system shows every process what was written to a file, synced or not. Only what was written in another boot, or
-on a disk that was moved, restored or copied, can lack unsynced data.
+Each record has a boot identifier, which shows the boot that wrote it without relying on a clock. On a running
+system every process sees all data written to a file, synced or not. Data can be missing only if another boot
+wrote it, or if the disk was moved, restored or copied.
 """
 
 from __future__ import annotations
@@ -56,12 +55,12 @@ _BYTES = 6
 
 
 def boot_of(folder: str | Path) -> str:
-    """Return a fingerprint of this boot and of the folder's identity; "" where the system does not tell its boot.
+    """Return a fingerprint of this boot and the folder; "" on systems without a boot identifier.
 
-    The identity is the device and the inode: a copy, or a disk mounted again elsewhere, has another one.
+    The device and the inode identify the folder. So a copy, or a disk mounted elsewhere, has another fingerprint.
 
     Raises:
-        OSError: There is no such folder.
+        OSError: The folder does not exist.
     """
     boot = _boot_id()
     if not boot:
@@ -72,11 +71,11 @@ def boot_of(folder: str | Path) -> str:
 
 
 def may_lack_writes(folder: Path, record: Record) -> bool:
-    """Return whether documents may lack what was written up to a record, as another boot wrote it.
+    """Return whether documents may lack changes up to a record, because another boot wrote the record.
 
     Args:
-        folder: The user's.
-        record: The last one of history.
+        folder: The user's folder.
+        record: The last record of history.
     """
     return not record.boot or record.boot != boot_of(folder)
 
@@ -99,32 +98,32 @@ def _macos_session() -> str:
     return found.value.decode("ascii", "replace")
 
 
-_MOST_USERS = 10_000  # remembered at once; a bound on memory, nothing depends on it
+_MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
 
 
 @dataclass(slots=True)
 class Synced:
-    """What of one user's names this process has seen synced."""
+    """The names of one user that this process has synced."""
 
     folder: str
     inode: int
-    """Of the folder: another one of the same name is another one."""
+    """The inode of the folder, which detects a new folder with the same name."""
     boot: str = ""
-    """What records say of the boot that writes them."""
+    """The boot fingerprint for new records."""
     segment: str = ""
     kinds: set[str] = field(default_factory=set[str])
     doubtful: set[str] = field(default_factory=set[str])
     """Documents that could not be synced."""
 
     def sync(self, kinds: set[str]) -> None:
-        """Put the names of documents on the disk, and those of the folders that lead to them."""
+        """Sync the names of documents, and the names of their parent folders."""
         for place in {place for kind in kinds for place in _folders_of(self.folder, kind)}:
             sync_folder(place)
         self.kinds |= kinds
 
 
 class DurableNames:
-    """The names of all users below `root`; `sync` says whether they are to survive a power cut."""
+    """The names of all users below `root`; `sync` states whether they must survive a power cut."""
 
     def __init__(self, root: Path, *, sync: bool) -> None:
         self._root = root
@@ -133,10 +132,10 @@ class DurableNames:
         self._is_root_synced = False
 
     def of(self, user: str, folder: str) -> Synced:
-        """See that a user's folder is there, and at the first commit of this process that it stays.
+        """Create a user's folder if needed; at the first commit of this process, sync its name.
 
         Raises:
-            OSError: It cannot be made, or cannot be synced.
+            OSError: The folder cannot be created or synced.
         """
         try:
             inode = os.stat(folder).st_ino  # noqa: PTH116 - once for each write
@@ -151,7 +150,7 @@ class DurableNames:
             sync_folder(folder)
             sync_folder(self._root)
             if not self._is_root_synced:
-                with suppress(PermissionError):  # not ours: whoever made it has to keep it
+                with suppress(PermissionError):  # another owner's folder: its creator must sync it
                     sync_folder(self._root.absolute().parent)
                 self._is_root_synced = True
         if len(self._synced) > _MOST_USERS:
@@ -160,15 +159,15 @@ class DurableNames:
         return known
 
     def drop(self, user: str) -> None:
-        """Take nothing of a user's for granted any more."""
+        """Drop the cached state of a user."""
         self._synced.pop(user, None)
 
 
 def user_of(folder: Path) -> str | None:
-    """Return whose folder it is, or None if it is nobody's.
+    """Return the user id of a folder, or None if the folder belongs to no user.
 
     Raises:
-        DiaryError: The file that says so cannot be read.
+        DiaryError: The file with the owner's id cannot be read.
     """
     decoded = decode_folder(folder.name)
     if decoded is not None:
@@ -182,7 +181,7 @@ def user_of(folder: Path) -> str | None:
 
 
 def _name_owner(user: str, folder: Path, *, sync: bool) -> None:
-    """Say whose folder it is, where its name cannot."""
+    """Write the owner file of a folder whose name cannot contain the user id."""
     if not folder.name.startswith("~"):
         return
     with suppress(DiaryError):  # torn by a crash
@@ -195,20 +194,20 @@ def _name_owner(user: str, folder: Path, *, sync: bool) -> None:
 
 
 def _folders_of(folder: str, kind: str) -> list[str]:
-    """Return the folders whose names lead to a document, from its own to the user's."""
+    """Return the folders on the path of a document, from the user's folder to its own."""
     parts = kind.split("/")[:-1]
     return ["/".join([folder, *parts[:length]]) for length in range(len(parts) + 1)]
 
 
 SYSTEM = ".tomldiary"
-"""The folder beside those of users, for locks, journals and what can be made anew."""
+"""The folder beside the users' folders, for locks, journals, fencing tokens and derived data."""
 YOUNG = 10_000_000
-"""Nanoseconds; a folder this fresh may change again without showing it."""
+"""Nanoseconds; a folder changed so recently may change again with the same modification time."""
 _logger = get_logger(__name__)
 
 
 class UserFolders:
-    """The part of `LocalBackend` that knows the folders of its users."""
+    """The part of `LocalBackend` that maps users to folders."""
 
     def __init__(self, base_path: Path) -> None:
         self.base_path = base_path
@@ -216,21 +215,21 @@ class UserFolders:
         self._everybody: tuple[int, list[str]] | None = None
 
     def folder(self, user: str) -> Path:
-        """Return the folder of a user, whether it exists or not."""
+        """Return the folder of a user, even if it does not exist."""
         known = self._folders.get(user)
         if known is not None:
             return known
         name = encode_folder(user)
         folder = self.base_path / name
         if file_token(folder) is None and name != user and self._is_plain_folder(user):
-            folder = self.base_path / user  # made by the ancestor, which used the id as it was
+            folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
         self._folders[user] = folder
         return folder
 
     def _is_plain_folder(self, user: str) -> bool:
-        """Tell whether a folder is named exactly like the id, and so can belong to nobody else."""
+        """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
         if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
             return False
         try:
@@ -239,7 +238,7 @@ class UserFolders:
             return False
 
     def known_users(self) -> list[str]:
-        """Return the ids of all who have a folder, sorted: one `stat` if nobody came or left."""
+        """Return the ids of all users with a folder, sorted; one `stat` if no folder was added or removed."""
         before = self._everybody
         when = folder_time(str(self.base_path))
         if before is not None and before[0] == when:
