@@ -248,8 +248,8 @@ class Whatever:
 real_begin = Engine._begin
 
 
-def begin_whatever(self, user, expected):
-    return real_begin(self, user, None)
+def begin_whatever(self, user, source, _expected):
+    return real_begin(self, user, source, None)
 
 
 GUARDS = {

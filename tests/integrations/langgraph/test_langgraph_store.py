@@ -262,7 +262,7 @@ def test_the_rules_of_the_diary_hold_for_puts(tmp_path):
 def test_an_id_the_diary_gave_out_before_is_not_taken_over(diary, store):
     key, _ = diary.user("alice").upsert_preference("likes", "tea")
     store.delete(LIKES, key)
-    with pytest.raises(InvalidValue, match="given out by the diary"):
+    with pytest.raises(InvalidValue, match="the diary gives out ids"):
         store.put(LIKES, key, {"text": "coffee"})
     assert store.search(LIKES) == []
 
