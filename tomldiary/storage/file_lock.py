@@ -1,4 +1,7 @@
-"""Locks on open files (`flock`), which the system releases when the process dies."""
+"""Locks on open files (`flock`), which the system releases when the process dies.
+
+filelock is imported when a lock is taken: a Temporal workflow may import this package, but not filelock.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +9,6 @@ import os
 import time
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
-
-from filelock import lock_descriptor, unlock_descriptor
 
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import close_hidden, hide_from_children
@@ -24,6 +25,8 @@ _FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 
 def try_lock(descriptor: int, *, wait: bool = False) -> bool:
     """Lock an open file; without `wait`, return False at once if another owner holds the lock."""
+    from filelock import lock_descriptor  # noqa: PLC0415 - Temporal's sandbox cannot import it
+
     pause = _FIRST_WAIT
     while not lock_descriptor(descriptor, blocking=False):
         if not wait:
@@ -35,6 +38,8 @@ def try_lock(descriptor: int, *, wait: bool = False) -> bool:
 
 def unlock(descriptor: int) -> None:
     """Unlock an open file."""
+    from filelock import unlock_descriptor  # noqa: PLC0415 - Temporal's sandbox cannot import it
+
     unlock_descriptor(descriptor)
 
 

@@ -16,9 +16,8 @@ from types import SimpleNamespace
 import tomli_w
 from pydantic import BaseModel
 
-from tomldiary import Diary, PreferenceItem
+from tomldiary import Diary, PreferenceItem, tools
 from tomldiary.backends import LocalBackend
-from tomldiary.extraction import tools
 
 EVENING = datetime(2025, 3, 14, 18, 30, tzinfo=UTC)
 FIELDS = ("text", "contexts", "_count", "_created", "_updated", "_created_by", "_updated_by")
