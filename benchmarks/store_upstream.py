@@ -4,7 +4,7 @@ Downloads the source distributions from PyPI, puts `DiaryStore` in the place of 
 tests open, and runs them. Prints what passed and failed, by group. Ends with 1 if fewer than 324 pass,
 or if a test fails or is skipped that `docs/langgraph.md` does not name.
 
-Needs: pip install -e '.[langgraph]' pytest pytest-asyncio pytest-mock langgraph-checkpoint-sqlite
+Needs: pip install -e '.[langgraph]' numpy pytest pytest-asyncio pytest-mock langgraph-checkpoint-sqlite
 langgraph-checkpoint-postgres 'psycopg[binary]'. No PostgreSQL server is needed.
 Run: python benchmarks/store_upstream.py [FOLDER]
 """
