@@ -50,7 +50,7 @@ __all__ = [
 
 STAGED = f"{JOB_PREFIX}-"
 """The prefix of the names of files that the job has staged."""
-_HEAD = "# Something is being forgotten here. Whoever opens this user next finishes it; leave the file alone.\n"
+_HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"
 
 
 @dataclass(slots=True)
