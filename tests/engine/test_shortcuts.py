@@ -36,7 +36,6 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.storage.locks import UserLocks
 from tomldiary.text.similarity import normalise
 from tomldiary.toml import diff as compare
-from tomldiary.toml import regions as index
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.user.recall import UserRecall
@@ -86,8 +85,7 @@ def test_a_record_in_other_words_is_read_as_well():
 @pytest.mark.parametrize("word", ["plain", "grün 🌱"])
 @pytest.mark.parametrize("many", [2, 1000])
 def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monkeypatch):
-    monkeypatch.setattr(index, "_MANY", many)  # a document that is large to the quick ways
-    monkeypatch.setattr(compare, "_STRIDE", many)
+    monkeypatch.setattr(compare, "_STRIDE", many)  # with 2, comparisons take several strides
     choose = random.Random(7)
     document = Document.parse('# head\n[_meta]\nseq = 1\n\n[p.likes.k0]\ntext = "x"\n')
     for step in range(60):

@@ -22,8 +22,7 @@ from tomldiary.storage.local.layout import strays_in
 from tomldiary.storage.local.user_dirs import user_of
 from tomldiary.store.namespaces import ROOT as ITEMS
 from tomldiary.store.namespaces import namespace_of
-from tomldiary.toml.document import Document
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import Document, digest
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping

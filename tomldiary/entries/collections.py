@@ -17,7 +17,7 @@ from tomldiary.entries.kind import Listed, Writing, toml_word
 from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.guards import MAX_DEPTH
+from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:

@@ -24,9 +24,8 @@ from tomldiary.hand_edits.detect import look
 from tomldiary.history.record import Change, Record, block_changes, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.store.namespaces import ROOT
-from tomldiary.toml.document import Document
+from tomldiary.toml.document import Document, digest
 from tomldiary.toml.edit import Edit
-from tomldiary.toml.fingerprint import digest
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import InvalidValue
 from tomldiary.forgetting.selection import content
 from tomldiary.forgetting.versions import Versions, joined, values_at
-from tomldiary.toml.block_edit import edit_block, render_block, split_tail
+from tomldiary.toml.block_edit import edit_block, split_tail
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import render_path, same_value
+from tomldiary.toml.values import render_block, render_path, same_value
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import DocumentError
 from tomldiary.history.record import redo, undo
 from tomldiary.history.timeline import EMPTY
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -18,8 +18,7 @@ from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import DetectsSaves
-from tomldiary.toml.document import Document
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import Document, digest
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import DocumentSource, Stored, Token

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import InvalidValue
 from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -18,7 +18,7 @@ from tomldiary.history.record import (
     undo,
 )
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import digest
 from tomldiary.toml.values import render_key
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.files import read_file
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.log import damaged, read_segment, segments
-from tomldiary.toml.document import Document
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import Document, digest
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:

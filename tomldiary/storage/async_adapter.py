@@ -18,7 +18,7 @@ from tomldiary.history.record import Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import is_of_another_loop, run_coroutine
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import Commit, Stored
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator

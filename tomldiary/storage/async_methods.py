@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.protocol import Commit
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend

@@ -26,7 +26,7 @@ from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.retrieval.json_paths import all_names, all_texts, texts_at
-from tomldiary.toml.guards import MAX_DEPTH
+from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
 
 __all__ = [

@@ -14,30 +14,15 @@ from tomldiary.errors import InvalidTOML, InvalidValue
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.values import plain_value, render_key, render_path, render_value, same_value
+from tomldiary.toml.values import render_block, render_key, render_path, render_value, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["edit_block", "render_block", "split_tail"]
+__all__ = ["edit_block", "split_tail"]
 
 _QUOTES = re.compile("\"\"\"|'''")
 _VALUE = r"""(?:"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+'|\[(?:[^\[\]"'#\n]|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')*+\]|[^\s"'#,\[\]{}]++(?:[ ][0-9:.+Z-]++)?)"""
-
-
-def render_block(
-    path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n", where: str = ""
-) -> str:
-    """Render a whole table: header and one `key = value` line for each key."""
-    lines = [f"[{render_path(path)}]\n"] if path else []
-    for key, value in data.items():
-        rendered = plain_value(value)
-        if rendered is None:
-            place = f"{where or '.'.join(path)}.{key}"
-            rendered = render_value(value, where=place, lines=True)
-        lines.append(f"{render_key(key)} = {rendered}\n")
-    text = "".join(lines)
-    return text if newline == "\n" else text.replace("\n", newline)
 
 
 def split_tail(text: str) -> tuple[str, str]:

@@ -6,7 +6,6 @@ done by comparing slices of references. An edit knows which ones it touched, and
 
 from __future__ import annotations
 
-from itertools import accumulate
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Span", "changed_spans", "edited_spans", "shifted_starts"]
+__all__ = ["Span", "changed_spans", "edited_spans"]
 
 _text_of = attrgetter("text")
 _STRIDE = 256  # blocks compared at once
@@ -82,39 +81,9 @@ def _runs(places: list[int]) -> Iterator[tuple[int, int]]:
 def _position(document: Document, wanted: int, number: int, at: int) -> int:
     """Return where a block begins in the text, from where one before it begins."""
     blocks = document.blocks
-    behind = len(blocks) - wanted
-    if behind < wanted - number and behind < _STRIDE:  # most of what is added goes to the end
+    if len(blocks) - wanted < wanted - number:  # most of what is added goes to the end
         return document.size - _length(blocks[wanted:])
-    stride = wanted // _STRIDE
-    if stride > number // _STRIDE:
-        starts = document.starts
-        if stride >= len(starts):
-            starts = document.starts = _measured(blocks, starts, stride)
-        number, at = stride * _STRIDE, starts[stride]
     return at + _length(blocks[number:wanted])
-
-
-def _measured(blocks: list[Block], starts: list[int], stride: int) -> list[int]:
-    found = list(starts)
-    while len(found) <= stride:
-        end = len(found) * _STRIDE
-        found.append(found[-1] + _length(blocks[end - _STRIDE : end]))
-    return found
-
-
-def shifted_starts(
-    base: Document, new: list[Block], rewritten: Collection[int], aligned: int
-) -> list[int]:
-    """Return what is known of `Document.starts` in the new version; see `edited_spans`."""
-    known = base.starts[: aligned // _STRIDE + 1]
-    if len(known) == 1:
-        return known
-    longer = [0] * len(known)
-    for place in rewritten:
-        stride = place // _STRIDE + 1
-        if stride < len(known):
-            longer[stride] += len(new[place].text) - len(base.blocks[place].text)
-    return [start + by for start, by in zip(known, accumulate(longer), strict=True)]
 
 
 def changed_spans(old: list[Block], new: list[Block]) -> list[Span]:

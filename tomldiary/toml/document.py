@@ -5,10 +5,10 @@ Documents are immutable: readers keep theirs while a writer prepares the next on
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.fingerprint import fingerprint
 from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.parse import parse_toml
 from tomldiary.toml.values import render_path, render_value, same_value
@@ -16,9 +16,17 @@ from tomldiary.toml.values import render_path, render_value, same_value
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tomldiary.toml.regions import Index
 
-__all__ = ["Document", "Overlay", "Path", "Table", "find_any", "find_table"]
+__all__ = [
+    "Document",
+    "Overlay",
+    "Path",
+    "Table",
+    "digest",
+    "find_any",
+    "find_table",
+    "fingerprint",
+]
 
 Table = dict[str, Any]
 Path = tuple[str, ...]
@@ -27,6 +35,17 @@ Path = tuple[str, ...]
 
 _META = "_meta"
 _EMPTY = 2  # blocks of a document without entries: the head and `_meta`
+_DIGITS = 32
+
+
+def fingerprint(data: bytes) -> str:
+    """Return what identifies a version of a document: the first 128 bits of its SHA-256, in hexadecimal digits."""
+    return sha256(data).hexdigest()[:_DIGITS]
+
+
+def digest(text: str) -> str:
+    """Return the fingerprint of a text in UTF-8."""
+    return fingerprint(text.encode())
 
 
 class Document:
@@ -34,7 +53,7 @@ class Document:
 
     __slots__ = (
         "_encoded", "_fingerprint", "_has_arrays", "_index", "_last", "_parents", "_text", "blocks", "data",
-        "memo", "stamp", "starts",
+        "memo", "stamp",
     )  # fmt: skip
 
     def __init__(
@@ -42,14 +61,13 @@ class Document:
         blocks: list[Block],
         data: Table,
         text: str | None = None,
-        index: Index | None = None,
+        index: dict[Path, Block] | None = None,
         last: dict[Path, Block] | None = None,
         parents: set[Path] | None = None,
         *,
         has_arrays: bool | None = None,
         memo: dict[Any, Any] | None = None,
         stamp: object = None,
-        starts: list[int] | None = None,
     ) -> None:
         self.blocks = blocks
         self.data = data
@@ -64,8 +82,6 @@ class Document:
         """Incremental indexes of this version or an earlier one; each checks its own version."""
         self.stamp = stamp or object()
         """The identity of the entries in this version; `_meta` does not count."""
-        self.starts = starts or [0]
-        """Where every so many blocks one begins in the text, as far as it was computed; see `diff`."""
 
     @classmethod
     def parse(cls, text: str, *, path: str = "") -> Document:
@@ -99,13 +115,13 @@ class Document:
 
     @property
     def fingerprint(self) -> str:
-        """The digest of the text; see `toml.fingerprint`."""
+        """The digest of the text; see `fingerprint`."""
         if not self._fingerprint:
             self._fingerprint = fingerprint(self.encoded)
         return self._fingerprint
 
     @property
-    def index(self) -> Index:
+    def index(self) -> dict[Path, Block]:
         """Blocks by the path of their header; `[[arrays]]` are left out. Not to be changed."""
         if self._index is None:
             self._index = {

@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.block_edit import edit_block, render_block, split_tail
-from tomldiary.toml.diff import edited_spans, shifted_starts
+from tomldiary.toml.block_edit import edit_block, split_tail
+from tomldiary.toml.diff import edited_spans
 from tomldiary.toml.document import Document, Overlay, find_table
-from tomldiary.toml.guards import check_length
 from tomldiary.toml.lexer import Block, header_path
-from tomldiary.toml.parse import parse_toml
-from tomldiary.toml.regions import copy_of
-from tomldiary.toml.values import plain_value, render_key, render_path, same_value
+from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
+from tomldiary.toml.values import plain_value, render_block, render_key, render_path, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,7 +33,7 @@ class Edit(Overlay):
         self._aligned = len(self._blocks)  # up to here, blocks stand where they stood in `base`
         self._recent = 0
         """Where the last block was found; the next one is often behind it."""
-        self._index = copy_of(document.index)
+        self._index = dict(document.index)
         self._last = dict(document.last)
         self._parents = document.parents
         self.spans: list[Span] = []
@@ -182,8 +180,7 @@ class Edit(Overlay):
         """
         if not self._changed:
             return self.base
-        edited = self.base, self._blocks, self._rewritten, self._aligned
-        self.spans = edited_spans(*edited)
+        self.spans = edited_spans(self.base, self._blocks, self._rewritten, self._aligned)
         document = Document(
             self._blocks,
             self._data,
@@ -194,9 +191,9 @@ class Edit(Overlay):
             has_arrays=self.base.has_arrays,  # an edit adds no list of tables
             memo=self.memo,
             stamp=self.stamp,
-            starts=shifted_starts(*edited),
         )
-        check_length(len(document.encoded))
+        if len(document.encoded) > MAX_BYTES:
+            raise too_large()
         return document
 
     # Blocks

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
-from tomldiary.toml.guards import MAX_DEPTH
+from tomldiary.toml.parse import MAX_DEPTH
 
 __all__ = [
     "NULL_FIELD",
@@ -24,6 +24,7 @@ __all__ = [
     "encode_nulls",
     "plain_text",
     "plain_value",
+    "render_block",
     "render_key",
     "render_path",
     "render_text",
@@ -169,6 +170,21 @@ def render_value(value: Any, *, where: str = "", lines: bool = False, depth: int
     raise InvalidValue(
         f"expected text, a number, true or false, a list or a table, found {found}.", where=where
     )
+
+
+def render_block(
+    path: tuple[str, ...], data: Mapping[str, Any], *, newline: str = "\n", where: str = ""
+) -> str:
+    """Render a whole table: header and one `key = value` line for each key."""
+    lines = [f"[{render_path(path)}]\n"] if path else []
+    for key, value in data.items():
+        rendered = plain_value(value)
+        if rendered is None:
+            place = f"{where or '.'.join(path)}.{key}"
+            rendered = render_value(value, where=place, lines=True)
+        lines.append(f"{render_key(key)} = {rendered}\n")
+    text = "".join(lines)
+    return text if newline == "\n" else text.replace("\n", newline)
 
 
 def _checked_key(key: Any, where: str) -> str:

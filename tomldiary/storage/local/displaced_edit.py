@@ -23,8 +23,7 @@ from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import read_records
 from tomldiary.storage.local.publish import take_back
 from tomldiary.storage.protocol import DisplacedEdit, Stored
-from tomldiary.toml.document import Document
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import Document, digest
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:

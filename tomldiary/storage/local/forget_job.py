@@ -28,10 +28,10 @@ from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, str
 from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
 from tomldiary.storage.local.user_dirs import boot_of
 from tomldiary.storage.protocol import Stored
-from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8, parse_toml
+from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
     from tomldiary.history.record import Record

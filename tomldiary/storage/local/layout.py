@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.storage.files import make_folder
-from tomldiary.toml.fingerprint import fingerprint
+from tomldiary.toml.document import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

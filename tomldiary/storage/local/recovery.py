@@ -41,7 +41,7 @@ from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import newest_segment, read_records
 from tomldiary.storage.local.publish import put_in_place
 from tomldiary.storage.local.user_dirs import may_lack_writes
-from tomldiary.toml.fingerprint import digest
+from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
