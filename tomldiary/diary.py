@@ -34,10 +34,10 @@ from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.protocol import run_extractor
 from tomldiary.extraction.resolve import resolve_extractor
 from tomldiary.extraction.tool_writes import find_tool_writes
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.recall import Indexes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.open import open_backend
-from tomldiary.store.namespaces import SHARED
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Similarity
 from tomldiary.user.user import UserDiary
 

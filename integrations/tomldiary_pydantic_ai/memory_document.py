@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
+from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import escape_line
-from tomldiary.store.namespaces import SHARED as SHARED_OWNER
 from tomldiary.text.visible import as_stored, visible
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import pytest
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.doctor import doctor as checkup
-from tomldiary.store.namespaces import SHARED
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.store.operations import Condition, List, Put
 from tomldiary.store.store import ItemStore
 

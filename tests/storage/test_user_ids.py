@@ -12,7 +12,12 @@ from hypothesis import strategies as st
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import IdentifierError
-from tomldiary.identifiers import decode_folder, encode_folder, is_canonical, validate_identifier
+from tomldiary.identifiers.user_ids import (
+    decode_folder,
+    encode_folder,
+    is_canonical,
+    validate_identifier,
+)
 
 _PIECES = [
     "..", ".", "/", "\\", "a/../b", "\x00", "CON", "con", "nul.txt", "LPT1", "a.", "a ", " a", "A", "a",

@@ -22,8 +22,8 @@ from tomldiary import Diary
 from tomldiary.entries.kind import part_name, part_of
 from tomldiary.errors import InvalidValue, NewerVersion
 from tomldiary.history.verify import verify
+from tomldiary.identifiers.namespaces import SHARED, kind_of, namespace_of
 from tomldiary.store import catalog, writes
-from tomldiary.store.namespaces import SHARED, kind_of, namespace_of
 from tomldiary.store.operations import Get, List, Put, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.ttl import Expiry, Sweeper

@@ -16,12 +16,12 @@ from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersi
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import Damage, stored_text, verify, walk
+from tomldiary.identifiers.namespaces import ROOT as ITEMS
+from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in
 from tomldiary.storage.local.user_dirs import user_of
-from tomldiary.store.namespaces import ROOT as ITEMS
-from tomldiary.store.namespaces import namespace_of
 from tomldiary.toml.document import Document, digest
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from tomldiary.forgetting.versions import joined
 from tomldiary.hand_edits.detect import look
 from tomldiary.history.record import Change, Record, block_changes, redo
 from tomldiary.history.timeline import EMPTY
-from tomldiary.store.namespaces import ROOT
+from tomldiary.identifiers.namespaces import ROOT
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path

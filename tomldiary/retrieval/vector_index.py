@@ -28,8 +28,8 @@ from tomldiary.storage.files import make_folder, read_file, write_all, write_new
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.item import Entry
-    from tomldiary.store.namespaces import Namespace
     from tomldiary.store.snapshot import Snapshot
 
 __all__ = ["LOCAL_DIMS", "Embedding", "VectorIndex", "local_embedder"]

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
-from tomldiary.identifiers import validate_identifier
+from tomldiary.identifiers.user_ids import validate_identifier
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

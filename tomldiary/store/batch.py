@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.store.namespaces import Namespace
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.operations import Operation
     from tomldiary.store.typed_namespaces import Owners
 

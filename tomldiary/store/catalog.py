@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.engine.transaction import open_here
 from tomldiary.entries.kind import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.identifiers.namespaces import ROOT, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.store.namespaces import ROOT, is_hashed, kind_of, namespace_of
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from tomldiary.engine.engine import Engine
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.item import Entry
-    from tomldiary.store.namespaces import Namespace
     from tomldiary.toml.document import Document
 
 __all__ = ["Catalog"]

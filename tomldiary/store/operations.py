@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tomldiary.errors import InvalidValue
+from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
-from tomldiary.store.namespaces import SHARED, Namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

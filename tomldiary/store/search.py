@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.filters import Predicate
     from tomldiary.retrieval.vector_index import Embedding
     from tomldiary.store.item import Entry
-    from tomldiary.store.namespaces import Namespace
     from tomldiary.store.operations import Search
     from tomldiary.store.snapshot import Snapshot, View
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tomldiary.hand_edits.detect import Known
-    from tomldiary.store.namespaces import Namespace
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.ttl import Deadlines
     from tomldiary.toml.document import Document
 

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.engine.engine import Source
 from tomldiary.entries.collections import TypedEntries, checked_value
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
+from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.store.batch import ItemPuts, Prepared
 from tomldiary.store.item import Entry, copied
-from tomldiary.store.namespaces import SHARED
 from tomldiary.store.operations import Get, Item, List, Put, Search, checked
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import View
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.vector_index import Embedding
-    from tomldiary.store.namespaces import Namespace
     from tomldiary.store.operations import Operation
     from tomldiary.store.snapshot import Snapshot
     from tomldiary.store.typed_namespaces import UserLabel

@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.engine.engine import Engine, Transaction
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.catalog import Catalog
     from tomldiary.store.item import Entry
-    from tomldiary.store.namespaces import Namespace
 
 __all__ = ["Deadlines", "Expiry", "Sweeper", "sweep"]
 

@@ -13,8 +13,8 @@ from tomldiary.engine.transaction import open_here
 from tomldiary.entries.collections import TypedEntries, collections
 from tomldiary.entries.kinds import typed_kinds
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.store.item import Entry
-from tomldiary.store.namespaces import SHARED, Namespace
 from tomldiary.store.snapshot import Snapshot
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.entries.kind import part_name, part_of
+from tomldiary.identifiers.namespaces import kind_of
 from tomldiary.store.item import table_of
-from tomldiary.store.namespaces import kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from typing import Any
 
     from tomldiary.engine.transaction import Transaction
+    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.catalog import Catalog
     from tomldiary.store.item import Clock
-    from tomldiary.store.namespaces import Namespace
     from tomldiary.store.operations import Put
     from tomldiary.toml.edit import Edit
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import Facts
+from tomldiary.entries.kind import part_of
 from tomldiary.errors import DiaryError, UnknownEntry
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import Selection
@@ -21,8 +22,8 @@ from tomldiary.history.as_of import PastTexts
 from tomldiary.history.queries import HistoryQueries
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
+from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.runtime.async_bridge import async_twin, run_coroutine
-from tomldiary.store.namespaces import labels_up_to
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import UserContext, delegated
 from tomldiary.user.conversations import UserConversations
@@ -338,7 +339,8 @@ class UserDiary(DeprecatedNames):
             if owner == self.user_id:
                 continue
             with suppress(DiaryError):  # the documents of this owner cannot be listed
-                places = [labels_up_to(self.user_id, owner, kind) for kind in backend.kinds(owner)]
+                bases = {part_of(kind)[0] for kind in backend.kinds(owner)}
+                places = {labels_up_to(self.user_id, owner, base) for base in bases}
                 found.update(place for place in places if place is not None)
         return tuple(sorted(found))
 

@@ -13,9 +13,9 @@ from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.entries.kind import part_of
 from tomldiary.entries.kinds import ITEMS, entry_key
+from tomldiary.identifiers.namespaces import ROOT, kind_of, namespace_of
 from tomldiary.retrieval.lexical_index import matched_words
 from tomldiary.retrieval.recall import Hit
-from tomldiary.store.namespaces import ROOT, kind_of, namespace_of
 from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed

@@ -29,7 +29,7 @@ from tomldiary.errors import (
     InvalidTOML,
 )
 from tomldiary.history.record import next_sequence, stamped
-from tomldiary.identifiers import decode_folder, encode_folder, is_plain
+from tomldiary.identifiers.user_ids import decode_folder, encode_folder, is_plain
 from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.files import FileToken, file_token, folder_time, read_file

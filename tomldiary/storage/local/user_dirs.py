@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError
-from tomldiary.identifiers import MAX_FOLDER, decode_folder, encode_folder, is_canonical
+from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import (
     file_token,

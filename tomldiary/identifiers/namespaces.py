@@ -1,13 +1,13 @@
-"""Which document a namespace is kept in, and back: every namespace of an owner has a name of its own.
+"""Maps a namespace to the name of its document and back; every namespace of an owner has its own name.
 
-    alice, ("alice", "memories", "work")  items/memories/work    the owner in front is the folder already
-    alice, ("memories", "alice")          items/memories/~       the owner elsewhere
-    alice, ("team", "x")                  items/~/team/x         not in it at all
+    alice, ("alice", "memories", "work")  items/memories/work    the first label is the owner: left out
+    alice, ("memories", "alice")          items/memories/~       another label is the owner
+    alice, ("team", "x")                  items/~/team/x         no label is the owner
     alice, ("alice",)                     items/~
 
-Labels are written as in the names of people's folders (see `identifiers`), with no dot, so that a
-folder is never taken for a file. A namespace too long for a file name gets one made of its hash; the
-document says which namespace it is. A second document of a namespace is `work~2`, then `work~3`.
+Labels are encoded like user ids (see `user_ids`), and without a dot, so that no folder has the name of a file.
+A namespace too long for a file name gets a name made of its hash; the document names the namespace.
+The further documents of a namespace are `work~2`, `work~3` and so on.
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from functools import lru_cache
 from hashlib import sha256
 from urllib.parse import unquote_to_bytes
 
-from tomldiary.entries.kind import part_of
 from tomldiary.errors import InvalidValue
-from tomldiary.identifiers import encode_folder
+from tomldiary.identifiers.user_ids import encode_folder
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 
 __all__ = [
@@ -35,13 +34,13 @@ __all__ = [
 Namespace = tuple[str, ...]
 
 ROOT = "items/"
-"""What the name of every document with items begins with."""
+"""The beginning of the name of every document with items."""
 SHARED = "\0shared"
-"""The owner of namespaces that belong to nobody: no label, and refused as the name of a person."""
+"""The owner of namespaces without an owner; it cannot be a label or a user id."""
 
 _OWNER = "~"
 _HASHED = "~h"
-_LONGEST = 150  # characters of a document's name as it is staged; see backends.layout
+_LONGEST = 150  # characters of a document's name as it is staged; see storage.local.layout
 _HASH = re.compile("~h?[0-9a-f]{64}")
 _BEYOND = re.compile(r"[.@+,=]")
 
@@ -52,7 +51,7 @@ def kind_of(user: str, namespace: Namespace) -> str:
     """Return the name of the first document of a namespace.
 
     Raises:
-        InvalidValue: The namespace is empty, or a label is no text that a file can hold.
+        InvalidValue: The namespace is empty, or a file cannot store a label.
     """
     if not namespace:
         raise InvalidValue("a namespace needs at least one label.", where="namespace")
@@ -91,7 +90,7 @@ def _encoded(label: str) -> str:
 
 
 def namespace_of(user: str, kind: str) -> Namespace | None:
-    """Return the namespace of a document by its name; None if only the document can tell."""
+    """Return the namespace of a document by its name; None if the name does not state it."""
     name = kind.removeprefix(ROOT)
     if name.startswith(_HASHED):
         return None
@@ -114,14 +113,14 @@ def namespace_of(user: str, kind: str) -> Namespace | None:
 def labels_up_to(user: str, owner: str, kind: str) -> Namespace | None:
     """Return the labels of another owner's namespace up to the first that is `user`; None without one.
 
-    A namespace whose name is hashed is not looked into.
+    A namespace with a hashed name is not searched.
     """
-    found = namespace_of(owner, part_of(kind)[0]) if kind.startswith(ROOT) else None
+    found = namespace_of(owner, kind) if kind.startswith(ROOT) else None
     return None if found is None or user not in found else found[: found.index(user) + 1]
 
 
 def is_hashed(kind: str) -> bool:
-    """Tell whether a document's name says nothing of its namespace, so that the document has to."""
+    """Return whether a document's name is a hash, so that only the document names its namespace."""
     return any(_HASH.fullmatch(part) for part in kind.split("/"))
 
 

@@ -1,8 +1,8 @@
-"""Names for people, and the folders they live in.
+"""Maps user ids to names of folders and back.
 
-Any string is a legal user id. A folder name is the id percent-encoded (RFC 3986, lower-case hex)
-outside a small ASCII alphabet without capitals, so two ids never share a folder, not even on a file
-system that ignores case or Unicode form, and no id leaves the root.
+Any string is a legal user id. A folder name is the id percent-encoded (RFC 3986, lower-case hex) outside a small
+ASCII alphabet without capitals. So two ids never share a folder, not even on a file system that ignores case or
+Unicode form, and no folder is outside the root.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ __all__ = [
 ]
 
 MAX_FOLDER = 180
-"""Longest folder name; a longer id gets a folder named by its hash and a file that holds the id."""
+"""The longest folder name; a longer id gets a folder named by its hash, with a file that holds the id."""
 
 _SAFE = frozenset(b"abcdefghijklmnopqrstuvwxyz0123456789-_.@+=,")
 _RESERVED = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\.|$)")
 _CANONICAL = re.compile(r"(?:[a-z0-9\-_.@+=,]|%[0-9a-f]{2})+")
 _PLAIN = re.compile(r"[a-z0-9\-_@+=,](?:[a-z0-9\-_.@+=,]*[a-z0-9\-_@+=,])?")
-"""Names of folders that are the ids themselves, unless they are reserved or too long."""
+"""Folder names that equal the user id, unless they are reserved or too long."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -66,12 +66,12 @@ def decode_folder(name: str) -> str | None:
     if name.startswith("~"):
         return None
     if not is_canonical(name):
-        return name  # a folder of the ancestor's, named by the plain id
+        return name  # a folder of TOMLDiary 0.9, named by the plain id
     return unquote_to_bytes(name).decode("utf-8", "surrogatepass")
 
 
 def is_plain(name: str) -> bool:
-    """Return whether a folder name is the id of its user as it is, as most are: quicker than `is_canonical`."""
+    """Return whether a folder name equals the user id, as most do; faster than `is_canonical`."""
     return (
         _PLAIN.fullmatch(name) is not None
         and len(name) <= MAX_FOLDER
@@ -80,7 +80,7 @@ def is_plain(name: str) -> bool:
 
 
 def is_canonical(name: str) -> bool:
-    """Tell whether `name` is the folder name that `encode_folder` gives to some id."""
+    """Return whether `encode_folder` returns `name` for some id."""
     if not _CANONICAL.fullmatch(name):
         return False
     try:
@@ -90,13 +90,12 @@ def is_canonical(name: str) -> bool:
 
 
 def validate_identifier(value: str, name: str = "identifier") -> str:
-    """Return `value` if it can name a file directly, by the ancestor's rules.
+    """Return `value` if it can be a file name as it is, by the rules of TOMLDiary 0.9.
 
-    The backends of this package take any user id; this serves storage code of your own.
+    The backends of this package accept any user id; this function is for custom storage.
 
     Raises:
-        IdentifierError: Empty, blank, starts with a dot, or holds "..", a slash, a backslash or a
-            control character.
+        IdentifierError: It is blank, starts with a dot, or holds "..", a slash, a backslash or a control character.
     """
     if not isinstance(value, str) or not value.strip():  # pyright: ignore[reportUnnecessaryIsInstance] - callers may be untyped
         raise IdentifierError(f"{name} must be text that is not blank.")
