@@ -36,6 +36,7 @@ __all__ = [
     "is_private_loop",
     "note_private_loop",
     "run_coroutine",
+    "sync_twin",
 ]
 
 S = TypeVar("S")
@@ -200,6 +201,20 @@ def async_twin(
     twin.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.a{method.__name__}"
     first_line = (method.__doc__ or "").partition("\n")[0]
     twin.__doc__ = f"{first_line}\n\nThe coroutine form of `{method.__name__}`."
+    return twin
+
+
+def sync_twin(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
+) -> Callable[Concatenate[S, P], R]:
+    """Return the blocking form of a coroutine method, whose name begins with "a"."""
+
+    @functools.wraps(method)
+    def twin(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+        return run_coroutine(method(self, *args, **kwargs))
+
+    twin.__name__ = method.__name__.removeprefix("a")
+    twin.__qualname__ = f"{method.__qualname__.rpartition('.')[0]}.{twin.__name__}"
     return twin
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import functools
 from operator import attrgetter
-from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.entries.collections import read_document
 from tomldiary.entries.facts import in_utc
 from tomldiary.history.queries import change_made
 from tomldiary.retrieval.recall import Indexes
+from tomldiary.runtime.async_bridge import async_twin
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Coroutine
     from datetime import datetime
 
     from tomldiary.diary import Diary
@@ -122,13 +123,21 @@ class UserContext:
 
 
 def delegated(
-    part: str, method: Callable[Concatenate[S, P], R]
-) -> Callable[Concatenate[object, P], R]:
-    """Return a method that calls `method` on a part of its object; `part` is the attribute with it."""
-    part_of = attrgetter(part)
+    part: Callable[[UserContext], S], method: Callable[Concatenate[S, P], R]
+) -> tuple[
+    Callable[Concatenate[object, P], R],
+    Callable[Concatenate[object, P], Coroutine[Any, Any, R]],
+]:
+    """Return a method that calls `method` on a part of the user's diary, and its coroutine twin.
+
+    Args:
+        part: Makes the part from the user's context, at no cost.
+        method: A method of the part.
+    """
+    context_of: Callable[[object], UserContext] = attrgetter("_context")
 
     @functools.wraps(method)
     def call(self: object, *args: P.args, **kwargs: P.kwargs) -> R:
-        return method(part_of(self), *args, **kwargs)
+        return method(part(context_of(self)), *args, **kwargs)
 
-    return call
+    return call, async_twin(call)

@@ -1,4 +1,4 @@
-"""The preferences of one user: stored, confirmed, compared and removed."""
+"""The preferences of one user, stored, confirmed, compared and removed; the conversation summaries."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pydantic import ValidationError
 
-from tomldiary.engine.transaction import Source
+from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.entries.conversations import Conversations, entry_to_conversation
 from tomldiary.entries.models import PreferenceItem, timestamp
 from tomldiary.entries.preferences import Preferences, entry_to_item
 from tomldiary.entries.schema import item_type
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
+    from tomldiary.entries.models import ConversationItem
     from tomldiary.text.similarity import Match
     from tomldiary.user.context import UserContext
 
-__all__ = ["UserPreferences"]
+__all__ = ["UserConversations", "UserPreferences"]
 
 _KIND = "preferences"
 _logger = get_logger(__name__)
@@ -217,3 +219,32 @@ def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> Inv
     wrong = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(map(str, (*place, *wrong["loc"])))
     return InvalidValue(f"{wrong['msg']}. {outcome}", where=where)
+
+
+class UserConversations:
+    """The conversation summaries of one user; `UserDiary` has its methods too."""
+
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+
+    def conversations(self, limit: int | None = None) -> dict[str, ConversationItem]:
+        """Return typed conversations by session id, most recently used first."""
+        book = Conversations(self._context.document("conversations"))
+        found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
+        found.sort(key=lambda item: item[1].updated, reverse=True)
+        return dict(found if limit is None else found[: max(0, limit)])
+
+    def remove_conversation(self, session_id: str, *, reason: str = "") -> None:
+        """Remove a conversation's summary from the file; history keeps it.
+
+        Raises:
+            UnknownEntry: There is no such session. Nothing was changed.
+        """
+
+        def change(tx: Transaction) -> None:
+            Conversations(tx.edit("conversations")).delete(session_id)
+
+        why = Source(
+            "remove_conversation", session_id, reason=reason, content=fingerprint(session_id)
+        )
+        self._context.write(change, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
@@ -23,15 +23,14 @@ from tomldiary.history.queries import HistoryQueries
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.identifiers.namespaces import labels_up_to
-from tomldiary.runtime.async_bridge import async_twin, run_coroutine
+from tomldiary.runtime.async_bridge import async_twin, sync_twin
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import UserContext, delegated
-from tomldiary.user.conversations import UserConversations
 from tomldiary.user.deprecated import DeprecatedNames
 from tomldiary.user.episodes import UserEpisodes
 from tomldiary.user.export import UserExport
 from tomldiary.user.facts import UserFacts
-from tomldiary.user.preferences import UserPreferences
+from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 
 if TYPE_CHECKING:
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.entries.models import PreferenceItem
     from tomldiary.extraction.apply import Applied
     from tomldiary.forgetting.selection import ForgetReceipt
     from tomldiary.history.as_of import Point
@@ -50,6 +48,22 @@ __all__ = ["UserDiary"]
 _KINDS = ("preferences", "conversations")
 _FOR_PROGRAMS = {"diff_text", "entry", "has_done", "import_preview", "memory_lines"}
 """Public methods for adapters and tools, which completion leaves out."""
+
+
+def _past(context: UserContext) -> PastTexts:
+    return PastTexts(context.engine, context.user_id)
+
+
+def _queries(context: UserContext) -> HistoryQueries:
+    return HistoryQueries(context.diary, _past(context))
+
+
+def _undo(context: UserContext) -> Undo:
+    return Undo(context.diary, _past(context))
+
+
+def _retention(context: UserContext) -> Retention:
+    return Retention(context.engine, context.user_id)
 
 
 class UserDiary(DeprecatedNames):
@@ -91,44 +105,20 @@ class UserDiary(DeprecatedNames):
 
     # Preferences
 
-    @cached_property
-    def _preferences(self) -> UserPreferences:
-        return UserPreferences(self._context)
-
-    @overload
-    def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
-    @overload
-    def preferences(self, category: str) -> dict[str, PreferenceItem]: ...
-    def preferences(
-        self, category: str | None = None
-    ) -> dict[str, dict[str, PreferenceItem]] | dict[str, PreferenceItem]:
-        """Return typed preferences by id; without `category`, by category and id.
-
-        Raises:
-            UnknownCategory: The preference table has no such category.
-            DocumentError: The file does not parse; has path, line and column.
-        """
-        return self._preferences.preferences(category)
-
-    upsert_preference = delegated("_preferences", UserPreferences.upsert_preference)
-    remove_preference = delegated("_preferences", UserPreferences.remove_preference)
-    similar = delegated("_preferences", UserPreferences.similar)
-    apreferences = async_twin(preferences)
-    aupsert_preference = async_twin(upsert_preference)
-    aremove_preference = async_twin(remove_preference)
-    asimilar = async_twin(similar)
+    preferences, apreferences = delegated(UserPreferences, UserPreferences.preferences)
+    upsert_preference, aupsert_preference = delegated(
+        UserPreferences, UserPreferences.upsert_preference
+    )
+    remove_preference, aremove_preference = delegated(
+        UserPreferences, UserPreferences.remove_preference
+    )
+    similar, asimilar = delegated(UserPreferences, UserPreferences.similar)
 
     # Recall
 
-    @cached_property
-    def _recall(self) -> UserRecall:
-        return UserRecall(self._context)
-
-    recall = delegated("_recall", UserRecall.recall)
-    render = delegated("_recall", UserRecall.render)
-    memory_lines = delegated("_recall", UserRecall.memory_lines)
-    arecall = async_twin(recall)
-    arender = async_twin(render)
+    recall, arecall = delegated(UserRecall, UserRecall.recall)
+    render, arender = delegated(UserRecall, UserRecall.render)
+    memory_lines = delegated(UserRecall, UserRecall.memory_lines)[0]
 
     async def amemory_lines(
         self, query: str | None = None, *, but_session: str = ""
@@ -137,7 +127,7 @@ class UserDiary(DeprecatedNames):
 
         The coroutine form of `memory_lines`.
         """
-        return await self._recall.amemory_lines(query, but_session=but_session)
+        return await UserRecall(self._context).amemory_lines(query, but_session=but_session)
 
     # Transactions
 
@@ -192,50 +182,24 @@ class UserDiary(DeprecatedNames):
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
-        return self._past.newest()
+        return _past(self._context).newest()
 
     # Conversations
 
-    @cached_property
-    def _conversations(self) -> UserConversations:
-        return UserConversations(self._context)
-
-    conversations = delegated("_conversations", UserConversations.conversations)
-    remove_conversation = delegated("_conversations", UserConversations.remove_conversation)
-    aconversations = async_twin(conversations)
-    aremove_conversation = async_twin(remove_conversation)
+    conversations, aconversations = delegated(UserConversations, UserConversations.conversations)
+    remove_conversation, aremove_conversation = delegated(
+        UserConversations, UserConversations.remove_conversation
+    )
 
     # History
 
-    @cached_property
-    def _past(self) -> PastTexts:
-        return PastTexts(self._context.engine, self.user_id)
-
-    @cached_property
-    def _queries(self) -> HistoryQueries:
-        return HistoryQueries(self.diary, self._past)
-
-    @cached_property
-    def _undo(self) -> Undo:
-        return Undo(self.diary, self._past)
-
-    @cached_property
-    def _retention(self) -> Retention:
-        return Retention(self._context.engine, self.user_id)
-
-    history = delegated("_queries", HistoryQueries.history)
-    why = delegated("_queries", HistoryQueries.why)
-    diff = delegated("_queries", HistoryQueries.diff)
-    diff_text = delegated("_queries", HistoryQueries.diff_text)
-    rollback = delegated("_undo", Undo.rollback)
-    kept_history = delegated("_retention", Retention.kept_history)
-    prune_history = delegated("_retention", Retention.prune_history)
-    ahistory = async_twin(history)
-    awhy = async_twin(why)
-    adiff = async_twin(diff)
-    arollback = async_twin(rollback)
-    akept_history = async_twin(kept_history)
-    aprune_history = async_twin(prune_history)
+    history, ahistory = delegated(_queries, HistoryQueries.history)
+    why, awhy = delegated(_queries, HistoryQueries.why)
+    diff, adiff = delegated(_queries, HistoryQueries.diff)
+    diff_text = delegated(_queries, HistoryQueries.diff_text)[0]
+    rollback, arollback = delegated(_undo, Undo.rollback)
+    kept_history, akept_history = delegated(_retention, Retention.kept_history)
+    prune_history, aprune_history = delegated(_retention, Retention.prune_history)
 
     def as_of(self, at: Point) -> UserDiary:
         """Return the memory as it was right after a transaction, or at a time; it is read-only.
@@ -250,7 +214,7 @@ class UserDiary(DeprecatedNames):
             HistoryPruned: It is older than the kept history; names what is kept.
             DocumentError: History does not reach back that far.
         """
-        past = self._queries.documents_at(at)
+        past = _queries(self._context).documents_at(at)
         return UserDiary(
             self.diary, self.user_id, context=UserContext(self.diary, self.user_id, past)
         )
@@ -259,18 +223,10 @@ class UserDiary(DeprecatedNames):
 
     # Profile, export, import
 
-    @cached_property
-    def _export(self) -> UserExport:
-        return UserExport(self._context)
-
-    profile = delegated("_export", UserExport.profile)
-    export = delegated("_export", UserExport.export)
-    import_ = delegated("_export", UserExport.import_)
-    import_preview = delegated("_export", UserExport.import_preview)
-    aprofile = async_twin(profile)
-    aexport = async_twin(export)
-    aimport_ = async_twin(import_)
-    aimport_preview = async_twin(import_preview)
+    profile, aprofile = delegated(UserExport, UserExport.profile)
+    export, aexport = delegated(UserExport, UserExport.export)
+    import_, aimport_ = delegated(UserExport, UserExport.import_)
+    import_preview, aimport_preview = delegated(UserExport, UserExport.import_preview)
 
     # Erasing
 
@@ -374,39 +330,7 @@ class UserDiary(DeprecatedNames):
             now=now, earlier=earlier, operation_id=operation_id,
         )  # fmt: skip
 
-    def add_turn(
-        self,
-        user_msg: str,
-        assistant_msg: str,
-        session_id: str,
-        *,
-        now: datetime | None = None,
-        earlier: Sequence[tuple[str, str]] | None = None,
-        operation_id: str = "",
-    ) -> Applied:
-        """Extract memory from one turn, and commit it together with the turn's count.
-
-        Args:
-            user_msg: What the user said.
-            assistant_msg: What the assistant answered.
-            session_id: The conversation.
-            now: When it was said; None is the current time.
-            earlier: The exchanges before it; see `Turn.earlier`.
-            operation_id: Your idempotency key; the same one a second time changes nothing.
-
-        Raises:
-            ExtractionError: The extractor failed. Nothing was changed.
-        """
-        return run_coroutine(
-            self.aadd_turn(
-                user_msg,
-                assistant_msg,
-                session_id,
-                now=now,
-                earlier=earlier,
-                operation_id=operation_id,
-            )
-        )
+    add_turn = sync_twin(aadd_turn)
 
     # Stored documents and entries
 
@@ -425,7 +349,7 @@ class UserDiary(DeprecatedNames):
             found = Conversations(self._context.document(kind)).find(key)
         else:
             category, _, name = key.partition("/")
-            book = self._preferences.stored()
+            book = UserPreferences(self._context).stored()
             book.check_category(category)
             located = book.find(category, name)
             found = located[1] if located is not None else None
@@ -443,7 +367,7 @@ class UserDiary(DeprecatedNames):
         found = [self._context.problem(kind) for kind in kinds]
         broken: list[DiaryError] = [problem for problem in found if problem is not None]
         facts = Facts(self._context.read("facts"), self.diary.fact_schemas)
-        return [*broken, *self._preferences.problems(), *facts.problems()]
+        return [*broken, *UserPreferences(self._context).problems(), *facts.problems()]
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""
