@@ -12,10 +12,10 @@ Importing the package loads next to nothing; each name is loaded when it is firs
 from __future__ import annotations
 
 import warnings
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
+from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionConfig
@@ -148,66 +148,69 @@ __all__ = [
     "shutdown_all_background_tasks",
 ]
 
-_HOMES = {
-    "Applied": "extraction.apply",
-    "BackendError": "errors",
-    "CompactionConfig": "compaction.draft",
-    "Conflict": "errors",
-    "Constraint": "entries.constraints",
-    "ConversationItem": "entries.models",
-    "ConversationLoader": "compat.loaders",
-    "ConversationsPrinter": "compat.pretty_print",
-    "DefaultPrefTable": "compat.default_table",
-    "Diary": "diary",
-    "DiaryError": "errors",
-    "Difference": "history.queries",
-    "DocumentError": "errors",
-    "Episode": "entries.episodes",
-    "ExtractionError": "errors",
-    "Fact": "entries.facts",
-    "ForgetReceipt": "forgetting.selection",
-    "Forgotten": "errors",
-    "Health": "writer.metrics",
-    "HistoryEntry": "history.queries",
-    "Hit": "retrieval.recall",
-    "ImmutableEntry": "errors",
-    "IngestReport": "ingest.runner",
-    "InvalidValue": "errors",
-    "KeptHistory": "history.retention",
-    "LimitReached": "errors",
-    "LockTimeout": "errors",
-    "Match": "text.similarity",
-    "MemoryDeps": "extraction.draft",
-    "MemoryWriter": "writer.writer",
-    "MetaInfo": "entries.models",
-    "Origin": "history.queries",
-    "PreferenceItem": "entries.models",
-    "PreferenceLoader": "compat.loaders",
-    "PreferencesPrinter": "compat.pretty_print",
-    "Receipt": "writer.writer",
-    "RetryPolicy": "writer.writer",
-    "Rollback": "history.rollback",
-    "TOMLDiary": "diary",
-    "TextBlock": "entries.blocks",
-    "Turn": "writer.writer",
-    "UnknownCategory": "errors",
-    "UnknownEntry": "errors",
-    "UserDiary": "user.user",
-    "WriterBusy": "errors",
-    "build_extractor": "extraction.factory",
-    "compactor_agent": "extraction.factory",
-    "extractor_agent": "extraction.factory",
-    "extractor_prompt_check": "extraction.factory",
-    "get_conversations_schema": "entries.schema",
-    "get_preferences_schema": "entries.schema",
-    "load_conversations": "compat.loaders",
-    "load_preferences": "compat.loaders",
-    "pretty_print_conversations": "compat.pretty_print",
-    "pretty_print_preferences": "compat.pretty_print",
-    "show_conversations_schema": "entries.schema",
-    "show_preferences_schema": "entries.schema",
-    "shutdown_all_background_tasks": "writer.writer",
-}
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Applied": "extraction.apply",
+        "BackendError": "errors",
+        "CompactionConfig": "compaction.draft",
+        "Conflict": "errors",
+        "Constraint": "entries.constraints",
+        "ConversationItem": "entries.models",
+        "ConversationLoader": "compat.loaders",
+        "ConversationsPrinter": "compat.pretty_print",
+        "DefaultPrefTable": "compat.default_table",
+        "Diary": "diary",
+        "DiaryError": "errors",
+        "Difference": "history.queries",
+        "DocumentError": "errors",
+        "Episode": "entries.episodes",
+        "ExtractionError": "errors",
+        "Fact": "entries.facts",
+        "ForgetReceipt": "forgetting.selection",
+        "Forgotten": "errors",
+        "Health": "writer.metrics",
+        "HistoryEntry": "history.queries",
+        "Hit": "retrieval.recall",
+        "ImmutableEntry": "errors",
+        "IngestReport": "ingest.runner",
+        "InvalidValue": "errors",
+        "KeptHistory": "history.retention",
+        "LimitReached": "errors",
+        "LockTimeout": "errors",
+        "Match": "text.similarity",
+        "MemoryDeps": "extraction.draft",
+        "MemoryWriter": "writer.writer",
+        "MetaInfo": "entries.models",
+        "Origin": "history.queries",
+        "PreferenceItem": "entries.models",
+        "PreferenceLoader": "compat.loaders",
+        "PreferencesPrinter": "compat.pretty_print",
+        "Receipt": "writer.writer",
+        "RetryPolicy": "writer.writer",
+        "Rollback": "history.rollback",
+        "TOMLDiary": "diary",
+        "TextBlock": "entries.blocks",
+        "Turn": "writer.writer",
+        "UnknownCategory": "errors",
+        "UnknownEntry": "errors",
+        "UserDiary": "user.user",
+        "WriterBusy": "errors",
+        "build_extractor": "extraction.factory",
+        "compactor_agent": "extraction.factory",
+        "extractor_agent": "extraction.factory",
+        "extractor_prompt_check": "extraction.factory",
+        "get_conversations_schema": "entries.schema",
+        "get_preferences_schema": "entries.schema",
+        "load_conversations": "compat.loaders",
+        "load_preferences": "compat.loaders",
+        "pretty_print_conversations": "compat.pretty_print",
+        "pretty_print_preferences": "compat.pretty_print",
+        "show_conversations_schema": "entries.schema",
+        "show_preferences_schema": "entries.schema",
+        "shutdown_all_background_tasks": "writer.writer",
+    },
+)
 
 _other = other_owner()
 if _other is not None:
@@ -216,23 +219,3 @@ if _other is not None:
         RuntimeWarning,
         stacklevel=2,
     )
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
-        home = import_module(f"{__name__}.{module}")
-    except (
-        AttributeError
-    ) as error:  # `from tomldiary import …` would hide it behind "cannot import"
-        raise ImportError(
-            f"{__name__}.{module} cannot be loaded: {error}. Please report this with your platform."
-        ) from error
-    found = globals()[name] = getattr(home, name)
-    return found
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})

@@ -5,8 +5,9 @@ Begin with `draft`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import (
@@ -25,22 +26,7 @@ __all__ = [
     "load_compactor",
 ]
 
-# Loaded when named: modules inside the package import each other without loading all of it.
-_HOMES = {
-    "CompactionConfig": "tomldiary.compaction.draft",
-    "CompactionDeps": "tomldiary.compaction.draft",
-    "CompactionStats": "tomldiary.compaction.draft",
-    "compactor_agent": "tomldiary.extraction.factory",
-    "load_compactor": "tomldiary.compaction.draft",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {**dict.fromkeys(__all__, "compaction.draft"), "compactor_agent": "extraction.factory"},
+)

@@ -5,8 +5,9 @@ The protocol depends on no entry, no merge and no writer. Begin with `protocol`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tomldiary.storage.local.backend import LocalBackend
@@ -20,21 +21,12 @@ __all__ = [
     "MemoryBackend",
 ]
 
-# Loaded on first use: modules of the package import each other without loading all of it.
-_HOMES = {
-    "Backend": "tomldiary.storage.protocol",
-    "BackendProtocol": "tomldiary.storage.protocol",
-    "LocalBackend": "tomldiary.storage.local.backend",
-    "MemoryBackend": "tomldiary.storage.memory",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "Backend": "storage.protocol",
+        "BackendProtocol": "storage.protocol",
+        "LocalBackend": "storage.local.backend",
+        "MemoryBackend": "storage.memory",
+    },
+)

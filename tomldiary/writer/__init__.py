@@ -7,8 +7,9 @@ Failures: `retry`, `dead_letters`. Observation: `metrics`.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tomldiary.runtime.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from tomldiary.writer.writer import (
@@ -35,26 +36,4 @@ __all__ = [
     "shutdown_all_background_tasks",
 ]
 
-# Loaded on first access: modules inside the package import each other without loading the whole package.
-_HOMES = {
-    "Health": "tomldiary.writer.writer",
-    "MemoryWriter": "tomldiary.writer.writer",
-    "Receipt": "tomldiary.writer.writer",
-    "RetryPolicy": "tomldiary.writer.writer",
-    "SHUTDOWN_TIMEOUT": "tomldiary.writer.writer",
-    "Turn": "tomldiary.writer.writer",
-    "background_tasks": "tomldiary.writer.writer",
-    "fire_and_forget": "tomldiary.writer.writer",
-    "shutdown_all_background_tasks": "tomldiary.writer.writer",
-}
-
-
-def __getattr__(name: str) -> Any:
-    module = _HOMES.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(module), name)
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(__name__, dict.fromkeys(__all__, "writer.writer"))

@@ -1,0 +1,40 @@
+"""Public names of a package that are loaded on first use, so that importing the package stays fast."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["lazy_names"]
+
+
+def lazy_names(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Return `__getattr__` and `__dir__` for a package.
+
+    Args:
+        package: The package's `__name__`.
+        homes: Names, and the module below `tomldiary` that defines each.
+    """
+    loaded = sys.modules[package].__dict__
+
+    def load(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = f"tomldiary.{homes[name]}"
+        try:
+            module = import_module(home)
+        except AttributeError as error:
+            # `from tomldiary import …` would hide it behind "cannot import".
+            raise ImportError(
+                f"{home} cannot be loaded: {error}. Please report this with your platform."
+            ) from error
+        found = loaded[name] = getattr(module, name)
+        return found
+
+    return load, lambda: sorted({*loaded, *homes})
