@@ -38,6 +38,7 @@ from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.recall import Indexes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.open import open_backend
+from tomldiary.storage.protocol import FixedDocuments
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Similarity
 from tomldiary.user.user import UserDiary
 
@@ -204,7 +205,7 @@ class Diary(AncestorCoroutines):
         `documents` are the names of the documents that it keeps; None is any, episodes and items included.
         """
         backend = self.engine.backend
-        documents = getattr(backend, "documents", None)
+        documents = backend.documents if isinstance(backend, FixedDocuments) else None
         return {
             "backend": repr(backend),
             "durability": backend.durability,

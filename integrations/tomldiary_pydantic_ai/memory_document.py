@@ -16,6 +16,7 @@ from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_pat
 from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import escape_line
+from tomldiary.storage.protocol import LocalFolder
 from tomldiary.text.visible import as_stored, visible
 
 if TYPE_CHECKING:
@@ -151,8 +152,9 @@ def _text_in_file(owner: UserDiary, path: str, name: str) -> str:
     """Return the notes of a file that was not taken over yet; "" if there is none."""
     if owner.user_id != SHARED_OWNER:
         return ""  # a file is not of one user
-    folder = getattr(owner.diary.engine.backend, "base_path", None)
-    places = [Path(folder) / name / DEFAULT_MEMORY_FILENAME] if folder is not None else []
+    backend = owner.diary.engine.backend
+    folder = backend.base_path if isinstance(backend, LocalFolder) else None
+    places = [folder / name / DEFAULT_MEMORY_FILENAME] if folder is not None else []
     for place in (*places, Path(path)):
         try:
             return place.read_bytes().decode()

@@ -6,11 +6,13 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
+from tomldiary.storage.protocol import LocalFolder, WrapsBackend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tomldiary.diary import Diary
+    from tomldiary.storage.protocol import Backend
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [
@@ -53,10 +55,11 @@ def writer_of(given: MemoryWriter, diary: Diary) -> MemoryWriter:
     return given
 
 
-def _place(backend: Any) -> object:
+def _place(backend: Backend) -> object:
     """Return what identifies the documents of a backend."""
-    folder = getattr(backend, "base_path", None)
-    return id(getattr(backend, "wrapped", backend)) if folder is None else folder.resolve()
+    if isinstance(backend, LocalFolder):
+        return backend.base_path.resolve()
+    return id(backend.wrapped if isinstance(backend, WrapsBackend) else backend)
 
 
 def memory_name(name: str) -> str:

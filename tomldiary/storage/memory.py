@@ -29,6 +29,8 @@ class MemoryBackend(AsyncVerbs):
     is_atomic = True
     is_quick = True
     is_shared = False
+    replaces_files = False
+    """A commit changes `folder_times` only if it adds or removes a document."""
     durability: Durability = "none"
 
     def __init__(self) -> None:
@@ -67,6 +69,10 @@ class MemoryBackend(AsyncVerbs):
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
         return sorted(self._documents.get(user, {}))
+
+    def kinds_below(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents in a folder such as `items/`."""
+        return [kind for kind in self.kinds(user) if kind.startswith(folder)]
 
     def folder_times(self, user: str, folders: object) -> tuple[str, ...]:  # noqa: ARG002 - there are none
         """Return the names of the documents, which change when a document is added or removed."""

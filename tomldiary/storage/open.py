@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
-from tomldiary.storage.protocol import BackendProtocol
+from tomldiary.storage.protocol import Backend, BackendProtocol
 
 if TYPE_CHECKING:
-    from tomldiary.storage.protocol import Backend, Durability
+    from tomldiary.storage.protocol import Durability
 
 __all__ = ["open_backend"]
 
@@ -41,10 +41,10 @@ def open_backend(
         return LocalBackend(place, durability=durability or "full")
     if durability is not None:
         raise BackendError("durability applies to a folder; set it on the backend object.")
-    if hasattr(backend, "commit") and hasattr(backend, "lock"):
+    if isinstance(backend, Backend):
         _check_overrides(backend)
-        return cast("Backend", backend)
-    if isinstance(backend, BackendProtocol):
+        return backend
+    if isinstance(backend, BackendProtocol):  # pyright: ignore[reportUnnecessaryIsInstance] - hosts may not check types
         from tomldiary.storage.async_adapter import SixVerbsBackend  # noqa: PLC0415 - rarely needed
 
         return SixVerbsBackend(backend)

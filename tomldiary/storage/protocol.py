@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 from tomldiary.identifiers.user_ids import validate_identifier
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tomldiary.errors import InvalidTOML
     from tomldiary.forgetting.selection import ForgetReceipt, Selection
@@ -31,9 +32,13 @@ __all__ = [
     "FixedDocuments",
     "HistorySource",
     "KeepsDisplacedEdits",
+    "KeepsJournal",
+    "ListsFolders",
+    "LocalFolder",
     "Merge",
     "Stored",
     "Token",
+    "WrapsBackend",
     "validate_identifier",
 ]
 
@@ -105,8 +110,67 @@ class DetectsSaves(Protocol):
 class CheapTokens(Protocol):
     """A backend that returns the versions of several documents in one call."""
 
-    def tokens(self, user: str, kinds: Sequence[str]) -> Sequence[Token | None]:
+    def tokens(self, user: str, kinds: Iterable[str]) -> Sequence[Token | None]:
         """Return what `token` returns for each document."""
+        ...
+
+
+@runtime_checkable
+class ListsFolders(CheapTokens, Protocol):
+    """A backend that lists one folder of a user's documents, and detects additions and removals in it."""
+
+    @property
+    def replaces_files(self) -> bool:
+        """Whether every commit changes what `folder_times` returns for the folders of its documents."""
+        ...
+
+    def kinds_below(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents in a folder such as `items/`, sorted."""
+        ...
+
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...] | None:
+        """Return values that change when a document is added to a folder or removed; None if unknown.
+
+        All are false if none of the folders exists.
+        """
+        ...
+
+
+@runtime_checkable
+class KeepsJournal(Protocol):
+    """A backend with a local folder for the turns of background writers; `forget` removes selected turns there."""
+
+    @property
+    def journal_folder(self) -> Path | None:
+        """The folder; with None the writer's queue is in memory."""
+        ...
+
+
+@runtime_checkable
+class LocalFolder(KeepsJournal, Protocol):
+    """A backend that stores all users in one local folder."""
+
+    @property
+    def base_path(self) -> Path:
+        """The folder."""
+        ...
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for data derived from a user's documents; it may be deleted at any time."""
+        ...
+
+    def known_users(self) -> list[str]:
+        """Return the ids of all users with a folder, even one without documents, sorted."""
+        ...
+
+
+@runtime_checkable
+class WrapsBackend(Protocol):
+    """A backend that adapts another object, which identifies the storage."""
+
+    @property
+    def wrapped(self) -> object:
+        """The adapted object."""
         ...
 
 
@@ -156,12 +220,11 @@ class KeepsDisplacedEdits(Protocol):
     merge_displaced: Merge | None
 
 
+@runtime_checkable
 class Backend(DocumentSource, Protocol):
     """Synchronous storage of documents and history, one user at a time. Thread-safe.
 
-    A backend with a local folder may have a path attribute `journal_folder`. A `MemoryWriter` stores turns there
-    until they are applied, and `forget` must remove selected turns from it. Without it, or with None, the writer's
-    queue is in memory. A backend that stores only documents with fixed names lists them in `documents`.
+    The protocols above are optional capabilities. A caller checks once with `isinstance` whether a backend has one.
     """
 
     @property

@@ -18,6 +18,7 @@ from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.protocol import CheapTokens, ListsFolders
 from tomldiary.store.snapshot import Part, Snapshot
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ class Catalog:
         self._pages: dict[Namespace, _Page] = {}
         self._names: dict[Namespace, _Page] = {}
         """The same for names alone, of which the first document with an item tells that there is one."""
-        self._replaces = bool(getattr(engine.backend, "replaces_files", False))
+        self._cheap_tokens = engine.backend if isinstance(engine.backend, CheapTokens) else None
+        self._lists = engine.backend if isinstance(engine.backend, ListsFolders) else None
+        self._replaces = self._lists is not None and self._lists.replaces_files
         self.renew()
         renew_after_fork(self)
 
@@ -173,8 +176,10 @@ class Catalog:
 
     def _tokens(self, kinds: Collection[str]) -> dict[str, Any] | None:
         """Return the versions of documents as they are now; None: looking at each by itself is as good."""
-        look = getattr(self._backend, "tokens", None)
-        return None if look is None else dict(zip(kinds, look(self.user, kinds), strict=True))
+        backend = self._cheap_tokens
+        if backend is None:
+            return None
+        return dict(zip(kinds, backend.tokens(self.user, kinds), strict=True))
 
     def _open(self) -> None:
         """Have the backend finish what a crash left, for which it takes the user's lock.
@@ -282,7 +287,9 @@ class Catalog:
     # Which documents there are
 
     def _list(self) -> None:
-        now = _changes(self._backend, self.user, self._folders)
+        backend = self._lists
+        # What differs once a document was added to one of these folders or left it; None: unknown.
+        now = backend.folder_times(self.user, self._folders) if backend is not None else None
         if now is not None and now == self._listing and open_here() is None:
             return
         kinds = [kind for kind in self._kinds() if kind.startswith(ROOT)]
@@ -313,8 +320,12 @@ class Catalog:
 
     def _kinds(self) -> list[str]:
         joined = self._joined()
-        look = getattr(self._backend, "kinds_below", None)
-        found = self._backend.kinds(self.user) if look is None else look(self.user, ROOT)
+        backend = self._lists
+        found = (
+            backend.kinds_below(self.user, ROOT)
+            if backend is not None
+            else self._backend.kinds(self.user)
+        )
         return sorted({*found, *joined.kinds()}) if joined is not None else found
 
     def _joined(self) -> Transaction | None:
@@ -354,9 +365,3 @@ def _same(before: tuple[Part, ...], now: list[Part]) -> bool:
 
 def _slashes(folder: str) -> Iterable[int]:
     return [at for at, letter in enumerate(folder) if letter == "/"]
-
-
-def _changes(backend: Any, user: str, folders: list[str]) -> Any:
-    """Return what differs once a document was added to one of these folders or left it; None: unknown."""
-    look = getattr(backend, "folder_times", None)
-    return None if look is None else look(user, folders)

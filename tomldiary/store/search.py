@@ -19,6 +19,7 @@ from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.retrieval.vector_index import VectorIndex
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
+from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.item import copied
 from tomldiary.store.operations import Item
 
@@ -54,6 +55,8 @@ class Finder:
     def __init__(self, diary: Diary, embedding: Embedding | None) -> None:
         self.embedding = embedding
         self._diary = diary
+        backend = diary.engine.backend
+        self._folder = backend if isinstance(backend, LocalFolder) else None
         self._lexical: Recent[str, tuple[int, Index]] = Recent(_CACHED_USERS)
         self._vectors: Recent[str, tuple[int, VectorIndex]] = Recent(_CACHED_USERS)
         self.renew()
@@ -168,8 +171,7 @@ class Finder:
         with self._guard:
             known = self._vectors.get(user)
             if known is None or known[0] != epoch:
-                look = getattr(self._diary.engine.backend, "index_folder", None)
-                folder = None if look is None else look(user)
+                folder = self._folder.index_folder(user) if self._folder is not None else None
                 known = (epoch, VectorIndex(self.embedding, folder))
             return self._vectors.keep(user, known)[1]
 

@@ -15,6 +15,7 @@ from tomldiary.entries.collections import TypedEntries, checked_value
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
+from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.batch import ItemPuts, Prepared
 from tomldiary.store.item import Entry, copied
 from tomldiary.store.operations import Get, Item, List, Put, Search, checked
@@ -71,6 +72,8 @@ class ItemStore(ItemPuts):
         self.sweeper = Sweeper(self.sweep)
         self._finder = Finder(diary, embedding)
         self._deadlines: dict[str, Deadlines] = {}
+        backend = diary.engine.backend
+        self._folder = backend if isinstance(backend, LocalFolder) else None
 
     # Batches
 
@@ -389,14 +392,13 @@ class ItemStore(ItemPuts):
         with self._guard:
             found = self._deadlines.get(user)
             if found is None:
-                look = getattr(self.diary.engine.backend, "index_folder", None)
-                found = self._deadlines[user] = Deadlines(None if look is None else look(user))
+                folder = self._folder.index_folder(user) if self._folder is not None else None
+                found = self._deadlines[user] = Deadlines(folder)
             return found
 
     def _everybody(self) -> list[str]:
-        backend = self.diary.engine.backend
-        look = getattr(backend, "known_users", None)
-        return backend.users() if look is None else look()
+        folder = self._folder
+        return folder.known_users() if folder is not None else self.diary.engine.backend.users()
 
     def below(self, prefix: Namespace, signed_in: str | None = None) -> list[Snapshot]:
         """Return the namespaces that begin like this and hold something, as they are now.

@@ -14,6 +14,7 @@ from tomldiary.entries.collections import TypedEntries, collections
 from tomldiary.entries.kinds import typed_kinds
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
+from tomldiary.storage.protocol import ListsFolders
 from tomldiary.store.item import Entry
 from tomldiary.store.snapshot import Snapshot
 
@@ -45,6 +46,8 @@ class TypedNamespaces:
 
     def __init__(self, diary: Diary) -> None:
         self._diary = diary
+        backend = diary.engine.backend
+        self._lists = backend if isinstance(backend, ListsFolders) else None
         self._seen: dict[Namespace, Snapshot] = {}
         self._without: dict[str, Any] = {}
         """The times of the folders of users who had no typed entries then."""
@@ -96,8 +99,8 @@ class TypedNamespaces:
 
     def _has_documents(self, user: str) -> bool:
         """Return whether there can be any entry; for most users a few names decide it."""
-        backend: Any = self._diary.engine.backend
-        if not hasattr(backend, "tokens") or open_here() is not None:
+        backend = self._lists
+        if backend is None or open_here() is not None:
             return True
         now = backend.folder_times(user, [""])
         if now is not None and now == self._without.get(user):

@@ -173,7 +173,8 @@ class CompactionJobs:
 
     def after_turn(self, job: Job) -> None:
         """Start a compaction of the user's memory unless one is running; called in the event loop."""
-        config = getattr(self._diary, "compaction_config", None)
+        diary = self._diary
+        config = diary.compaction_config if isinstance(diary, Diary) else None
         user = job.turn.user_id
         if config is None or not config.enabled or user in self.running:
             return

@@ -15,10 +15,12 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.resolve import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.finalizers import finalize
+from tomldiary.storage.protocol import KeepsJournal
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, is_overridden
 from tomldiary.writer.journal_queue import JournalQueue, close_journals
@@ -44,10 +46,8 @@ from tomldiary.writer.worker import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
-    from pathlib import Path
     from typing import Self
 
-    from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
     from tomldiary.writer.receipts import TurnStatus
     from tomldiary.writer.shutdown import LoopThread
@@ -112,7 +112,9 @@ class MemoryWriter:
             )
         self.diary = diary
         # Any object with `update_memory` can be a diary, but only a `Diary` has an engine with a backend.
-        self._backend: Backend | None = getattr(getattr(diary, "engine", None), "backend", None)
+        own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
+        self._backend: Backend | None = own.engine.backend if own is not None else None
+        self._sessions = own.sessions if own is not None else None
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self._context = contextvars.copy_context()
@@ -128,6 +130,9 @@ class MemoryWriter:
                 self._journal_queue.adopt_soon()
                 self._start()
 
+    def _store_name(self) -> str:
+        return repr(self._backend) if self._backend is not None else type(self.diary).__name__
+
     def _setup_problem(self) -> str:
         """Return why no turn can be extracted now, or ""; see `setup_problem`."""
         # A diary that overrides `update_memory` may have no extractor at all.
@@ -140,7 +145,7 @@ class MemoryWriter:
         self._metrics = Metrics()
         self._workers = Workers(
             self.diary, self._options, self._state, self._metrics, self._context,
-            Breaker(*self._breaker), Telemetry(_store_of(self.diary), _stats_of(_weak(self))),
+            Breaker(*self._breaker), Telemetry(self._store_name(), _stats_of(_weak(self))),
         )  # fmt: skip
         self._admission = Admission(
             self._options.qsize,
@@ -149,7 +154,7 @@ class MemoryWriter:
             self._metrics,
             self._workers,
             self._start,
-            getattr(self.diary, "sessions", None),
+            self._sessions,
         )
         self._admission.is_closed = self._closed
         self._workers.has_dequeued = self._admission.admit_waiting
@@ -160,7 +165,7 @@ class MemoryWriter:
 
     def _new_journal_queue(self) -> JournalQueue | None:
         backend = self._backend
-        root: Path | None = getattr(backend, "journal_folder", None)
+        root = backend.journal_folder if isinstance(backend, KeepsJournal) else None
         if backend is None or root is None:
             return None
         admission = self._admission
@@ -403,11 +408,6 @@ def _one_of(name: str, first: str | None, second: str | None) -> str:
 
 def _weak(writer: MemoryWriter) -> weakref.ref[MemoryWriter]:
     return weakref.ref(writer)  # typed without Self
-
-
-def _store_of(diary: Any) -> str:
-    backend = getattr(getattr(diary, "engine", None), "backend", None)
-    return repr(backend) if backend is not None else type(diary).__name__
 
 
 def _stats_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | None]:
