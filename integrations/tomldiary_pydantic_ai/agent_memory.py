@@ -13,9 +13,8 @@ from tomldiary.agents.options import known_tools
 from tomldiary.diary import Diary
 from tomldiary.errors import IdentifierError, InvalidValue, cause_of
 from tomldiary.logging import get_logger
+from tomldiary_pydantic_ai.conversation import appending
 from tomldiary_pydantic_ai.diary_tools import call_id
-from tomldiary_pydantic_ai.features import appending
-from tomldiary_pydantic_ai.identity import no_template, session_of, user_of
 from tomldiary_pydantic_ai.memory_document import (
     DEFAULT_MAX_MEMORY_LINES,
     DEFAULT_MEMORY_DIR,
@@ -28,14 +27,15 @@ from tomldiary_pydantic_ai.memory_document import (
     format_memory_prompt,
     get_memory_path,
 )
+from tomldiary_pydantic_ai.run import no_template, session_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_ai.messages import InstructionPart
 
-    from tomldiary_pydantic_ai.identity import Who
     from tomldiary_pydantic_ai.memory_document import MemoryFile
+    from tomldiary_pydantic_ai.run import Who
 
 __all__ = ["AgentMemoryToolset"]
 

@@ -23,23 +23,23 @@ from tomldiary.retrieval.ranking import MemoryLines
 from tomldiary.writer.receipts import Turn, TurnStatus
 from tomldiary.writer.writer import MemoryWriter
 from tomldiary_pydantic_ai.conversation import (
+    CAN_APPEND,
     answered,
+    appending,
     as_data,
     returns_tools,
     tells_others,
     told,
 )
 from tomldiary_pydantic_ai.diary_tools import span
-from tomldiary_pydantic_ai.features import (
-    CAN_APPEND,
-    appending,
-    durable_operation,
-)
-from tomldiary_pydantic_ai.identity import Who, filled, no_template
-from tomldiary_pydantic_ai.run_state import (
+from tomldiary_pydantic_ai.run import (
     RunState,
     UnansweredTurns,
+    Who,
+    durable_operation,
+    filled,
     hand_in,
+    no_template,
     outer_run,
     within_tool,
 )

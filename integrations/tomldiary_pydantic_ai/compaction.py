@@ -9,7 +9,7 @@ from pydantic_ai import Agent, RunContext
 from tomldiary.compaction.draft import CompactionDeps
 from tomldiary.compaction.tools import COMPACTION_TOOLS
 from tomldiary.extraction.prompt import COMPACTION_PROMPT
-from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
+from tomldiary_pydantic_ai.extraction import agent_tools, check_requests, prompt_text
 from tomldiary_pydantic_ai.models import agent_model
 
 if TYPE_CHECKING:

@@ -1,11 +1,19 @@
-"""Reading a conversation: what it was told of the memory, and what was said in one run of it."""
+"""A conversation: what it was told and is told of the memory, and what was said in one run of it."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from pydantic_ai.messages import ModelRequest, ModelResponse, TextContent, TextPart, UserPromptPart
+from pydantic_ai.messages import (
+    InstructionPart,
+    ModelRequest,
+    ModelResponse,
+    TextContent,
+    TextPart,
+    UserPromptPart,
+)
 from pydantic_core import to_json
 
 if TYPE_CHECKING:
@@ -15,7 +23,9 @@ if TYPE_CHECKING:
     from pydantic_ai.messages import ModelMessage
 
 __all__ = [
+    "CAN_APPEND",
     "answered",
+    "appending",
     "as_data",
     "exchanges",
     "prompt_words",
@@ -28,6 +38,8 @@ __all__ = [
 
 ORIGIN = "tomldiary.v1"
 """Marks what the diary put into a conversation; models do not see it."""
+CAN_APPEND = "on_change" in {field.name for field in dataclasses.fields(InstructionPart)}
+"""Whether instructions that change can be sent as what changed."""
 
 
 def _marks(item: object) -> Mapping[str, Any]:
@@ -77,6 +89,12 @@ def as_data(text: str, ctx: RunContext[Any], scope: str, memory: str | None) -> 
     message.run_id = ctx.run_id
     message.conversation_id = ctx.conversation_id
     return message
+
+
+def appending(text: str, name: str) -> InstructionPart:
+    """Return an instruction of which later changes are appended to the conversation, where that is possible."""
+    options: dict[str, Any] = {"name": name, "on_change": "append"} if CAN_APPEND else {}
+    return InstructionPart(text, dynamic=True, **options)
 
 
 def returns_tools(message: ModelMessage | None) -> bool:

@@ -1,13 +1,15 @@
-"""The agent that reads one turn of a conversation and keeps the diary up to date."""
+"""The agent that reads one turn of a conversation, and what it shares with the compaction agent."""
 
 from __future__ import annotations
 
+import functools
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext
+from pydantic_ai import Agent, FunctionToolset, ModelRetry, RunContext, Tool
 from pydantic_ai.agent import AbstractAgent, WrapperAgent
+from pydantic_ai.exceptions import UsageLimitExceeded
 
 from tomldiary.entries.schema import categories_doc
 from tomldiary.errors import DiaryError
@@ -15,16 +17,26 @@ from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS
 from tomldiary.logging import get_logger
-from tomldiary_pydantic_ai.agents import agent_tools, check_requests, prompt_text
 from tomldiary_pydantic_ai.models import LoopModel, agent_model
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterable
+
     from pydantic import BaseModel
     from pydantic_ai.models import Model
 
     from tomldiary_pydantic_ai.models import FallbackWhen, ModelChoice
 
-__all__ = ["build_extractor", "equipped", "extractor_agent"]
+__all__ = [
+    "agent_tools",
+    "build_extractor",
+    "check_requests",
+    "equipped",
+    "extractor_agent",
+    "prompt_text",
+]
+
+DepsT = TypeVar("DepsT")
 
 _NAMES = frozenset(function.__name__ for function in EXTRACTION_TOOLS)
 _logger = get_logger(__name__)
@@ -167,3 +179,50 @@ def build_extractor(
     """
     path = None if prompt_template_path is None else Path(prompt_template_path)
     return extractor_agent(pref_table_cls, model_name, path)
+
+
+def agent_tools(
+    functions: Iterable[Callable[..., Coroutine[Any, Any, str]]], deps_type: type[DepsT]
+) -> list[Tool[DepsT]]:
+    """Return the core's functions as tools; each parameter is described by the docstring."""
+    return [
+        Tool(
+            _taking_run_context(function, deps_type),
+            takes_ctx=True,
+            docstring_format="google",
+            require_parameter_descriptions=True,
+        )
+        for function in functions
+    ]
+
+
+def _taking_run_context(
+    function: Callable[..., Coroutine[Any, Any, str]], deps_type: type[Any]
+) -> Callable[..., Coroutine[Any, Any, str]]:
+    """Give a function that takes any context the annotation by which pydantic-ai knows its own."""
+
+    @functools.wraps(function)
+    async def tool(ctx: Any, *args: Any, **kwargs: Any) -> str:
+        return await function(ctx, *args, **kwargs)
+
+    tool.__annotations__ = {**function.__annotations__, "ctx": RunContext[deps_type]}
+    return tool
+
+
+def prompt_text(template: object, default: str) -> str:
+    """Return the text of a prompt: a text, the path of a file, an object with `prompt`, or nothing."""
+    if template is None:
+        return default
+    if isinstance(template, Path):
+        return template.read_text(encoding="utf-8")
+    return str(getattr(template, "prompt", template))
+
+
+def check_requests(ctx: RunContext[Any], most: int) -> None:
+    """Stop a run that would send more than `most` requests; called where each request is put together.
+
+    Raises:
+        UsageLimitExceeded: The run has used up its requests.
+    """
+    if ctx.run_step > most:
+        raise UsageLimitExceeded(f"the run did not come to an end within {most} requests")

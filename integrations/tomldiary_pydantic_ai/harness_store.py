@@ -23,66 +23,66 @@ from tomldiary_pydantic_ai.memory_files import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["TomlMemoryStore", "TurnTaking"]
+__all__ = ["TomlMemoryStore", "WriteQueues"]
 
-_LONGEST_TURN = 2.0  # seconds; a task that lost may never retry
+_LONGEST_WAIT = 2.0  # seconds that the first of a queue blocks it; it may never retry
 
 
-class TurnTaking:
-    """Queues of tasks, one for each path. For tasks of asyncio; other callers do not wait."""
+class WriteQueues:
+    """Queues of asyncio tasks whose writes conflicted, one for each path; other callers never wait."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Any, str], deque[_Place]] = {}
+        self._tasks: dict[tuple[Any, str], deque[_Place]] = {}
 
     def lost(self, path: str) -> None:
-        """Put the running task in line: its write came too late."""
+        """Queue the running task, whose write conflicted."""
         task = _task()
         if task is None or self._place(path) is not None:
             return
         place = _Place(task)
-        line = self._lines.setdefault((task.get_loop(), path), deque())
-        line.append(place)
+        queue = self._tasks.setdefault((task.get_loop(), path), deque())
+        queue.append(place)
         task.add_done_callback(lambda _: self._leave(place, path))
-        if len(line) == 1:
+        if len(queue) == 1:
             self._begin(place, path)
 
     async def wait(self, path: str) -> None:
-        """Wait until it is the running task's turn; who is not in line need not wait."""
+        """Wait until the running task is the first of its queue; return at once if it is in none."""
         place = self._place(path)
         if place is not None:
             await place.begins.wait()
 
     def done(self, path: str) -> None:
-        """Give the turn on: the running task has written."""
+        """Remove the running task from its queue, after its write."""
         place = self._place(path)
         if place is not None:
             self._leave(place, path)
 
     def _place(self, path: str) -> _Place | None:
         task = _task()
-        line = self._lines.get((task.get_loop(), path), ()) if task is not None else ()
-        return next((place for place in line if place.task is task), None)
+        queue = self._tasks.get((task.get_loop(), path), ()) if task is not None else ()
+        return next((place for place in queue if place.task is task), None)
 
     def _begin(self, place: _Place, path: str) -> None:
         place.begins.set()
-        place.task.get_loop().call_later(_LONGEST_TURN, self._leave, place, path)
+        place.task.get_loop().call_later(_LONGEST_WAIT, self._leave, place, path)
 
     def _leave(self, place: _Place, path: str) -> None:
         key = (place.task.get_loop(), path)
-        line = self._lines.get(key, deque[_Place]())
-        if place not in line:
+        queue = self._tasks.get(key, deque[_Place]())
+        if place not in queue:
             return
-        is_first = line[0] is place
-        line.remove(place)
+        is_first = queue[0] is place
+        queue.remove(place)
         place.begins.set()
-        if not line:
-            del self._lines[key]
+        if not queue:
+            del self._tasks[key]
         elif is_first:
-            self._begin(line[0], path)
+            self._begin(queue[0], path)
 
 
 class _Place:
-    """A task in line."""
+    """A task in a queue."""
 
     def __init__(self, task: asyncio.Task[Any]) -> None:
         self.task = task
@@ -122,7 +122,7 @@ class TomlMemoryStore:
             raise MissingExtra("TomlMemoryStore", package="pydantic-ai-harness") from error
         self.diary = Diary(diary) if isinstance(diary, str | os.PathLike) else diary
         self._files = MemoryFiles(self.diary)
-        self._turns = TurnTaking()
+        self._queues = WriteQueues()
 
     def __repr__(self) -> str:
         return f"TomlMemoryStore({self.diary!r})"
@@ -135,7 +135,7 @@ class TomlMemoryStore:
         """
         if max_chars <= 0:
             raise ValueError("max_chars must be positive")
-        await self._turns.wait(path)
+        await self._queues.wait(path)
         found = await self._call(self._files.read, path)
         if found is None:
             return None
@@ -268,9 +268,9 @@ class TomlMemoryStore:
         try:
             done = await self._call(change)
         except self._types.MemoryConflictError:
-            self._turns.lost(path)
+            self._queues.lost(path)
             raise
-        self._turns.done(path)
+        self._queues.done(path)
         return self._mutation(done)
 
     async def _call(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -19,10 +19,9 @@ from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read
 from tomldiary.retrieval.render import render_memory, scrub
-from tomldiary_pydantic_ai.conversation import prompt_words, unanswered
+from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
-from tomldiary_pydantic_ai.features import appending
-from tomldiary_pydantic_ai.identity import RunOwner, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import RunOwner, no_template, session_of, user_of
 
 if TYPE_CHECKING:
     import os
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
-    from tomldiary_pydantic_ai.identity import Who
+    from tomldiary_pydantic_ai.run import Who
 
 __all__ = ["CapabilityToolset", "DiaryToolset", "OwnedToolset", "ToolName"]
 

@@ -38,7 +38,7 @@ from pydantic_ai.models.test import TestModel
 from tomldiary import Diary, MemoryWriter
 from tomldiary.errors import BackendError, IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import AgentMemoryToolset, DiaryCapability, DiaryToolset
-from tomldiary_pydantic_ai.features import CAN_APPEND
+from tomldiary_pydantic_ai.conversation import CAN_APPEND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -29,7 +29,7 @@ from pydantic_ai.usage import RunUsage
 from tomldiary import Diary
 from tomldiary.errors import IdentifierError, InvalidTOML, InvalidValue
 from tomldiary_pydantic_ai import DiaryToolset
-from tomldiary_pydantic_ai.features import CAN_APPEND
+from tomldiary_pydantic_ai.conversation import CAN_APPEND
 
 if TYPE_CHECKING:
     from pathlib import Path

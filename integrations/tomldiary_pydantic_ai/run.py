@@ -1,16 +1,23 @@
-"""What a capability keeps of one run: whose it is, and what the user said in it."""
+"""One run of an agent: whose memory it is about, and what the user said in it. A model decides neither."""
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import threading
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from tomldiary.errors import WriterBusy
+from pydantic_ai import RunContext, TemplateStr, capabilities
+from pydantic_ai.tools import AgentDepsT
+
+from tomldiary.agents import identity
+from tomldiary.errors import IdentifierError, InvalidValue, WriterBusy
 from tomldiary.runtime.lru import Recent
 from tomldiary_pydantic_ai.conversation import (
     exchanges,
@@ -23,15 +30,110 @@ from tomldiary_pydantic_ai.conversation import (
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
 
-    from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage
 
     from tomldiary.diary import Diary
     from tomldiary.writer.receipts import Turn
     from tomldiary.writer.writer import MemoryWriter
-    from tomldiary_pydantic_ai.identity import RunOwner
 
-__all__ = ["RunState", "UnansweredTurns", "hand_in", "outer_run", "within_tool"]
+__all__ = [
+    "RunOwner",
+    "RunState",
+    "UnansweredTurns",
+    "Who",
+    "durable_operation",
+    "filled",
+    "hand_in",
+    "no_template",
+    "outer_run",
+    "session_of",
+    "user_of",
+    "within_tool",
+]
+
+F = TypeVar("F", bound="Callable[..., Any]")
+T = TypeVar("T")
+
+Who: TypeAlias = str | Callable[[RunContext[AgentDepsT]], str | None] | None
+"""A name, a function of the run, or None: look in the run's deps and metadata."""
+
+
+class RunOwner(NamedTuple):
+    """Whose run it is, and which session it belongs to."""
+
+    user: str
+    session: str
+
+
+_HINT = (
+    "To say whose memory it is, give user_id (a text, or a function of the run context), or put a"
+    " user_id in the deps or the metadata of the run."
+)
+
+
+def user_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
+    """Return the user of a run: given explicitly, in its deps, or in its metadata, in this order.
+
+    Raises:
+        IdentifierError: The run names no user, or a name is blank or not text.
+    """
+    return identity.user_of(
+        identity.given("user", explicit, ctx), hint=_HINT, context=ctx.deps, metadata=ctx.metadata
+    )
+
+
+def session_of(ctx: RunContext[Any], explicit: Who[Any]) -> str:
+    """Return the session of a run: explicit, in its deps or metadata, its conversation, or the run itself.
+
+    Raises:
+        IdentifierError: A name that is given is blank or no text.
+    """
+    return identity.session_of(
+        identity.given("session", explicit, ctx),
+        context=ctx.deps,
+        metadata=ctx.metadata,
+        settings={"conversation_id": ctx.conversation_id or ctx.run_id},
+        default="",
+    )
+
+
+def no_template(option: str, given: T) -> T:
+    """Return what an option was given, unless it is the text of a template that nothing fills in.
+
+    Raises:
+        InvalidValue: It is: taken literally, it would be one name for all users.
+    """
+    if isinstance(given, str) and "{{" in given:
+        raise InvalidValue(
+            f"{given!r} is a template. Templates are filled in within agent specs only; here, give a"
+            " function of the run context.",
+            where=option,
+        )
+    return given
+
+
+def filled(given: str | TemplateStr[Any] | None) -> Who[Any]:
+    """Return a name from an agent spec; a template becomes a function that fills it in from the deps.
+
+    The function raises IdentifierError where the deps leave a placeholder empty: without it, the name
+    could be the same for several users.
+    """
+    if not isinstance(given, TemplateStr):
+        return given
+    places = [TemplateStr[Any](place) for place in _PLACEHOLDER.findall(str(given))]
+
+    def name(ctx: RunContext[Any]) -> str:
+        for place in places:
+            if not place(ctx).strip():
+                raise IdentifierError(
+                    f"{place} in the agent spec is empty for this run. Set it in the deps."
+                )
+        return given(ctx)
+
+    return name
+
+
+_PLACEHOLDER = re.compile(r"\{\{\{?\s*[\w.]+\s*\}?\}\}")
 
 _PATIENCE = 0.02  # seconds between two tries while the writer's queue is full
 
@@ -168,3 +270,19 @@ def outer_run(diary: Diary, user: str) -> RunState | None:
         if run.owner.user == user and run.diary.engine.backend is diary.engine.backend:
             return run
     return None
+
+
+def durable_operation(name: str) -> Callable[[F], F]:
+    """Return a decorator that lets a durable execution engine record and replay a method's result."""
+    mark: Callable[[str], Callable[[F], F]] | None = getattr(
+        capabilities, "durable_operation", None
+    )
+
+    def decorate(method: F) -> F:
+        if mark is None:
+            return method
+        # The framework looks it up on each call; found here it need not be made each time.
+        method.__signature__ = inspect.signature(method)
+        return mark(name)(method)
+
+    return decorate
