@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tomldiary import Diary
-from tomldiary.entries.kind import part_name, part_of
+from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import InvalidValue, NewerVersion
 from tomldiary.history.verify import verify
 from tomldiary.identifiers.namespaces import SHARED, kind_of, namespace_of

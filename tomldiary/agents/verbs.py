@@ -11,7 +11,8 @@ from dataclasses import asdict
 from html import unescape
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.entries.kind import EntryLine, data_text
+from tomldiary.entries.fields import data_text
+from tomldiary.entries.kind import EntryLine
 from tomldiary.entries.kinds import BLOCKS, EPISODES, FACTS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.logging import get_logger

@@ -8,6 +8,8 @@
 The verbs are those of loomflow's working blocks and of pydantic-deep's MEMORY document.
 """
 
+# ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
+
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -15,16 +17,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fact_rules import also_said_by
+from tomldiary.entries.fields import with_value
+from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
-    from tomldiary.entries.kind import Tables
-    from tomldiary.toml.document import Overlay
+    from tomldiary.entries.kind import Collected, Group, Rank, Rules, Tables, Writing
+    from tomldiary.toml.document import Document, Overlay
 
-__all__ = ["MAX_BLOCK", "Blocks", "TextBlock", "is_pinned", "to_block"]
+__all__ = [
+    "MAX_BLOCK",
+    "BlockKind",
+    "Blocks",
+    "TextBlock",
+    "is_pinned",
+    "to_block",
+]
 
 MAX_BLOCK = 100_000
 """Longest text of one block, in characters."""
@@ -188,3 +200,39 @@ def to_block(entry: Mapping[str, Any]) -> TextBlock:
     return TextBlock(
         entry_text(entry), is_pinned(entry), *(str(entry.get(name, "")) for name in managed)
     )
+
+
+class BlockKind(EntryKind):
+    """`[blocks.name]`: texts that an agent keeps whole."""
+
+    is_long = True
+    leads = True
+    shape = "blocks/name"
+
+    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+        return f"{name} {entry_text(entry)}"
+
+    def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine:
+        return EntryLine(name, entry_text(entry), is_long=True)
+
+    def rank(self, entry: Mapping[str, Any]) -> Rank:
+        return (is_pinned(entry), 0, "")
+
+    def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
+        blocks = Blocks(documents[self.name]).entries()
+        return {name: len(entry_text(entry)) for name, entry in blocks}
+
+    def put(
+        self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
+    ) -> None:
+        edit = writing.edit(self.name)
+        book = Blocks(edit)
+        book.put(key, value["text"], now=writing.now, session=writing.session)
+        entry = cast("Mapping[str, Any]", book.find(key))
+        fresh = with_value(dict(value), entry, writing.now)
+        if _data(fresh) != _data(entry):
+            edit.put((*collection, key), fresh)
+
+
+def _data(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if not key.startswith("_")}

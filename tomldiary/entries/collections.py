@@ -12,8 +12,9 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
+from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kind import Collected as Collection
-from tomldiary.entries.kind import Listed, Writing, toml_word
+from tomldiary.entries.kind import Listed, Writing
 from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.edit import Edit

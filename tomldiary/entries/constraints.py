@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, ValidationError
 
-from tomldiary.entries.kind import toml_word
+from tomldiary.entries.fields import toml_word
 from tomldiary.entries.schema import weight_of
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.toml.values import decode_nulls, encode_nulls, render_value

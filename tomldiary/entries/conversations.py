@@ -1,11 +1,14 @@
 """The rules of the conversations document: sessions, turns, summaries, and the limit."""
 
+# ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
+
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.kind import last_used
+from tomldiary.entries.fields import columns_of, last_used, with_value, wrong_fields
+from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import FORMAT_VERSION, ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
@@ -13,10 +16,18 @@ from tomldiary.logging import get_logger
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from tomldiary.entries.kind import Tables
-    from tomldiary.toml.document import Overlay
+    from tomldiary.entries.fields import Problem
+    from tomldiary.entries.kind import Collected, EntryLine, Rank, Rules, Tables, Writing
+    from tomldiary.toml.document import Document, Overlay
+    from tomldiary.toml.edit import Edit
 
-__all__ = ["MAX_SUMMARY", "Conversations", "checked_summary", "entry_to_conversation"]
+__all__ = [
+    "MAX_SUMMARY",
+    "ConversationKind",
+    "Conversations",
+    "checked_summary",
+    "entry_to_conversation",
+]
 
 MAX_SUMMARY = 4_000
 """Longest summary that a model may write, in characters, unless the diary says otherwise."""
@@ -199,3 +210,69 @@ def entry_to_conversation(entry: Mapping[str, Any]) -> ConversationItem:
         else [],
     }
     return ConversationItem.model_validate(known)
+
+
+class ConversationKind(EntryKind):
+    """`[conversations.session]`: one rolling summary for each session."""
+
+    is_reserved = True
+    order = 3
+    shape = "conversations/session"
+    shown_at_most = 3
+
+    def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        return Conversations(tables).entries()
+
+    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+        return super().body("", entry)
+
+    def title(self, name: str, updated: str) -> str:
+        return f"conversation of {updated[:10]}"
+
+    def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
+        summary = entry.get("summary")
+        return super().line(name, entry, group) if isinstance(summary, str) and summary else None
+
+    def rank(self, entry: Mapping[str, Any]) -> Rank:
+        return (False, 0, last_used(entry))
+
+    def session(self, name: str) -> str:
+        return name
+
+    def groups(self, tables: Tables, rules: Rules) -> list[Group]:
+        return [Group("", 1.0, lambda: columns_of(dict(self.entries(tables, rules))))]
+
+    def seen(self, document: Document, rules: Rules) -> Iterator[str]:
+        for _, entry in self.entries(document, rules):
+            yield entry_to_conversation(entry).updated
+
+    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
+        for name, entry in self.entries(document, rules):
+            where = f"{self.name}.{name}"
+            yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_turns",))
+
+    def migrate(self, edit: Edit) -> None:
+        Conversations(edit).migrate()
+
+    def get(
+        self,
+        tables: Tables,
+        rules: Rules,
+        collection: Collected,
+        key: str,
+    ) -> Mapping[str, Any] | None:
+        return Conversations(tables).find(key)
+
+    def put(
+        self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
+    ) -> None:
+        edit = writing.edit(self.name)
+        book = Conversations(edit, writing.rules.max_conversations)
+        book.ensure(key, now=writing.now)
+        book.set_summary(key, value["summary"], None, now=writing.now)
+        entry = cast("Mapping[str, Any]", book.find(key))
+        fresh = with_value({**value, "summary": entry["summary"]}, entry, writing.now)
+        edit.put((*collection, key), fresh)
+
+    def delete(self, writing: Writing, collection: Collected, key: str) -> None:
+        Conversations(writing.edit(self.name)).delete(key)

@@ -9,25 +9,31 @@ An id is the time in UTC, so that ids sort by time and name their month. A docum
 is followed by `episodes/2026-11-002`, since a write stores its document as a whole.
 """
 
+# ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
+
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.facts import moment
+from tomldiary.entries.kind import EntryKind
 from tomldiary.errors import InvalidValue
+from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from datetime import datetime
 
-    from tomldiary.entries.kind import Tables, Writing
+    from tomldiary.entries.kind import Collected, Rules, Tables, Writing
+    from tomldiary.toml.document import Document
+
 
 __all__ = [
     "Episode",
+    "EpisodeKind",
     "episode_entries",
     "episode_kinds",
     "happened",
@@ -162,3 +168,38 @@ def _place_of(kind: str) -> tuple[str, int]:
 
 def _id_of(when: datetime) -> str:
     return f"{when.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+class EpisodeKind(EntryKind):
+    """`[episodes."2026-11-20T06:50:12Z"]`: turns word for word, one document a month or more."""
+
+    is_long = True
+    is_shown = False
+    shape = "episodes/id"
+    unchanged_because = (
+        "an episode is what was said and is never changed; it can be removed with forget."
+    )
+
+    def documents(self, listed: Iterable[str]) -> list[str]:
+        return episode_kinds(listed)
+
+    def documents_of(self, name: str, listed: Iterable[str]) -> list[str]:
+        return homes_of(listed, name)
+
+    def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        return episode_entries(tables)
+
+    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+        return self.text(entry)
+
+    def seen(self, document: Document, rules: Rules) -> Iterator[str]:
+        return (happened(entry) for _, entry in self.entries(document, rules))
+
+    def put(
+        self,
+        writing: Writing,
+        collection: Collected,
+        key: str,
+        value: Mapping[str, Any],
+    ) -> None:
+        new_episode(writing, encode_nulls(value), datetime.fromisoformat(writing.now), key)

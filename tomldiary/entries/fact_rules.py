@@ -16,7 +16,7 @@ from tomldiary.entries.facts import (
     same_data,
     short,
 )
-from tomldiary.entries.kind import author, entry_data, said_by
+from tomldiary.entries.fields import author, entry_data, said_by
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value

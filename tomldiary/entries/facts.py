@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from tomldiary.entries.kind import entry_data
+from tomldiary.entries.fields import entry_data
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
 from tomldiary.toml.edit import Edit

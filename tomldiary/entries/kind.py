@@ -8,17 +8,18 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from datetime import date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+from tomldiary.entries.fields import columns_of, data_text, last_used, with_value, wrong_fields
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from pydantic import BaseModel
 
     from tomldiary.entries.constraints import FactSchema
+    from tomldiary.entries.fields import Problem
     from tomldiary.entries.preferences import PreferenceRules
     from tomldiary.toml.document import Document, Overlay, Path
     from tomldiary.toml.edit import Edit
@@ -29,29 +30,12 @@ __all__ = [
     "EntryLine",
     "Group",
     "Listed",
-    "Problem",
     "Rank",
     "Rules",
     "Tables",
     "Writing",
-    "author",
-    "columns_of",
-    "data_text",
-    "entry_data",
-    "last_used",
-    "part_name",
-    "part_of",
-    "said_by",
-    "sessions",
-    "toml_word",
-    "with_value",
-    "wrong_fields",
 ]
 
-_PART = re.compile(r"(.+)~([2-9]|[1-9][0-9]{1,8})")
-_MANAGED_TIMES = ("_created", "_updated")
-_WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
-"""What TOML calls values; a bool is an int in Python, so it comes first."""
 
 Collected = tuple[str, ...]
 """A collection of entries as stores name it: the kind, and a category or type if the kind has them."""
@@ -124,14 +108,6 @@ class EntryLine(NamedTuple):
     """Whether the text stands below the title, line by line."""
 
 
-class Problem(NamedTuple):
-    """An entry, or a field of one, that does not fit its rules."""
-
-    where: str
-    message: str
-    remedy: str = "Correct it; reads do what they can."
-
-
 class Group(NamedTuple):
     """The entries of a kind that share one place in a prompt: a category, or a type of facts."""
 
@@ -174,6 +150,8 @@ class EntryKind:
     """Whether its name in front of a key goes before a category of the same name."""
     unchanged_because = ""
     """Why a model may not change an entry with the tool `update`; "" if it may."""
+    has_times = False
+    """Whether an entry may hold for a time only."""
     is_guarded = False
     """Whether hand edits of it may be undone; see `undo_edits`."""
 
@@ -257,7 +235,7 @@ class EntryKind:
 
     def is_timed(self, document: Document | None) -> bool:
         """Return whether some entries of a document may not hold now."""
-        return False
+        return self.has_times and document is not None and self.name in document.data
 
     @property
     def is_matched(self) -> bool:
@@ -409,126 +387,3 @@ class EntryKind:
         """
         for document in self.documents_of(key, writing.documents):
             writing.edit(document).delete((*collection, key))
-
-
-def part_name(document: str, number: int) -> str:
-    """Return the name of a further document of the same entries by number, from 1 on: `work~2`."""
-    return document if number == 1 else f"{document}~{number}"
-
-
-def part_of(document: str) -> tuple[str, int]:
-    """Undo `part_name`."""
-    found = _PART.fullmatch(document)
-    return (document, 1) if found is None else (found.group(1), int(found.group(2)))
-
-
-def entry_data(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of an entry that are data, without the managed fields."""
-    return {
-        key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
-    }
-
-
-def data_text(entry: Mapping[str, Any]) -> str:
-    """Return the data of an entry as one text, field by field."""
-    fields = decode_nulls(entry_data(entry)).items()
-    return ", ".join(
-        f"{name} = {_plain_text(value)}" for name, value in fields if value is not None
-    )
-
-
-def _plain_text(value: Any) -> str:
-    if isinstance(value, list):
-        return " ".join(map(_plain_text, cast("list[Any]", value)))
-    if isinstance(value, dict):
-        inner = cast("dict[str, Any]", value)
-        return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
-    return str(value)
-
-
-def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:
-    """Return an entry with new data and the managed fields of the old one."""
-    kept = {key: item for key, item in old.items() if key.startswith("_") and key != NULL_FIELD}
-    kept["_updated"] = max(now, str(old.get("_updated", "")))
-    return encode_nulls({**data, **kept})
-
-
-def last_used(entry: Mapping[str, Any]) -> str:
-    """Return when an entry last changed, as it is written; "" if it does not say."""
-    return str(entry.get("_updated") or entry.get("_created") or "")
-
-
-def author(entry: Mapping[str, Any]) -> str:
-    """Return the session that last wrote what an entry says; "" if none is named."""
-    for name in ("_updated_by", "_created_by"):
-        if name in entry:
-            return str(entry[name])
-    return str(entry.get("_source", "")).rpartition("#")[0]
-
-
-def said_by(entry: Mapping[str, Any]) -> list[str]:
-    """Return the sessions that each wrote a part of an entry; empty for an entry of one session."""
-    known: Any = entry.get("_said_by")
-    return [str(name) for name in cast("list[Any]", known)] if isinstance(known, list) else []
-
-
-def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:
-    """Return the sessions that an entry names."""
-    found = {str(entry.get("_created_by", "")), str(entry.get("_updated_by", ""))}
-    found.add(str(entry.get("_source", "")).rpartition("#")[0])
-    found |= {*said_by(entry), kind.session(path[-1])}
-    return found - {""}
-
-
-def toml_word(value: Any) -> str:
-    """Return what TOML calls a value of this type."""
-    if value is None:
-        return "nothing"
-    for type_, word in _WORDS.items():
-        if isinstance(value, type_):
-            return word
-    if isinstance(value, Mapping):
-        return "a table"
-    if isinstance(value, list | tuple):
-        return "a list"
-    return "a date or time" if isinstance(value, date | time) else type(value).__name__
-
-
-def wrong_fields(
-    where: str,
-    entry: Mapping[str, Any],
-    texts: Iterable[str],
-    lists: Iterable[str] = (),
-    numbers: Iterable[str] = (),
-) -> Iterator[Problem]:
-    """Yield the fields of an entry that are not text, lists of text, numbers or times as they should be."""
-    wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
-        (texts, "text", lambda value: isinstance(value, str)),
-        (lists, "a list of text", _is_text_list),
-        (numbers, "a number", lambda value: type(value) is int),
-        (_MANAGED_TIMES, "a time", _is_time),
-    ]
-    for names, word, fits in wanted:
-        for name in names:
-            if name in entry and not fits(entry[name]):
-                found = toml_word(entry[name])
-                yield Problem(f"{where}.{name}", f"expected {word}, found {found}")
-
-
-def columns_of(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
-    """Return the keys and the values of a table, in the order of the file."""
-    return list(table), list(table.values())
-
-
-def _is_text_list(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(item, str) for item in cast("list[object]", value)
-    )
-
-
-def _is_time(value: Any) -> bool:
-    try:
-        datetime.fromisoformat(str(value))
-    except ValueError:
-        return value == ""
-    return True

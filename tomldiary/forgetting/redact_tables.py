@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.kind import author, sessions
+from tomldiary.entries.fields import author, sessions
 from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import InvalidValue
 from tomldiary.forgetting.selection import content

@@ -16,7 +16,7 @@ from datetime import UTC, date, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.kind import author, said_by
+from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.errors import InvalidValue
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.kind import part_name, part_of
+from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import ROOT, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger

@@ -7,7 +7,7 @@ from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.kind import part_of
+from tomldiary.entries.kinds.parts import part_of
 from tomldiary.store.item import Entry
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.kind import part_name, part_of
+from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.identifiers.namespaces import kind_of
 from tomldiary.store.item import table_of
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.kind import part_name, part_of
 from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
+from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.models import FORMAT_VERSION, timestamp
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import Facts
-from tomldiary.entries.kind import part_of
+from tomldiary.entries.kinds.parts import part_of
 from tomldiary.errors import DiaryError, UnknownEntry
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import Selection

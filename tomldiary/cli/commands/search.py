@@ -11,8 +11,8 @@ import typer
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, MemoryPath
 from tomldiary.cli.output import one_line, print_json, print_text
-from tomldiary.entries.kind import part_of
 from tomldiary.entries.kinds import ITEMS, entry_key
+from tomldiary.entries.kinds.parts import part_of
 from tomldiary.identifiers.namespaces import ROOT, kind_of, namespace_of
 from tomldiary.retrieval.lexical_index import matched_words
 from tomldiary.retrieval.recall import Hit

@@ -1,0 +1,151 @@
+"""The fields of an entry: its data, the managed fields beside them, and what is wrong with a field."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import date, datetime, time
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls
+
+if TYPE_CHECKING:
+    from tomldiary.entries.kind import EntryKind
+    from tomldiary.toml.document import Path
+
+__all__ = [
+    "Problem",
+    "author",
+    "columns_of",
+    "data_text",
+    "entry_data",
+    "last_used",
+    "said_by",
+    "sessions",
+    "toml_word",
+    "with_value",
+    "wrong_fields",
+]
+
+_MANAGED_TIMES = ("_created", "_updated")
+_WORDS = {bool: "true or false", str: "text", int: "number", float: "number"}
+"""What TOML calls values; a bool is an int in Python, so it comes first."""
+
+
+class Problem(NamedTuple):
+    """An entry, or a field of one, that does not fit its rules."""
+
+    where: str
+    message: str
+    remedy: str = "Correct it; reads do what they can."
+
+
+def entry_data(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an entry that are data, without the managed fields."""
+    return {
+        key: value for key, value in entry.items() if key == NULL_FIELD or not key.startswith("_")
+    }
+
+
+def data_text(entry: Mapping[str, Any]) -> str:
+    """Return the data of an entry as one text, field by field."""
+    fields = decode_nulls(entry_data(entry)).items()
+    return ", ".join(
+        f"{name} = {_plain_text(value)}" for name, value in fields if value is not None
+    )
+
+
+def _plain_text(value: Any) -> str:
+    if isinstance(value, list):
+        return " ".join(map(_plain_text, cast("list[Any]", value)))
+    if isinstance(value, dict):
+        inner = cast("dict[str, Any]", value)
+        return " ".join(f"{key} {_plain_text(each)}" for key, each in inner.items())
+    return str(value)
+
+
+def with_value(data: dict[str, Any], old: Mapping[str, Any], now: str) -> dict[str, Any]:
+    """Return an entry with new data and the managed fields of the old one."""
+    kept = {key: item for key, item in old.items() if key.startswith("_") and key != NULL_FIELD}
+    kept["_updated"] = max(now, str(old.get("_updated", "")))
+    return encode_nulls({**data, **kept})
+
+
+def last_used(entry: Mapping[str, Any]) -> str:
+    """Return when an entry last changed, as it is written; "" if it does not say."""
+    return str(entry.get("_updated") or entry.get("_created") or "")
+
+
+def author(entry: Mapping[str, Any]) -> str:
+    """Return the session that last wrote what an entry says; "" if none is named."""
+    for name in ("_updated_by", "_created_by"):
+        if name in entry:
+            return str(entry[name])
+    return str(entry.get("_source", "")).rpartition("#")[0]
+
+
+def said_by(entry: Mapping[str, Any]) -> list[str]:
+    """Return the sessions that each wrote a part of an entry; empty for an entry of one session."""
+    known: Any = entry.get("_said_by")
+    return [str(name) for name in cast("list[Any]", known)] if isinstance(known, list) else []
+
+
+def sessions(kind: EntryKind, path: Path, entry: Mapping[str, Any]) -> set[str]:
+    """Return the sessions that an entry names."""
+    found = {str(entry.get("_created_by", "")), str(entry.get("_updated_by", ""))}
+    found.add(str(entry.get("_source", "")).rpartition("#")[0])
+    found |= {*said_by(entry), kind.session(path[-1])}
+    return found - {""}
+
+
+def toml_word(value: Any) -> str:
+    """Return what TOML calls a value of this type."""
+    if value is None:
+        return "nothing"
+    for type_, word in _WORDS.items():
+        if isinstance(value, type_):
+            return word
+    if isinstance(value, Mapping):
+        return "a table"
+    if isinstance(value, list | tuple):
+        return "a list"
+    return "a date or time" if isinstance(value, date | time) else type(value).__name__
+
+
+def wrong_fields(
+    where: str,
+    entry: Mapping[str, Any],
+    texts: Iterable[str],
+    lists: Iterable[str] = (),
+    numbers: Iterable[str] = (),
+) -> Iterator[Problem]:
+    """Yield the fields of an entry that are not text, lists of text, numbers or times as they should be."""
+    wanted: list[tuple[Iterable[str], str, Callable[[Any], bool]]] = [
+        (texts, "text", lambda value: isinstance(value, str)),
+        (lists, "a list of text", _is_text_list),
+        (numbers, "a number", lambda value: type(value) is int),
+        (_MANAGED_TIMES, "a time", _is_time),
+    ]
+    for names, word, fits in wanted:
+        for name in names:
+            if name in entry and not fits(entry[name]):
+                found = toml_word(entry[name])
+                yield Problem(f"{where}.{name}", f"expected {word}, found {found}")
+
+
+def columns_of(table: Mapping[str, Any]) -> tuple[list[str], list[Any]]:
+    """Return the keys and the values of a table, in the order of the file."""
+    return list(table), list(table.values())
+
+
+def _is_text_list(value: Any) -> bool:
+    return isinstance(value, list) and all(
+        isinstance(item, str) for item in cast("list[object]", value)
+    )
+
+
+def _is_time(value: Any) -> bool:
+    try:
+        datetime.fromisoformat(str(value))
+    except ValueError:
+        return value == ""
+    return True

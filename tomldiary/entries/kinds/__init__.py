@@ -1,0 +1,136 @@
+"""The registry of entry kinds, and the keys of entries.
+
+A kind says which documents hold it, what its keys, fields, text and line in a prompt are, and which rules
+it obeys. To add a kind, write an `EntryKind` and `register` it; everything else asks the registry.
+The long kinds have a module here, the others one in `entries`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tomldiary.entries.blocks import BlockKind
+from tomldiary.entries.conversations import ConversationKind
+from tomldiary.entries.episodes import EpisodeKind
+from tomldiary.entries.kind import EntryKind
+from tomldiary.entries.kinds.facts import FactKind
+from tomldiary.entries.kinds.items import ItemKind
+from tomldiary.entries.kinds.preferences import PreferenceKind
+from tomldiary.errors import UnknownEntry
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from tomldiary.toml.document import Path
+
+__all__ = [
+    "BLOCKS",
+    "CONVERSATIONS",
+    "EPISODES",
+    "FACTS",
+    "ITEMS",
+    "KINDS",
+    "PREFERENCES",
+    "entry_key",
+    "entry_kind",
+    "entry_path",
+    "path_of",
+    "recalled_kinds",
+    "register",
+    "shown_kinds",
+    "typed_kinds",
+]
+
+KINDS: dict[str, EntryKind] = {}
+"""The registered kinds by name; a document belongs to the kind that its name begins with."""
+
+
+def register(kind: EntryKind) -> EntryKind:
+    """Add a kind of entries, in place of one of the same name, and return it."""
+    KINDS[kind.name] = kind
+    return kind
+
+
+def entry_kind(document: str) -> EntryKind:
+    """Return the kind of the entries in a document; a plain one for a document of no registered kind."""
+    name = document.partition("/")[0]
+    return KINDS.get(name) or _Unregistered(name)
+
+
+def recalled_kinds() -> list[EntryKind]:
+    """Return the kinds that recall searches."""
+    return [kind for kind in KINDS.values() if kind.is_recalled]
+
+
+def shown_kinds() -> list[EntryKind]:
+    """Return the kinds that `render` shows, in the order of their groups in a prompt."""
+    return sorted((kind for kind in KINDS.values() if kind.is_shown), key=lambda kind: kind.order)
+
+
+def typed_kinds() -> list[EntryKind]:
+    """Return the kinds that obey the diary's rules: all but items."""
+    return [kind for kind in KINDS.values() if kind is not ITEMS]
+
+
+# Keys
+
+
+def entry_path(document: str, path: Path) -> Path | None:
+    """Return the entry that the table at `path` is or belongs to; None if it is above all entries."""
+    if not path or path[0] == "_meta":
+        return None
+    kind = entry_kind(document)
+    # The short layout leaves out the root table.
+    depth = kind.depth if path[0] == kind.name else kind.depth - 1
+    return path[:depth] if len(path) >= depth else None
+
+
+def entry_key(path: Path, document: str = "") -> str:
+    """Return the key of the entry at a path; a preference goes without its kind.
+
+    An item is named by its document, which stands for its namespace: `items/memories/work/key`, with
+    a slash in the key as `%2f`. A namespace's further documents count as the first one.
+    """
+    return entry_kind(path[0]).key(path, document)
+
+
+def path_of(key: str, categories: Collection[str], types: Collection[str] = ()) -> Path:
+    """Return the path of the entry that a key names; of an item with its document in place of `items`.
+
+    Args:
+        key: What `entry_key` returned; a category or a type of facts may stand in front alone.
+        categories: The categories of preferences.
+        types: The types of facts.
+
+    Raises:
+        UnknownEntry: It is no key.
+    """
+    first, _, rest = key.partition("/")
+    named = KINDS.get(first)
+    found = None
+    if named is not None and (named.is_reserved or first not in categories):
+        found = named.path(key)
+    if found is None and rest and first in categories:
+        found = (PREFERENCES.name, first, rest)
+    if found is None and rest and first in types:
+        found = (FACTS.name, first, rest)
+    if found is None:
+        shapes = [kind.shape for kind in KINDS.values() if kind.shape]
+        raise UnknownEntry(
+            key, f"A key is {', '.join(shapes[:-1])} or {shapes[-1]}; history() shows them."
+        )
+    return found
+
+
+class _Unregistered(EntryKind):
+    """Entries of a document that no kind claims: kept, exported and forgotten, not read."""
+
+    is_recalled = is_shown = False
+
+
+PREFERENCES = register(PreferenceKind("preferences", texts=("text",), labels="contexts"))
+CONVERSATIONS = register(ConversationKind("conversations", texts=("summary",), labels="keywords"))
+FACTS = register(FactKind("facts"))
+BLOCKS = register(BlockKind("blocks", texts=("text",)))
+EPISODES = register(EpisodeKind("episodes", texts=("input", "output")))
+ITEMS = register(ItemKind("items"))

@@ -1,0 +1,193 @@
+"""Facts: typed entries under the constraint of their type."""
+
+# ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from tomldiary.entries.fact_rules import FactRules, Provenance
+from tomldiary.entries.facts import (
+    Facts,
+    Held,
+    chained,
+    interval,
+    same_data,
+    stored_facts,
+    undo_edits,
+)
+from tomldiary.entries.fields import Problem, columns_of, data_text
+from tomldiary.entries.kind import EntryKind, EntryLine, Group
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from tomldiary.entries.kind import Collected, Rules, Tables, Writing
+    from tomldiary.toml.document import Document, Overlay, Path
+
+__all__ = ["FactKind"]
+
+
+class FactKind(EntryKind):
+    """`[facts.type.key]`: typed facts under the constraint of their type."""
+
+    depth = 3
+    order = 0
+    shape = "facts/type/key"
+    is_guarded = True
+    has_times = True
+    unchanged_because = "a fact has fields of its own, which the application changes; it can be removed with forget."
+
+    def resolved(
+        self, path: Path, read: Callable[[str], Document], rules: Rules, at: datetime
+    ) -> Path:
+        if path[1] not in rules.fact_schemas:
+            return path
+        found = Facts(read(self.name), rules.fact_schemas).find("/".join(path[1:]), at)
+        return path if found is None else (*path[:2], found[1].key)
+
+    def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, key, entry in stored_facts(tables):
+            yield f"{name}/{key}", entry
+
+    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+        return f"{name.partition('/')[0]} {data_text(entry)}"
+
+    def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
+        key = name.partition("/")[2]
+        if group.schema is not None and Facts.wrong(group.schema, key, entry) is not None:
+            return None
+        return EntryLine(group.name, data_text(entry))
+
+    def current(
+        self, document: Document, rules: Rules, at: datetime
+    ) -> Callable[[str, Mapping[str, Any]], bool] | None:
+        return _Current(Facts(document, rules.fact_schemas), at)
+
+    def groups(self, tables: Tables, rules: Rules) -> list[Group]:
+        found: list[Group] = []
+        for name, table in (tables.table((self.name,)) or {}).items():
+            if isinstance(table, Mapping):
+                schema = rules.fact_schemas.get(name)
+                weight = 1.0 if schema is None else schema.weight
+                known = cast("Mapping[str, Any]", table)
+                found.append(Group(name, weight, partial(columns_of, known), schema))
+        return found
+
+    def holding(
+        self, group: Group, entries: Iterable[tuple[str, Mapping[str, Any]]]
+    ) -> Callable[[str, datetime], bool] | None:
+        schema = group.schema
+        if schema is not None and not schema.constraint.temporal:
+            return None
+        rows = [Held(name.partition("/")[2], entry, *interval(entry)) for name, entry in entries]
+        if schema is not None:  # without one, it is unknown which of them end each other
+            rows = chained(schema, rows)
+        held = {f"{group.name}/{each.key}": each for each in rows}
+        return lambda name, at: held[name].holds(at)
+
+    def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
+        document = documents[self.name]
+        counts: dict[str, int] = {}
+        holds = _Current(Facts(document, rules.fact_schemas), at)
+        for name, entry in self.entries(document, rules):
+            if holds(name, entry):
+                type_ = name.partition("/")[0]
+                counts[type_] = counts.get(type_, 0) + 1
+        return counts
+
+    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
+        for problem in Facts(document, rules.fact_schemas).problems():
+            message = str(problem).removeprefix(f"{problem.where}: ")
+            yield Problem(problem.where, message, "Correct it; until then it is not read.")
+
+    def forbidden(
+        self, document: Document, rules: Rules, states: Mapping[Path, Mapping[str, Any] | None]
+    ) -> list[Path]:
+        return FactRules(document, rules.fact_schemas).forbidden(states)
+
+    def check_import(self, before: Document, after: Document, rules: Rules) -> None:
+        old, new = Facts(before, rules.fact_schemas), Facts(after, rules.fact_schemas)
+        known = {problem.where for problem in old.problems()}
+        for problem in new.problems():
+            if problem.where not in known:
+                raise problem
+        for name, schema in rules.fact_schemas.items():
+            count, limit = len(new.held(name)), schema.constraint.limit
+            if limit is not None and count > max(limit, len(old.held(name))):
+                raise LimitReached(f"{self.name}/{name}", limit)
+            if schema.constraint.immutable:
+                for held in old.held(name):
+                    if not same_data(held.entry, new.entry(name, held.key)):
+                        raise ImmutableEntry(f"{self.name}/{name}/{held.key}")
+
+    def undo_edits(self, edit: Overlay, logged: Document, rules: Rules) -> None:
+        undo_edits(edit, logged, rules.fact_schemas)
+
+    def collections(self, rules: Rules) -> list[Collected]:
+        return [(self.name, name) for name in rules.fact_schemas]
+
+    def get(
+        self, tables: Tables, rules: Rules, collection: Collected, key: str
+    ) -> Mapping[str, Any] | None:
+        found = Facts(tables, rules.fact_schemas).find(f"{collection[1]}/{key}")
+        return None if found is None else found[1].entry
+
+    def listed(
+        self, tables: Tables, rules: Rules, collection: Collected
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        now = datetime.now(UTC)
+        for held in Facts(tables, rules.fact_schemas).held(collection[1]):
+            if held.holds(now):
+                yield held.key, held.entry
+
+    def put(
+        self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
+    ) -> None:
+        name, book = collection[1], self._book(writing)
+        schema = book.schema(name)
+        schema.check_fields(list(value))
+        data = schema.checked(value)
+        single = schema.singleton(value)
+        if schema.constraint.temporal and key != single:
+            known = book.entry(name, key)
+            if known is not None and same_data(known, data):
+                return
+            if known is not None or single is not None:
+                raise InvalidValue(
+                    "a temporal fact is not overwritten. Put the new fact to the singleton key, or if"
+                    " there is none, to a new key.",
+                    where=f"{name}.{key}",
+                )
+        book.commit(schema, data, Provenance(writing.now, writing.session), key=key)
+
+    def delete(self, writing: Writing, collection: Collected, key: str) -> None:
+        self._book(writing).delete(f"{collection[1]}/{key}")
+
+    def _book(self, writing: Writing) -> FactRules:
+        return FactRules(writing.edit(self.name), writing.rules.fact_schemas)
+
+
+class _Current:
+    """Tells which facts count at a time: those that can be read, and of temporal types those that hold."""
+
+    def __init__(self, book: Facts, at: datetime) -> None:
+        self._book = book
+        self._at = at
+        self._held: dict[str, set[str]] = {}
+
+    def __call__(self, name: str, entry: Mapping[str, Any]) -> bool:
+        type_, _, key = name.partition("/")
+        schema = self._book.registered(type_)
+        if schema is None:  # its rules are unknown; its time may still be written down
+            return Held(key, entry, *interval(entry)).holds(self._at)
+        if not schema.constraint.temporal:
+            return self._book.wrong(schema, key, entry) is None
+        if type_ not in self._held:
+            held = self._book.held(type_)
+            self._held[type_] = {each.key for each in held if each.holds(self._at)}
+        return key in self._held[type_]

@@ -1,0 +1,189 @@
+"""Preferences: texts by category, counted, never twice the same."""
+
+# ruff: noqa: ARG002, D102 - overrides: `EntryKind` documents them
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import ValidationError
+
+from tomldiary.entries.fields import Problem, last_used, toml_word, with_value, wrong_fields
+from tomldiary.entries.kind import EntryKind, EntryLine, Group
+from tomldiary.entries.preferences import (
+    Preferences,
+    entry_count,
+    entry_text,
+    entry_to_item,
+    number_of,
+    reserve_ids,
+)
+from tomldiary.entries.schema import item_type
+from tomldiary.errors import InvalidValue, LimitReached
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from datetime import datetime
+
+    from tomldiary.entries.kind import Collected, Rank, Rules, Tables, Writing
+    from tomldiary.toml.document import Document, Overlay, Path
+    from tomldiary.toml.edit import Edit
+
+__all__ = ["PreferenceKind"]
+
+
+class PreferenceKind(EntryKind):
+    """`[preferences.likes.pref001]`: text by category, counted, never twice the same."""
+
+    depth = 3
+    has_short_layout = True
+    is_reserved = True
+    order = 1
+    shape = "category/id"
+
+    def key(self, path: Path, document: str = "") -> str:
+        return "/".join(path[1:])
+
+    def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        book = self._book(tables, rules)
+        for category in rules.allowed:
+            for key, entry in book.items(category):
+                yield f"{category}/{key}", entry
+
+    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+        return super().body(name.partition("/")[0], entry)
+
+    def title(self, name: str, updated: str) -> str:
+        return name
+
+    def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine:
+        notes: list[str] = []
+        contexts = entry.get("contexts")
+        if isinstance(contexts, list) and contexts:
+            notes.append(f"[{' '.join(map(str, cast('list[Any]', contexts)))}]")
+        if (count := entry_count(entry)) > 1:
+            notes.append(f"({count}×)")
+        return EntryLine(group.name, entry_text(entry), " ".join(notes))
+
+    def rank(self, entry: Mapping[str, Any]) -> Rank:
+        return (entry.get("pinned") is True, entry_count(entry), last_used(entry))
+
+    def groups(self, tables: Tables, rules: Rules) -> list[Group]:
+        book = self._book(tables, rules)
+        return [
+            Group(name, weight, partial(book.columns, name))
+            for name, weight in rules.weights.items()
+        ]
+
+    def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
+        book = self._book(documents[self.name], rules)
+        counts = {category: book.count(category) for category in rules.allowed}
+        return {category: count for category, count in counts.items() if count}
+
+    def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
+        everything = document.table(()) or {}
+        short = {key: each for key, each in everything.items() if key not in {"_meta", self.name}}
+        is_own = (document.table(("_meta",)) or {}).get("schema_name") == rules.schema_name
+        for head, tables in ((f"{self.name}.", document.table((self.name,)) or {}), ("", short)):
+            for category, entries in tables.items():
+                where = f"{head}{category}"
+                if not isinstance(entries, Mapping):
+                    yield Problem(where, f"expected a category, found {toml_word(entries)}")
+                    continue
+                if is_own and category not in rules.allowed:
+                    message = f"{rules.schema_name} has no such category, so nothing reads it"
+                    yield Problem(where, message)
+                for key, entry in cast("Mapping[str, Any]", entries).items():
+                    place = f"{where}.{key}"
+                    if isinstance(entry, Mapping):
+                        known = cast("Mapping[str, Any]", entry)
+                        yield from self._wrong_entry(rules, category, place, known)
+                    else:
+                        found = toml_word(entry)
+                        yield Problem(place, f"expected an entry, found {found}; it is left out")
+
+    def _wrong_entry(
+        self, rules: Rules, category: str, where: str, entry: Mapping[str, Any]
+    ) -> Iterator[Problem]:
+        yield from wrong_fields(where, entry, self.texts, (self.labels,), ("_count",))
+        if "text" not in entry:
+            yield Problem(f"{where}.text", "expected text, found nothing")
+        if category in rules.allowed:
+            try:
+                entry_to_item(entry, item_type(rules.pref_table_cls, category))
+            except ValidationError as error:
+                for problem in error.errors(include_url=False, include_input=False):
+                    field = ".".join(map(str, (where, *problem["loc"])))
+                    yield Problem(field, f"{problem['msg']}; the entry is left out")
+
+    def remove(self, edit: Overlay, path: Path, rules: Rules) -> None:
+        book = self._book(edit, rules)
+        if book.has(path):
+            book.forget(path[1], path[2])  # which also keeps its id from being given out again
+        else:
+            edit.delete(path)
+
+    def check_import(self, before: Document, after: Document, rules: Rules) -> None:
+        was, became = self._book(before, rules), self._book(after, rules)
+        limit = rules.preference_rules.limit
+        for category in rules.allowed:
+            if became.count(category) > max(limit, was.count(category)):
+                raise LimitReached(category, limit)
+
+    def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
+        reserve_ids(edit, ((path[-2], number_of(path[-1]) or 0) for path in removed))
+
+    def collections(self, rules: Rules) -> list[Collected]:
+        return [(self.name, category) for category in rules.allowed]
+
+    def get(
+        self, tables: Tables, rules: Rules, collection: Collected, key: str
+    ) -> Mapping[str, Any] | None:
+        found = self._book(tables, rules).find(collection[1], key)
+        return None if found is None else found[1]
+
+    def listed(
+        self, tables: Tables, rules: Rules, collection: Collected
+    ) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        yield from self._book(tables, rules).items(collection[1])
+
+    def put(
+        self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
+    ) -> None:
+        category, edit, rules = collection[1], writing.edit(self.name), writing.rules
+        book = self._book(edit, rules)
+        where = f"{category}.{key}"
+        outcome = book.upsert(
+            category, key, value["text"], (),
+            now=writing.now, session=writing.session, count_up=False,
+        )  # fmt: skip
+        if outcome.action == "merged":
+            raise InvalidValue(
+                f"{category}/{outcome.id} holds the same text. Put to that key, or change the text.",
+                where=where,
+            )
+        if outcome.id != key:
+            raise InvalidValue(
+                "the diary gives out ids of the form pref001, and this one may have belonged to a"
+                " forgotten entry. Choose another key.",
+                where=where,
+            )
+        path, entry = cast("tuple[Path, Mapping[str, Any]]", book.find(category, key))
+        data = {**value, "text": entry["text"]}
+        try:
+            entry_to_item(data, item_type(rules.pref_table_cls, category))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, (where, *first["loc"])))
+            raise InvalidValue(f"{first['msg']}.", where=place) from None
+        fresh = with_value(data, entry, writing.now)
+        edit.put(path, {**fresh, "_updated_by": writing.session})
+
+    def delete(self, writing: Writing, collection: Collected, key: str) -> None:
+        self._book(writing.edit(self.name), writing.rules).forget(collection[1], key)
+
+    @staticmethod
+    def _book(tables: Tables, rules: Rules) -> Preferences:
+        return Preferences(tables, rules.preference_rules)
