@@ -189,6 +189,8 @@ def _is_current(
         return False
     if not is_written:
         return True
-    if changes is None or not cached.is_plain:
+    if changes is None or not cached.is_logged or cached.is_merged:
         return False
+    if cached.logged is not None or cached.problem is not None:
+        return False  # the file did not hold the document at the end of history
     return changes.found.get(kind, changes.start) <= cached.seen

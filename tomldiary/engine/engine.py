@@ -26,7 +26,7 @@ from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.history.index import HistoryIndex
 from tomldiary.history.record import next_sequence, operation_of, render_record
 from tomldiary.history.timeline import Timeline
-from tomldiary.runtime.async_bridge import OwnThread, current_task
+from tomldiary.runtime.async_bridge import SCOPE, OwnThread
 from tomldiary.storage.protocol import FixedDocuments, KeepsDisplacedEdits
 from tomldiary.toml.edit import Edit
 
@@ -138,6 +138,8 @@ class Engine(DocumentCache):
 
     def _readable(self, user: str) -> Transaction | None:
         """Return the open transaction whose changes a read of this user sees."""
+        if SCOPE.get() is None:
+            return None  # as for most reads
         joined = open_here()
         is_mine = joined is not None and joined.user == user and joined.is_joined_by(self, user)
         return joined if is_mine else None
@@ -268,7 +270,6 @@ class Engine(DocumentCache):
         try:
             await worker.run(lambda: lock.enter_context(self.backend.lock(user, self.lock_timeout)))
             transaction = await worker.run(lambda: self._begin(user, source, expected))
-            transaction.task = current_task()
             transaction.worker = worker
             with transaction.opened():
                 yield transaction

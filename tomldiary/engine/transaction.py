@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING
@@ -45,8 +45,10 @@ class Transaction:
         self.user = user
         self.engine = engine
         self.is_open = False
-        self.task = current_task()
-        self.thread = threading.get_ident()
+        self.task: Any = None
+        """The task that opened it; None in sync code."""
+        self.thread = 0
+        """The thread that opened it."""
         self.worker: OwnThread | None = None
         """The thread that runs the blocking calls of the task that owns the transaction."""
         self.session = ""
@@ -67,6 +69,7 @@ class Transaction:
     def opened(self) -> Generator[None]:
         """Let the calls made in a `with` block join this transaction."""
         self.is_open = True
+        self.task, self.thread = current_task(), threading.get_ident()
         outer = SCOPE.set(self)
         try:
             yield

@@ -58,13 +58,6 @@ class Known:
     seen: int = -1
     """The last transaction when this was read under the user's lock; -1 without the lock."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether the file held the document at the end of history."""
-        return (
-            self.is_logged and self.logged is None and self.problem is None and not self.is_merged
-        )
-
 
 def look(
     source: DocumentSource, user: str, kind: str, stored: Stored, cached: Known | None

@@ -16,13 +16,13 @@ from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue,
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
-from tomldiary.store.batch import ItemPuts, Prepared
 from tomldiary.store.item import Entry, copied
 from tomldiary.store.operations import Get, Item, List, Put, Search, checked
 from tomldiary.store.search import Finder, as_item
 from tomldiary.store.snapshot import View
 from tomldiary.store.ttl import Deadlines, Expiry, Sweeper, sweep
 from tomldiary.store.typed_namespaces import Owners, is_typed
+from tomldiary.store.writes import ItemPuts, Prepared
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -193,7 +193,7 @@ class OpenedUsers(UserFolders):
         try:
             self._repair(user, folder, tenure)
         except FileNotFoundError:
-            return  # there is no such user
+            return  # a person has just removed the folder
         except OSError as error:
             raise BackendError(
                 f"{error.filename or folder}: recovery after a crash failed ({error.strerror})."
@@ -201,7 +201,11 @@ class OpenedUsers(UserFolders):
             ) from error
 
     def _repair(self, user: str, folder: Path, tenure: int) -> None:
-        names = os.listdir(folder)  # noqa: PTH208 - names, not paths
+        try:
+            names = os.listdir(folder)  # noqa: PTH208 - names, not paths
+        except FileNotFoundError:  # there is no such user yet
+            self._swept[user] = tenure
+            return
         if any(name.startswith(JOB_PREFIX) for name in names):
             from tomldiary.storage.local.forget_job import finish  # noqa: PLC0415 - hardly ever needed
 
