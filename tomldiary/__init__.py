@@ -61,12 +61,8 @@ if TYPE_CHECKING:
     )
     from tomldiary.extraction.apply import Applied
     from tomldiary.extraction.draft import MemoryDeps
-    from tomldiary.extraction.factory import (
-        build_extractor,
-        compactor_agent,
-        extractor_agent,
-        extractor_prompt_check,
-    )
+    from tomldiary.extraction.extractor import build_extractor, compactor_agent, extractor_agent
+    from tomldiary.extraction.prompt import extractor_prompt_check
     from tomldiary.forgetting.selection import ForgetReceipt
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
     from tomldiary.history.retention import KeptHistory
@@ -196,10 +192,10 @@ __getattr__, __dir__ = lazy_names(
         "UnknownEntry": "errors",
         "UserDiary": "user.user",
         "WriterBusy": "errors",
-        "build_extractor": "extraction.factory",
-        "compactor_agent": "extraction.factory",
-        "extractor_agent": "extraction.factory",
-        "extractor_prompt_check": "extraction.factory",
+        "build_extractor": "extraction.extractor",
+        "compactor_agent": "extraction.extractor",
+        "extractor_agent": "extraction.extractor",
+        "extractor_prompt_check": "extraction.prompt",
         "get_conversations_schema": "entries.schema",
         "get_preferences_schema": "entries.schema",
         "load_conversations": "compat.loaders",

@@ -29,10 +29,9 @@ from tomldiary.extraction.apply import (
     current_operation,
 )
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
+from tomldiary.extraction.extractor import resolve_extractor, run_extractor
 from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
-from tomldiary.extraction.protocol import run_extractor
-from tomldiary.extraction.resolve import resolve_extractor
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.recall import Indexes
@@ -50,8 +49,8 @@ if TYPE_CHECKING:
 
     from tomldiary.compaction.draft import CompactionConfig
     from tomldiary.engine.engine import Transaction
+    from tomldiary.extraction.extractor import Extractor
     from tomldiary.extraction.operations import Operation
-    from tomldiary.extraction.protocol import Extractor
     from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
     from tomldiary.text.similarity import Scorer
 

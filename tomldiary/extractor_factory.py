@@ -1,3 +1,6 @@
-"""The import path of TOMLDiary 0.9; new code uses `tomldiary.extraction.factory`."""
+"""The import path of TOMLDiary 0.9; new code uses `tomldiary.extraction.extractor` and `prompt` beside it."""
 
-from tomldiary.extraction.factory import *  # noqa: F403
+from tomldiary.extraction.extractor import build_extractor, compactor_agent, extractor_agent
+from tomldiary.extraction.prompt import extractor_prompt_check
+
+__all__ = ["build_extractor", "compactor_agent", "extractor_agent", "extractor_prompt_check"]

@@ -20,8 +20,7 @@ from pydantic_ai.models.wrapper import WrapperModel
 from pydantic_ai.settings import ModelSettings
 
 from tomldiary.errors import ExtractorUnusable, InvalidValue
-from tomldiary.extraction.protocol import is_retried_as_a_whole
-from tomldiary.extraction.resolve import DEFAULT_MODEL
+from tomldiary.extraction.extractor import DEFAULT_MODEL, is_retried_as_a_whole
 from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
 from tomldiary.writer.retry import RetryPolicy
 

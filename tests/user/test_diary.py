@@ -16,8 +16,8 @@ from pydantic import BaseModel, Field
 from tomldiary import Diary, PreferenceItem, TOMLDiary
 from tomldiary.errors import ExtractionError, MissingExtra, SchemaError
 from tomldiary.extraction import tools
+from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.message import turn_message
-from tomldiary.extraction.resolve import load_factory
 
 
 class Table(BaseModel):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
         CompactionStats,
         load_compactor,
     )
-    from tomldiary.extraction.factory import compactor_agent
+    from tomldiary.extraction.extractor import compactor_agent
 
 __all__ = [
     "CompactionConfig",
@@ -28,5 +28,5 @@ __all__ = [
 
 __getattr__, __dir__ = lazy_names(
     __name__,
-    {**dict.fromkeys(__all__, "compaction.draft"), "compactor_agent": "extraction.factory"},
+    {**dict.fromkeys(__all__, "compaction.draft"), "compactor_agent": "extraction.extractor"},
 )

@@ -14,8 +14,8 @@ from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.operations import SetFields, SetSummary
-from tomldiary.extraction.resolve import load_factory
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:

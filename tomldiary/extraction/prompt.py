@@ -6,6 +6,7 @@ Placeholders of the extraction prompt: `{categories_doc}` and `{current_time}`.
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.extraction.tools import category_lines
@@ -18,10 +19,12 @@ __all__ = [
     "EXTRACTION_PROMPT",
     "PLACEHOLDERS",
     "draft_prompt",
+    "extractor_prompt_check",
     "missing_placeholders",
 ]
 
 PLACEHOLDERS = ("categories_doc", "current_time")
+_LONGEST_PATH = 1024  # characters
 
 EXTRACTION_PROMPT = """\
 You keep the diary of one user's lasting preferences and facts, and a rolling summary of the current \
@@ -86,6 +89,17 @@ When you are finished, answer with the word "done".
 def missing_placeholders(prompt: str) -> list[str]:
     """Return the placeholders that `prompt` does not use."""
     return [name for name in PLACEHOLDERS if f"{{{name}}}" not in prompt]
+
+
+def extractor_prompt_check(prompt: str | Path) -> None:
+    """Print a warning if a prompt (a text, or the path of a file) lacks a placeholder it needs."""
+    text = prompt.read_text(encoding="utf-8") if isinstance(prompt, Path) else prompt
+    if "\n" not in text and len(text) < _LONGEST_PATH and Path(text).is_file():
+        text = Path(text).read_text(encoding="utf-8")
+    missing = missing_placeholders(text)
+    if missing:
+        names = ", ".join(f"{{{name}}}" for name in missing)
+        print(f"The prompt lacks {names}: the model will not be told.")  # noqa: T201 - its purpose
 
 
 def draft_prompt(

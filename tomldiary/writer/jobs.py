@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.diary import Diary
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.extraction.apply import TurnOperation, current_operation
-from tomldiary.extraction.protocol import is_retried_as_a_whole
+from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 

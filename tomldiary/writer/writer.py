@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
-from tomldiary.extraction.resolve import setup_problem
+from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.finalizers import finalize
 from tomldiary.storage.protocol import KeepsJournal

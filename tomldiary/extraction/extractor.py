@@ -1,0 +1,199 @@
+"""What counts as an extractor, and which one a diary uses: a name, a model, an agent, or nothing at all.
+
+An extractor is anything with `run(message, deps=…)`, async or not, or a function. The factories that TOMLDiary 0.9
+names are plain functions here: an adapter is loaded when one is called.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from contextvars import ContextVar
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from tomldiary.errors import MissingExtra, SchemaError
+from tomldiary.extraction.rules.offline import RulesExtractor
+from tomldiary.runtime.async_bridge import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from pydantic import BaseModel
+
+    from tomldiary.extraction.draft import MemoryDeps
+
+__all__ = [
+    "DEFAULT_MODEL",
+    "Extractor",
+    "as_extractor",
+    "build_extractor",
+    "compactor_agent",
+    "extractor_agent",
+    "is_retried_as_a_whole",
+    "load_factory",
+    "resolve_extractor",
+    "run_extractor",
+    "setup_problem",
+]
+
+GROUP = "tomldiary.extractors"
+"""Entry-point group through which the adapters offer factories; the core imports none of them."""
+DEFAULT_MODEL = "openai-chat:gpt-5-mini"
+"""The model that is asked for when neither `agent` nor $EXTRACTOR_MODEL names one."""
+is_retried_as_a_whole: ContextVar[bool] = ContextVar(
+    "tomldiary_is_retried_as_a_whole", default=False
+)
+"""Whether the turn is tried again if it fails in passing; then no single request is repeated."""
+
+
+@runtime_checkable
+class Extractor(Protocol):
+    """Reads one turn and changes the draft in `deps`; what it returns is not looked at.
+
+    `run` may be a coroutine function or a plain one. Plain ones run in a worker thread. A pydantic-ai
+    `Agent` with `deps_type=MemoryDeps` is an extractor as it is.
+    """
+
+    def run(self, message: str, /, *, deps: MemoryDeps) -> Any:
+        """Read the turn described by `message`, and change `deps`."""
+        ...
+
+
+class _FunctionExtractor:
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.run = function
+
+
+def as_extractor(candidate: object) -> Extractor:
+    """Return `candidate` as an extractor.
+
+    Raises:
+        SchemaError: It has no `run` method and is no function.
+    """
+    if callable(getattr(candidate, "run", None)):
+        return candidate  # pyright: ignore[reportReturnType] - duck-typed on purpose
+    if inspect.isfunction(candidate) or inspect.ismethod(candidate):
+        return _FunctionExtractor(candidate)
+    raise SchemaError(
+        f"{type(candidate).__name__} cannot extract: give an object with run(message, deps=…), a"
+        ' function, a model name, or "rules".'
+    )
+
+
+async def run_extractor(extractor: Extractor, message: str, deps: Any) -> None:
+    """Run an extractor or a compactor on its draft; a plain function runs in a worker thread."""
+    run = extractor.run
+    if inspect.iscoroutinefunction(run):
+        await run(message, deps=deps)
+        return
+    result = await in_thread(run, message, deps=deps)
+    if inspect.isawaitable(result):
+        await result
+
+
+def load_factory(name: str, *, extra: str = "pydantic-ai") -> Any:
+    """Load a factory that an installed adapter registered under `name`.
+
+    Raises:
+        MissingExtra: No adapter offers it, or the framework the adapter needs is not installed.
+    """
+    from importlib.metadata import entry_points  # noqa: PLC0415 - slow to import, used once
+
+    for point in entry_points(group=GROUP, name=name):
+        try:
+            return point.load()
+        except ModuleNotFoundError as error:
+            raise MissingExtra(f"{name} ({error.name} is not installed)", extra) from error
+    raise MissingExtra(name, extra)
+
+
+def setup_problem(agent: object) -> str:
+    """Return why `agent` could not extract now, or ""; a cheap look that loads no framework.
+
+    It sees a missing package for a model that is given by its name, and a missing key for one of OpenAI's, which
+    is the default.
+    """
+    name = agent or os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+    if not isinstance(name, str) or name == "rules":
+        return ""
+    is_openai = name.startswith(("openai:", "openai-"))
+    needed = ("pydantic_ai", "openai") if is_openai else ("pydantic_ai",)
+    for module in needed:
+        if find_spec(module) is None:
+            extra = "openai" if is_openai else "pydantic-ai"
+            return str(MissingExtra(f"the model {name!r} ({module} is not installed)", extra))
+    if is_openai and not (os.environ.get("OPENAI_API_KEY") or os.environ.get("OPENAI_BASE_URL")):
+        return (
+            f"the model {name!r} needs a key: set OPENAI_API_KEY, name another model as `agent` or in"
+            ' EXTRACTOR_MODEL, or give agent="rules" to work without one.'
+        )
+    return ""
+
+
+def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extractor:
+    """Return the extractor that `agent` stands for.
+
+    Args:
+        agent: "rules"; a model name; an extractor, agent or function; a model object of a
+            framework; None for $EXTRACTOR_MODEL, or the default model if that is not set.
+        pref_table_cls: The preference table a model is told about.
+
+    Raises:
+        MissingExtra: A model is asked for, and the adapter that can drive it is not installed.
+        SchemaError: `agent` is none of these.
+    """
+    if agent is None:
+        agent = os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
+    if agent == "rules":
+        return RulesExtractor()
+    if isinstance(agent, str):
+        return load_factory("extractor_agent")(pref_table_cls, agent)
+    origins = {base.__module__.partition(".")[0] for base in type(agent).__mro__}
+    if "langchain_core" in origins:
+        return load_factory("chat_model_extractor", extra="langchain")(agent)
+    if "pydantic_ai" in origins:
+        return load_factory("extractor_agent")(pref_table_cls, agent)
+    return as_extractor(agent)
+
+
+def extractor_agent(
+    pref_table_cls: type[BaseModel],
+    model: Any = None,
+    prompt_template: str | Path | None = None,
+    fallback_retries: int = 3,
+    fallback_on: Any = None,
+    *,
+    model_name: Any = None,
+) -> Any:
+    """Return a pydantic-ai agent that extracts preferences; see `tomldiary_pydantic_ai`.
+
+    Raises:
+        MissingExtra: pydantic-ai is not installed.
+    """
+    return load_factory("extractor_agent")(
+        pref_table_cls, model, prompt_template, fallback_retries, fallback_on, model_name=model_name
+    )
+
+
+def build_extractor(
+    pref_table_cls: type[BaseModel],
+    model_name: str | None = None,
+    prompt_template_path: str | Path | None = None,
+) -> Any:
+    """Return a pydantic-ai extraction agent; the older spelling of `extractor_agent`.
+
+    Raises:
+        MissingExtra: pydantic-ai is not installed.
+    """
+    return load_factory("build_extractor")(pref_table_cls, model_name, prompt_template_path)
+
+
+def compactor_agent(model_name: Any = None, prompt_template: str | Path | None = None) -> Any:
+    """Return a pydantic-ai agent that cleans up; see `tomldiary_pydantic_ai`.
+
+    Raises:
+        MissingExtra: pydantic-ai is not installed.
+    """
+    return load_factory("compactor_agent")(model_name, prompt_template)
