@@ -59,9 +59,9 @@ if TYPE_CHECKING:
         UnknownEntry,
         WriterBusy,
     )
-    from tomldiary.extraction.apply import Applied
     from tomldiary.extraction.draft import MemoryDeps
     from tomldiary.extraction.extractor import build_extractor, compactor_agent, extractor_agent
+    from tomldiary.extraction.operations import Applied
     from tomldiary.extraction.prompt import extractor_prompt_check
     from tomldiary.forgetting.selection import ForgetReceipt
     from tomldiary.history.queries import Difference, HistoryEntry, Origin
@@ -147,7 +147,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "Applied": "extraction.apply",
+        "Applied": "extraction.operations",
         "BackendError": "errors",
         "CompactionConfig": "compaction.draft",
         "Conflict": "errors",

@@ -21,17 +21,17 @@ from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
 from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
-from tomldiary.extraction.apply import (
+from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
+from tomldiary.extraction.extractor import resolve_extractor, run_extractor
+from tomldiary.extraction.failures import explained
+from tomldiary.extraction.message import turn_message
+from tomldiary.extraction.operations import (
     Applied,
     TurnOperation,
     TurnRules,
     apply_turn,
     current_operation,
 )
-from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
-from tomldiary.extraction.extractor import resolve_extractor, run_extractor
-from tomldiary.extraction.failures import explained
-from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.retrieval.recall import Indexes

@@ -19,7 +19,7 @@ from pydantic import BaseModel
 
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
 from tomldiary.errors import ExtractionError, WriterBusy
-from tomldiary.extraction.apply import Applied
+from tomldiary.extraction.operations import Applied
 from tomldiary.writer.writer import Receipt, Turn, background_tasks, fire_and_forget
 
 LONG = 120  # seconds; nothing waits that long unless it is broken

@@ -15,8 +15,8 @@ from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences
-from tomldiary.extraction.apply import apply_turn
 from tomldiary.extraction.extractor import as_extractor, run_extractor
+from tomldiary.extraction.operations import apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 

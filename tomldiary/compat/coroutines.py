@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Engine, Transaction
-    from tomldiary.extraction.apply import TurnRules
+    from tomldiary.extraction.operations import TurnRules
     from tomldiary.text.similarity import Similarity
     from tomldiary.toml.document import Document
 

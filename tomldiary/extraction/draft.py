@@ -27,6 +27,7 @@ from tomldiary.extraction.operations import (
     SetFields,
     SetSummary,
     UpsertPreference,
+    set_fields,
 )
 from tomldiary.extraction.tool_writes import NO_WRITES
 from tomldiary.retrieval.render import escape_for_model
@@ -41,9 +42,8 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.dialogue import Exchange
     from tomldiary.extraction.tool_writes import ToolWrites
-    from tomldiary.toml.document import Overlay
 
-__all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted", "set_fields"]
+__all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
 
 Store = dict[str, Any]
 MOST_REMOVED = 10
@@ -387,18 +387,6 @@ def preference_line(category: str, key: str, entry: Mapping[str, Any]) -> str:
 def quoted(text: str, limit: int = 200) -> str:
     """Return stored text as one escaped line for a model, cut to a number of characters."""
     return escape_for_model(text if len(text) <= limit else f"{text[:limit]}…")
-
-
-def set_fields(edit: Overlay, operation: SetFields) -> None:
-    """Apply a `SetFields` to an edit; an entry that is gone meanwhile is not brought back by parts."""
-    table = edit.table(operation.path)
-    if operation.delete:
-        edit.delete(operation.path)
-        return
-    if table is None and operation.existing:
-        return
-    entry = {key: value for key, value in (table or {}).items() if key not in operation.removed}
-    edit.put(operation.path, encode_nulls({**entry, **dict(operation.values)}))
 
 
 def _walk(kind: str, tables: Any, depth: int) -> list[tuple[tuple[str, ...], Mapping[str, Any]]]:

@@ -13,7 +13,6 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from tomldiary.errors import MissingExtra, SchemaError
-from tomldiary.extraction.rules.offline import RulesExtractor
 from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
@@ -147,6 +146,10 @@ def resolve_extractor(agent: object, pref_table_cls: type[BaseModel]) -> Extract
     if agent is None:
         agent = os.environ.get("EXTRACTOR_MODEL") or DEFAULT_MODEL
     if agent == "rules":
+        from tomldiary.extraction.rules.rules import (  # noqa: PLC0415 - compiles many patterns
+            RulesExtractor,
+        )
+
         return RulesExtractor()
     if isinstance(agent, str):
         return load_factory("extractor_agent")(pref_table_cls, agent)

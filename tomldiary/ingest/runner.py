@@ -12,7 +12,7 @@ from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten
-from tomldiary.extraction.apply import TurnOperation
+from tomldiary.extraction.operations import TurnOperation
 from tomldiary.ingest.formats import read_turns
 from tomldiary.runtime.async_bridge import run_coroutine
 

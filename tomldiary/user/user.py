@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.diary import Diary
-    from tomldiary.extraction.apply import Applied
+    from tomldiary.extraction.operations import Applied
     from tomldiary.forgetting.selection import ForgetReceipt
     from tomldiary.history.as_of import Point
     from tomldiary.retrieval.ranking import MemoryLines

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
 from tomldiary.errors import Forgotten, InvalidValue
-from tomldiary.extraction.apply import TurnOperation, current_operation
 from tomldiary.extraction.extractor import is_retried_as_a_whole
+from tomldiary.extraction.operations import TurnOperation, current_operation
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from threading import Condition
 
-    from tomldiary.extraction.apply import Applied
-    from tomldiary.extraction.operations import Operation
+    from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.writer.metrics import Metrics
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.retry import Options

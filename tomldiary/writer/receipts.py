@@ -16,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from datetime import datetime
 
-    from tomldiary.extraction.apply import Applied
-    from tomldiary.extraction.operations import Operation
+    from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.writer.journal import Journal
 
 __all__ = ["Job", "Receipt", "Turn", "TurnStatus"]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from contextvars import Context
     from threading import Condition
 
-    from tomldiary.extraction.apply import Applied
+    from tomldiary.extraction.operations import Applied
     from tomldiary.writer.dead_letters import DeadLetters
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.metrics import Metrics, Telemetry

@@ -22,37 +22,48 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from tomldiary.errors import InvalidValue, LimitReached
 from tomldiary.extraction.rules.phrases import (
     ALLERGY,
     FIRST_PERSON,
+    KINDS,
     LASTING,
     PASSING,
     SO,
     compile_phrases,
 )
-from tomldiary.extraction.rules.requests import (
+from tomldiary.extraction.rules.sentences import (
+    MAX_CHARACTERS,
+    MAX_SENTENCE,
     asks_to_forget,
     hands_over,
     is_request,
     is_small_talk,
-    points_back,
-)
-from tomldiary.extraction.rules.sentences import (
-    MAX_CHARACTERS,
-    MAX_SENTENCE,
     plain_form,
+    points_back,
     split_sentences,
 )
-from tomldiary.extraction.rules.topics import choose_category
+from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["MAX_CHARACTERS", "MAX_SENTENCE", "MAX_STATEMENTS", "Statement", "find_statements"]
+    from tomldiary.extraction.draft import MemoryDeps
 
+__all__ = [
+    "MAX_CHARACTERS",
+    "MAX_SENTENCE",
+    "MAX_STATEMENTS",
+    "RulesExtractor",
+    "Statement",
+    "find_statements",
+]
+
+_logger = get_logger(__name__)
 MAX_STATEMENTS = 20  # of a turn
 _LONGEST_ANSWER = 12  # words
 _DECLINES = compile_phrases(
@@ -174,3 +185,121 @@ def _own_sentences(message: str) -> tuple[list[tuple[str, str, bool]], bool]:
         elif not (("__" in mask or ":" in mask) and _SPEAKS.search(plain)):
             sentences.append((text, plain, True))
     return sentences, asked
+
+
+# The category of a statement: a guess, by counting shared words
+
+# Words that say what a sentence is about: those before the colon appear in the names of
+# categories, those after it in sentences. All are compared without a plural "s".
+_TOPICS = """
+dietary diet food nutrition eating cuisine meal cooking drink: vegan vegetarian pescatarian kosher halal
+    gluten dairy lactose food eat eating drink meat fish seafood nut peanut cheese spicy coffee tea wine meal
+    breakfast lunch dinner restaurant dish recipe cook sugar bread vegetable fruit chocolate carb pizza diet
+medical health condition medication wellness allergy: allergic allergy asthma diabetes diabetic medication
+    migraine doctor diagnosed surgery injury pain pregnant celiac epilepsy insulin intolerant disability
+family relationship people relation: wife husband spouse partner mother mom mum father dad brother sister
+    son daughter kid child parent girlfriend boyfriend friend cousin aunt uncle married engaged divorced
+work job career profession occupation employment: work job office boss manager company client colleague
+    career nurse teacher engineer developer lawyer designer freelance business team promoted accountant
+travel trip destination transport vehicle: travel trip flight fly hotel airport vacation hostel cruise
+    train abroad car drive airline
+interest hobby entertainment leisure activity media: movie film book novel read music song game guitar piano
+    painting photography hiking chess concert museum play series tv dance garden camping knitting pottery
+fitness sport exercise training wellness: gym run running jog yoga workout exercise marathon swim cycling
+    bike football tennis hike
+finance money budget shopping: budget money save saving debt invest cheap price salary
+pet animal: dog cat puppy kitten pet horse rabbit parrot hamster
+education learning study skill school: study learn learning course school university college degree exam
+technology tech tool software device setup: python laptop linux windows mac editor computer phone software
+style fashion clothing beauty appearance: wear clothes shoes dress makeup skin hair fabric
+home location residence place: live house apartment flat city moved hometown born
+"""
+_GENERAL = """general biography bio about profile personal background identity fact info information other
+    misc miscellaneous note anything everything else memory preference user"""
+_UNPLEASANT = "dislike hate aversion avoid allergy peeve"
+_PLEASANT = "like love favorite favourite loved liked"
+_OPPOSITES = {
+    "like": frozenset(_UNPLEASANT.split()),
+    "dislike": frozenset(_PLEASANT.split()),
+    "allergy": frozenset(_PLEASANT.split()),
+}
+_EMPTY = """the and for with that this thing user person people they their them what which from about has
+    have are who does other any all like want use not general item my i me a an of in on to is or"""
+_EMPTY_WORDS = frozenset(_EMPTY.split())
+_NAME_PART = re.compile(r"[A-Z]?[a-z]+|[A-Z]+")
+
+
+def choose_category(kind: str, sentence: str, categories: Mapping[str, str]) -> str:
+    """Return the category whose name and description share most with the kind and the sentence."""
+    said = _stems(sentence)
+    homes = KINDS[kind].homes.split()
+    topics = [names for names, words in _topics() if words & said]
+    best, best_score = "", 0
+    for category, description in categories.items():
+        name, about = _profile(category), _profile(description) - _EMPTY_WORDS
+        if name & _OPPOSITES.get(kind, frozenset()):
+            continue
+        score = max((12 - rank for rank, home in enumerate(homes) if home in name), default=0)
+        score += 6 * any(names & name for names in topics) + 5 * bool(name & said - _EMPTY_WORDS)
+        score += 3 * any(home in about for home in homes[:3])
+        score += 3 * any(names & about for names in topics) + 3 * min(2, len(about & said))
+        if score > best_score:
+            best, best_score = category, score
+    if best:
+        return best
+    return next(
+        (c for word in _GENERAL.split() for c in categories if word in _profile(c)),
+        next(iter(categories)),
+    )
+
+
+@lru_cache(maxsize=1)
+def _topics() -> list[tuple[frozenset[str], frozenset[str]]]:
+    rows = (row.split(":") for row in re.split(r"\n(?! )", _TOPICS.strip()))
+    return [(frozenset(names.split()), frozenset(words.split())) for names, words in rows]
+
+
+@lru_cache(maxsize=256)
+def _profile(text: str) -> frozenset[str]:
+    return _stems(text)  # kept for schema texts only: nothing a user said stays in memory
+
+
+def _stems(text: str) -> frozenset[str]:
+    words = (part.lower() for part in _NAME_PART.findall(text))
+    return frozenset(
+        f"{word[:-3]}y" if word.endswith("ies") else re.sub(r"(?<=[^s])s\Z", "", word)
+        for word in words
+    )
+
+
+class RulesExtractor:
+    """Stores the user's own first-person sentences, word for word, marked as not verified.
+
+    It is no substitute for a model: it understands nothing. It does not rewrite, merge or correct,
+    resolves no "it" or "there", writes no summaries, knows English only, and files a sentence by the
+    words in it. A short answer is kept together with the assistant's question. What the user asks to forget
+    is not stored, and not removed either: it cannot tell which entry is meant. Each entry says where it came from: `_verified = false`, `_source = "session#turn"`.
+    """
+
+    def __repr__(self) -> str:
+        return "RulesExtractor()"
+
+    def run(self, message: str, /, *, deps: MemoryDeps) -> int:  # noqa: ARG002 - the draft holds the turn
+        """Add the turn's statements to the draft and return how many were new or confirmed."""
+        session = deps.conversations.find(deps.session_id) or {}
+        origin = {"_verified": False, "_source": f"{deps.session_id}#{session.get('_turns', 0)}"}
+        categories = {name: deps.descriptions.get(name, "") for name in deps.allowed_cats}
+        stored = 0
+        question = deps.earlier[-1][1] if deps.earlier else ""
+        for statement in find_statements(deps.user_msg, categories, question):
+            if deps.tool_writes.was_removed(statement.text):
+                continue
+            try:
+                deps.upsert(statement.category, None, statement.text, (), fields=origin)
+            except (LimitReached, InvalidValue) as error:
+                _logger.warning("a statement was not stored: %s", type(error).__name__)
+                # Fresh state may have a place for it; if not, the turn says why.
+                deps.leave(statement.category, statement.text, origin)
+                continue
+            stored += 1
+        return stored
