@@ -348,7 +348,7 @@ def test_control_characters_are_printed_as_escapes(hostile, form):
         assert "evil" in output
 
 
-def test_errors_are_escaped_too(tmp_path):
+def test_control_characters_in_errors_are_printed_as_escapes(tmp_path):
     done = call("show", f"who{HOSTILE}\nsecond", "--path", tmp_path)
     assert done.returncode == 2
     assert OBEYED.search(done.stderr) is None
@@ -426,7 +426,7 @@ def test_completion_is_offered_for_each_shell(shell):
     assert "tomldiary" in script
 
 
-def test_the_path_may_come_from_the_environment(memories):
+def test_the_environment_can_name_the_path(memories):
     assert call("show", check=0, TOMLDIARY_PATH=str(memories)).stdout == "alice\n"
     assert call("show", "--path", "nowhere", TOMLDIARY_PATH=str(memories)).returncode == 2
 
