@@ -98,7 +98,7 @@ def test_files_of_0_9_are_read_typed_and_shown(tmp_path):
     } == kept
 
 
-def test_an_update_of_a_file_of_0_9_changes_only_the_touched_entry_and_meta(tmp_path):
+def test_an_update_of_a_0_9_file_changes_only_its_entry_and_meta(tmp_path):
     guest = guest_of(tmp_path, "tomldiary-0.9")
     before = guest.document("preferences")
     guest.upsert_preference(
@@ -149,7 +149,7 @@ def test_ids_and_plain_folder_names_of_0_9_stay_in_use(tmp_path):
 # Older layouts
 
 
-def test_sessions_of_0_2_are_read_where_they_are(tmp_path):
+def test_sessions_of_0_2_are_read_in_their_place(tmp_path):
     guest = guest_of(tmp_path, "tomldiary-0.2")
     before = guest.document("conversations")
     assert {key: item.turns for key, item in guest.conversations().items()} == {
@@ -235,7 +235,7 @@ def test_files_without_a_meta_table_are_read_and_written(tmp_path, layout):
 
 @pytest.mark.parametrize("version", ["0.4", "0.10", "1.0", "9.9", "0.3.1", "next"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_newer_file_is_refused_by_name_and_left_alone(tmp_path, kind, version):
+def test_a_newer_file_is_refused_by_name_and_not_changed(tmp_path, kind, version):
     guest = guest_of(tmp_path, "tomldiary-0.9")
     path = tmp_path / "guest" / f"{kind}.toml"
     path.write_text(path.read_text("utf-8").replace('"0.3"', f'"{version}"'), "utf-8")
@@ -303,7 +303,7 @@ def written_by_us(tmp_path):
 
 
 @with_peer
-def test_0_9_reads_and_updates_our_files_and_we_read_them_again(tmp_path):
+def test_0_9_reads_and_updates_current_files_which_stay_readable(tmp_path):
     guest = written_by_us(tmp_path)
     before, sessions = guest.preferences(), guest.conversations()
     meta = tomllib.loads(guest.document("preferences"))["_meta"]
@@ -332,7 +332,7 @@ def test_0_9_reads_and_updates_our_files_and_we_read_them_again(tmp_path):
 
 
 @with_peer
-def test_we_write_on_after_0_9_and_it_after_us(tmp_path):
+def test_0_9_and_this_version_write_one_file_alternately(tmp_path):
     guest = written_by_us(tmp_path)
     for round_ in range(1, 4):
         peer("update", tmp_path, "guest")
@@ -352,7 +352,7 @@ def test_we_write_on_after_0_9_and_it_after_us(tmp_path):
 
 
 @with_peer
-def test_0_9_needs_text_and_count_of_an_entry_and_we_always_write_both(tmp_path):
+def test_every_entry_has_the_text_and_count_that_0_9_requires(tmp_path):
     assert set(peer("needs", tmp_path)) == {"text", "_count"}
     guest = written_by_us(tmp_path)
     stored = tomllib.loads(guest.document("preferences"))["preferences"]

@@ -58,7 +58,7 @@ def test_preferences_load_in_both_layouts_with_and_without_meta(text):
     assert table.allergies["walnuts"].strength == 9
 
 
-def test_both_layouts_in_one_file_are_read_together_and_the_long_one_wins():
+def test_both_layouts_in_one_file_are_merged_and_the_long_one_wins():
     table = load_preferences(
         '[likes]\na = {text = "short"}\nb = {text = "b"}\n[preferences.likes]\na = {text = "long"}',
         Table,
@@ -173,7 +173,7 @@ def test_a_half_migrated_file_keeps_both_kinds_of_sessions():
     assert set(found) == {"old", "a", "b"}
 
 
-def test_a_foreign_table_beside_conversations_is_not_taken_for_a_session():
+def test_a_foreign_table_beside_conversations_is_no_session():
     found = load_conversations(f'[_meta]\nversion = "0.3"\n[archive.old]\nsummary = "x"\n{NESTED}')
     assert set(found) == {"a", "b"}
 
@@ -218,7 +218,7 @@ def test_text_that_does_not_parse_has_path_and_line(tmp_path):
         load_conversations("[a]\nbroken")
 
 
-def test_files_are_utf8_whatever_the_locale_says(tmp_path, monkeypatch):
+def test_files_are_read_as_utf8_in_any_locale(tmp_path, monkeypatch):
     monkeypatch.setattr("locale.getencoding", lambda: "ascii")
     file = tmp_path / "f.toml"
     file.write_bytes('\ufeff[likes.a]\r\ntext = "日本 🍕"\r\n'.encode())
@@ -235,7 +235,7 @@ def test_a_file_in_another_encoding_is_named_with_its_line(tmp_path):
 
 
 @pytest.mark.parametrize("loader", [PreferenceLoader(Table), ConversationLoader()])
-def test_a_missing_or_unreadable_file_says_what_and_where(tmp_path, loader):
+def test_a_missing_or_unreadable_file_is_named_in_the_error(tmp_path, loader):
     with pytest.raises(
         FileNotFoundError, match=r"no such file to load\. Check the path"
     ) as missing:

@@ -85,7 +85,7 @@ def test_conversations_are_printed_one_after_the_other():
     )
 
 
-def test_metadata_is_shown_when_asked_for():
+def test_metadata_is_shown_on_request():
     head = "Metadata:\n  Version: 0.3\n  Schema: MyTable\n\n"
     assert pretty_print_preferences(PREFS, skip_metadata=False).startswith(f"{head}preferences:\n")
     assert pretty_print_conversations(CONVS, skip_metadata=False).startswith(f"{head}chat_1")
@@ -141,7 +141,7 @@ def test_arguments_choose_what_is_shown():
         ("[preferences.likes.a]\n_updated = 7", ["    a (Updated: 7)"]),
     ],
 )
-def test_missing_and_odd_fields_never_stop_the_printing(text, lines):
+def test_missing_and_unexpected_fields_are_printed(text, lines):
     assert pretty_print_preferences(text).splitlines() == ["preferences:", "  likes:", *lines]
 
 
@@ -163,7 +163,7 @@ def test_categories_of_both_layouts_are_shown_together():
         ({"a": ConversationItem(summary="s", turns=2, updated="")}, "a\n  s\n  turns: 2"),
     ],
 )
-def test_conversations_are_shown_whatever_shape_they_have(convs, shown):
+def test_conversations_of_any_shape_are_shown(convs, shown):
     assert pretty_print_conversations(convs) == shown
 
 
@@ -173,7 +173,7 @@ def test_text_that_does_not_parse_raises_with_its_line():
     assert caught.value.line == 2
 
 
-def test_times_are_shown_and_what_is_none_is_kept():
+def test_times_are_formatted_and_other_text_is_kept():
     base = BasePrettyPrinter()
     assert base._format_datetime(datetime(2025, 1, 2, 13, 4, tzinfo=UTC)) == "Jan 02, 2025 01:04 PM"
     assert base._format_datetime("2025-12-31T23:59:00Z") == "Dec 31, 2025 11:59 PM"
@@ -182,14 +182,14 @@ def test_times_are_shown_and_what_is_none_is_kept():
 
 
 @pytest.mark.parametrize("width", [1, 20, 40, 80])
-def test_no_line_of_stored_text_is_wider_than_asked(width):
+def test_no_line_of_stored_text_exceeds_the_width(width):
     long = {"a": {"summary": "word " * 30 + "x" * 200 + " well-known"}}
     lines = ConversationsPrinter(max_width=width).format_conversations(long).splitlines()
     assert max(map(len, lines)) <= max(width, 3)
     assert "".join("".join(lines[1:]).split()) == "".join(long["a"]["summary"].split())
 
 
-def test_stored_lines_cannot_pose_as_another_entry():
+def test_stored_lines_cannot_imitate_another_entry():
     forged = "x\n    pref999 (Updated: now)\n  likes:\npreferences:"
     text = (
         f'[preferences.likes.a]\ntext = """{forged}"""\n[preferences.likes."b\\n    c"]\ntext = "y"'
@@ -204,7 +204,7 @@ def test_stored_lines_cannot_pose_as_another_entry():
     ]
 
 
-def test_a_terminal_cannot_be_attacked_from_any_field():
+def test_no_field_can_send_control_sequences_to_a_terminal():
     evil = "\\u001b]0;owned\\u0007\\u202e"
     text = f'[_meta]\nversion = "{evil}"\nschema_name = "{evil}"\n[preferences."{evil}"."{evil}"]\n'
     text += f'text = "{evil}"\ncontexts = ["{evil}"]\n_updated = "{evil}"\n_count = 2'
@@ -240,7 +240,7 @@ def test_the_escapes_are_those_python_uses():
 @pytest.mark.parametrize(
     "text", ["", "plain", "tab\tand\nline", "日本語 🍕 é", "C:\\new", "a\u00a0b"]
 )
-def test_ordinary_text_is_left_alone(text):
+def test_ordinary_text_is_not_escaped(text):
     assert printable(text) == text
 
 

@@ -92,7 +92,7 @@ def test_the_quick_start_remembers_the_allergy(reader, tmp_path):
     assert sessions["chat_123"].turns == 1
 
 
-def test_the_files_it_shows_are_read(reader, tmp_path):
+def test_the_files_of_the_readme_are_read(reader, tmp_path):
     table = reader.names["MyPrefTable"]
     preferences = block("TOML Memory Example", "toml")
     walnuts = load_preferences(preferences, table).allergies["walnuts"]
@@ -140,14 +140,14 @@ def test_safe_loading_gives_typed_data(reader, capsys):
 @pytest.mark.parametrize(
     "wrong", [{"tea": {"contexts": []}}, {"tea": "green"}, {"tea": {"text": 5}}]
 )
-def test_safe_loading_answers_a_wrong_request_with_what_is_wrong(reader, wrong):
+def test_safe_loading_names_what_is_wrong_in_a_request(reader, wrong):
     reader.names["incoming_api_data"] = wrong
     answer = reader.run(block("Safe Data Loading"))
     assert answer["error"] == "Invalid preference data"
     assert "tea" in answer["details"]
 
 
-def test_the_local_backend_it_configures_has_the_six_methods(reader, tmp_path):
+def test_the_configured_local_backend_has_the_six_methods(reader, tmp_path):
     reader.run(block("Local Filesystem (Default)"))
     backend = reader.names["backend"]
 
@@ -185,7 +185,7 @@ def writing(reader):
     reader.names["writer"].close_sync()
 
 
-def test_the_writer_is_configured_and_takes_both_spellings_of_a_turn(writing):
+def test_the_writer_accepts_both_forms_of_a_turn(writing):
     reader, _ = writing
     writer = reader.names["writer"]
 
@@ -202,7 +202,7 @@ def test_the_writer_is_configured_and_takes_both_spellings_of_a_turn(writing):
         asyncio.run(writer.submit("user123", "chat_123", "Hello.", "Hello."))
 
 
-def test_the_statistics_have_the_twelve_keys_it_lists(writing):
+def test_the_statistics_have_the_twelve_keys_of_the_readme(writing):
     reader, _ = writing
     source = block("Observability and Monitoring")
     shown = next(node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Dict))
@@ -259,7 +259,7 @@ def test_the_health_check_reports_a_full_queue(writing):
     writer.close_sync()
 
 
-def test_alerts_and_refusals_come_when_they_should(writing):
+def test_alerts_and_refusals_follow_the_thresholds(writing):
     reader, gate = writing
     alerts = []
     reader.names |= {"alert": alerts.append, "HTTPException": HTTPException}
@@ -305,7 +305,7 @@ def test_the_statistics_go_to_logfire_as_fields(writing, monkeypatch):
 # Compaction
 
 
-def test_compaction_runs_when_a_block_is_too_long_and_keeps_its_progress(reader):
+def test_compaction_runs_for_a_long_block_and_keeps_its_progress(reader):
     cleaned = []
 
     class Compactor:
@@ -352,7 +352,7 @@ class CulinaryPrefTable(BaseModel):
 '''
 
 
-def test_the_command_lines_it_shows_print_schemas(tmp_path):
+def test_the_command_lines_of_the_readme_print_schemas(tmp_path):
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("no bash to run the command lines as they stand")
