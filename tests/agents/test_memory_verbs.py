@@ -95,7 +95,7 @@ def test_the_same_again_is_confirmed_and_what_resembles_it_is_shown_escaped(verb
         ("remember", (7, "likes"), "❌"),
     ],
 )
-def test_what_cannot_be_done_is_answered_and_changes_nothing(alice, verbs, name, arguments, hint, prefix):  # fmt: skip
+def test_an_impossible_call_is_answered_and_changes_nothing(alice, verbs, name, arguments, hint, prefix):  # fmt: skip
     for text in ("one", "two", "three", "four"):
         alice.upsert_preference("likes", text)
     before = alice.document("preferences")

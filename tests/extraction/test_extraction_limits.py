@@ -66,12 +66,12 @@ def test_a_summary_has_a_limit(options, limit):
     assert summary(diary) == "x" * limit
 
 
-def test_a_limit_of_no_characters_is_refused():
+def test_a_summary_limit_of_zero_is_refused():
     with pytest.raises(InvalidValue, match="max_summary_chars"):
         Diary("memory:", max_summary_chars=0)
 
 
-def test_a_long_list_of_preferences_is_bounded_and_says_what_is_left_out():
+def test_a_long_list_of_preferences_is_cut_and_counts_the_rest():
     async def work(ctx):
         yield await list_preferences(ctx)
         yield await list_preferences(ctx, "likes")
@@ -125,7 +125,7 @@ def test_one_turn_removes_ten_preferences_at_most():
     assert len(diary.user("alice").preferences("likes")) == 20
 
 
-def test_a_clean_up_deletes_half_of_the_blocks_at_most():
+def test_a_compaction_deletes_at_most_half_of_the_blocks():
     blocks = {f"pref{number:03d}": {"text": f"thing {number}"} for number in range(40)}
     deps = CompactionDeps(
         {"preferences": {"likes": blocks}},
@@ -139,7 +139,7 @@ def test_a_clean_up_deletes_half_of_the_blocks_at_most():
         deps.delete_preference_block("likes/pref030")
 
 
-def test_a_clean_up_does_not_blank_a_summary():
+def test_a_compaction_does_not_blank_a_summary():
     sessions = {"s1": {"summary": "They talked about tea.", "keywords": []}}
     deps = CompactionDeps(
         {"preferences": {}},

@@ -48,7 +48,7 @@ def likes(diary):
 
 
 @pytest.mark.parametrize("kind", ["model", "agent", "bare agent"])
-def test_an_empty_last_message_loses_nothing(tmp_path, kind):
+def test_an_empty_last_message_keeps_the_operations(tmp_path, kind):
     with OpenAIServer([LIKES_TANGO, says("")]) as server:
         model = model_at(server.url)
         agent = {
@@ -62,7 +62,7 @@ def test_an_empty_last_message_loses_nothing(tmp_path, kind):
     assert len(server.requests) == 2
 
 
-def test_an_agent_without_the_diarys_tools_is_given_them(tmp_path):
+def test_an_agent_without_extraction_tools_gets_them(tmp_path):
     with OpenAIServer([LIKES_TANGO, says("done")]) as server:
         diary = Diary(tmp_path, agent=Agent(model_at(server.url)))
         add_turn(diary)
@@ -72,7 +72,7 @@ def test_an_agent_without_the_diarys_tools_is_given_them(tmp_path):
     assert "You keep the diary" in str(server.requests[0]["messages"])
 
 
-def test_an_agent_with_tools_for_the_draft_is_left_as_it_is():
+def test_an_agent_with_tools_for_the_draft_is_used_unchanged():
     agent = Agent("test", deps_type=MemoryDeps)
 
     @agent.tool
@@ -141,7 +141,7 @@ def test_a_writer_repeats_a_later_request_of_a_run_once(tmp_path, breaks, reques
     assert len(diary.user("alice").preferences("likes")) == 1
 
 
-def test_the_pause_that_a_server_asks_for_is_kept():
+def test_the_retry_delay_of_a_server_is_respected():
     with OpenAIServer([status(429, retry_after=1.5), says("done")]) as server:
         begin = time.monotonic()
         add_turn(Diary("memory:", agent=model_at(server.url)))
@@ -154,7 +154,7 @@ def update_memory(diary):
 
 
 @pytest.mark.parametrize("door", [add_turn, update_memory])
-def test_a_model_that_does_not_answer_is_given_up(door):
+def test_a_model_that_does_not_answer_times_out(door):
     with OpenAIServer([slow(threading.Event())]) as server:
         diary = Diary("memory:", agent=model_at(server.url), extraction_timeout=0.5)
         with pytest.raises(ExtractionError, match=r"longer than 0\.5 s") as caught:
@@ -162,12 +162,12 @@ def test_a_model_that_does_not_answer_is_given_up(door):
     assert "extraction_timeout" in str(caught.value)
 
 
-def test_a_time_limit_of_nothing_is_refused():
+def test_an_extraction_timeout_of_zero_is_refused():
     with pytest.raises(InvalidValue, match="extraction_timeout"):
         Diary("memory:", extraction_timeout=0)
 
 
-def test_a_model_that_never_ends_is_told_of_without_advice_that_does_not_help():
+def test_the_error_for_an_endless_model_has_no_wrong_advice():
     with OpenAIServer([calls("list_categories")]) as server:
         told = failure(Diary("memory:", agent=model_at(server.url)))
     assert "20 requests" in told

@@ -37,7 +37,7 @@ def index_of(embed):
     return {"dims": 2, "embed": embed, "fields": ["$"]}
 
 
-def test_embeddings_are_awaited_in_the_host_s_loop_alone(tmp_path):
+def test_embeddings_are_awaited_only_in_the_loop_of_the_host(tmp_path):
     embed = Shared()
     store = DiaryStore(tmp_path, index=index_of(embed))
 
@@ -55,7 +55,7 @@ def test_embeddings_are_awaited_in_the_host_s_loop_alone(tmp_path):
     assert len(embed.loops) == 1
 
 
-def test_an_async_function_embeds_in_a_private_loop_too(tmp_path):
+def test_an_async_function_also_embeds_in_a_private_loop(tmp_path):
     async def embed(texts):
         return [[1.0, 0.0] for _ in texts]
 
@@ -86,7 +86,7 @@ class Connected:
         return []
 
 
-def test_a_backend_with_the_host_s_connections_is_told_the_remedy():
+def test_a_backend_with_connections_of_the_host_names_the_remedy():
     async def host():
         diary = Diary(Connected(), agent="rules")
         with pytest.raises(BackendError, match="let it open its connections inside them"):

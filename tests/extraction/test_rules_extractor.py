@@ -52,7 +52,7 @@ def test_a_statement_is_kept_verbatim(sentence):
     assert texts(f"  \n{sentence}\n\n") == [sentence]
 
 
-def test_each_sentence_of_a_turn_is_judged_alone_and_order_is_kept():
+def test_sentences_are_judged_one_by_one_and_keep_their_order():
     assert texts("1. I love tea.\n2. I hate milk.") == ["I love tea.", "I hate milk."]
     message = "Nice weather. I love rowing. It is noon. My sister has a farm!\n- I never eat pork"
     assert texts(message) == ["I love rowing.", "My sister has a farm!", "I never eat pork"]
@@ -176,7 +176,7 @@ def test_the_same_sentence_is_returned_once():
         ({"likes": "food and drink", "about": ""}, "I hate cheese.", "about"),
     ],
 )
-def test_the_category_follows_the_table_at_hand(table, sentence, category):
+def test_the_category_comes_from_the_given_table(table, sentence, category):
     assert find_statements(sentence, table) == [Statement(sentence, category)]
 
 
@@ -207,7 +207,7 @@ def test_a_sentence_longer_than_the_cap_is_not_a_statement():
     ["I am a ", "i have ", "I love tea. ", ".)", '"', "\u201c", " 'a", "'a", "`", "? ", "\n", "```\n", "- ",
      "http://", ", can ", "\u0130", "\U0001f600"],
 )  # fmt: skip
-def test_a_hostile_megabyte_costs_no_more_than_the_cap(unit, monkeypatch):
+def test_a_hostile_megabyte_takes_no_longer_than_the_cap(unit, monkeypatch):
     looked_at: list[int] = []
     plain_form = rules.plain_form
 
@@ -228,7 +228,7 @@ def test_a_hostile_megabyte_costs_no_more_than_the_cap(unit, monkeypatch):
     "message",
     ["", "   ", "J'adore le fromage.", "我喜欢猫。", "أحب القهوة", "İ I love İstanbul.", "\x00\ud800 I love tea."],
 )  # fmt: skip
-def test_other_languages_and_odd_characters_do_no_harm(message):
+def test_other_languages_and_rare_characters_raise_no_error(message):
     assert all(text in message for text in texts(message))
 
 
@@ -261,7 +261,7 @@ PIECES = [
 
 
 @given(st.lists(st.sampled_from(PIECES), max_size=60).map("".join))
-def test_text_made_of_what_the_rules_look_for_stays_verbatim(message):
+def test_text_made_of_rule_phrases_stays_verbatim(message):
     for statement in find_statements(message, TASTES):
         assert statement.text in message
         assert statement.text == statement.text.strip()
@@ -272,7 +272,7 @@ def test_text_made_of_what_the_rules_look_for_stays_verbatim(message):
     not (DATA / "prefeval").is_dir(),
     reason="the PrefEval data is not here; name its folder in TOMLDIARY_BENCH_DATA",
 )
-def test_stated_preferences_are_found_and_questions_left_alone():
+def test_stated_preferences_are_found_and_questions_are_not():
     pairs = [
         pair
         for file in sorted((DATA / "prefeval").glob("*.json"))

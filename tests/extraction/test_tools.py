@@ -51,7 +51,7 @@ def upsert(ctx, *args, **kwargs):
     return call(tools.upsert_preference, ctx, *args, **kwargs)
 
 
-def test_a_new_preference_gets_the_next_id_and_stands_in_the_callers_dictionaries(ctx):
+def test_a_new_preference_has_the_next_id_in_the_callers_dictionaries(ctx):
     assert (
         upsert(ctx, "likes", text="dark roast", contexts=["a", "b"])
         == "✅ Created likes/pref001: 'dark roast'."
@@ -65,7 +65,7 @@ def test_a_new_preference_gets_the_next_id_and_stands_in_the_callers_dictionarie
     )
 
 
-def test_a_similar_text_is_answered_with_ids_percentages_and_both_ways_on(ctx):
+def test_a_similar_text_is_answered_with_ids_scores_and_both_calls(ctx):
     upsert(ctx, "likes", text="black blazers for work")
     answer = upsert(ctx, "likes", text="black blazer for work")
     assert answer.startswith(
@@ -129,7 +129,7 @@ def test_different_things_are_not_the_same_text(one, two):
     assert normalise(one) != ""
 
 
-def test_a_conflict_is_only_seen_where_there_is_one():
+def test_texts_without_a_contradiction_are_no_conflict():
     assert conflict("likes tea", "loves green tea") == ""
     assert conflict("allergic to nuts", "allergic to nuts and eggs") == ""
 
@@ -156,7 +156,7 @@ def test_boost_update_and_suppressed_count(ctx):
     assert ctx.deps.prefs["preferences"]["likes"]["pref001"]["contexts"] == ["c", "a", "b"]
 
 
-def test_limits_show_room_warning_and_full(ctx):
+def test_the_limit_check_reports_space_warning_and_full(ctx):
     words = ["alpha", "bravo", "charlie", "delta", "echo", "foxtrot"]
     answers = [upsert(ctx, "likes", text=word) for word in words]
     assert "⚠️ Category 'likes' is nearly full (4/5)" in answers[3]
@@ -183,7 +183,7 @@ def test_limits_show_room_warning_and_full(ctx):
         "preferences",
     ],
 )
-def test_an_invented_id_is_safe(ctx, odd):
+def test_an_unknown_id_creates_an_entry(ctx, odd):
     assert upsert(ctx, "likes", id=odd, text="walnut allergy").startswith("✅ Created likes/")
     assert upsert(ctx, "likes", text="zebra films").startswith("✅ Created likes/pref0")
     assert ctx.deps.preferences.count("likes") == 2
@@ -217,14 +217,14 @@ def test_an_id_is_never_used_twice(ctx):
         ({"category": "likes", "id": "\udfff", "text": "a"}, "surrogate"),
     ],
 )
-def test_what_cannot_be_done_is_answered_and_changes_nothing(ctx, arguments, says):
+def test_an_impossible_call_is_answered_and_changes_nothing(ctx, arguments, says):
     answer = upsert(ctx, **arguments)
     assert answer.startswith("❌")
     assert says in answer
     assert ctx.deps.operations == []
 
 
-def test_forgetting_and_summaries_answer_about_what_is_not_there(ctx):
+def test_forgetting_and_summaries_report_unknown_entries(ctx):
     assert "does not exist" in call(tools.forget_preference, ctx, "likes", "pref001")
     assert "not allowed" in call(tools.forget_preference, ctx, "zz", "pref001")
     assert call(tools.list_conversation_summary, ctx, "nope").startswith(
@@ -307,7 +307,7 @@ def test_a_draft_is_applied_to_fresh_state_not_written_back(tmp_path):
     assert (items["pref003"].contexts, items["pref003"].count) == (["work"], 2)
 
 
-def test_an_entry_forgotten_meanwhile_is_not_brought_back(tmp_path):
+def test_an_entry_forgotten_during_extraction_stays_removed(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
@@ -321,7 +321,7 @@ def test_an_entry_forgotten_meanwhile_is_not_brought_back(tmp_path):
     assert alice.conversations()["s"].turns == 1
 
 
-def test_equal_text_stored_meanwhile_is_confirmed_not_doubled(tmp_path):
+def test_equal_text_stored_during_extraction_is_confirmed(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
 
     async def meanwhile(ctx):
@@ -363,7 +363,7 @@ def test_an_extractor_may_change_the_dictionaries_directly(tmp_path):
     assert alice.conversations()["s"].summary == "written directly"
 
 
-def test_code_gets_typed_errors_where_a_model_gets_sentences(tmp_path):
+def test_code_gets_typed_errors_and_a_model_gets_sentences(tmp_path):
     alice = Diary(tmp_path, Table, agent="rules", max_prefs_per_category=1).user("alice")
     with pytest.raises(UnknownCategory, match="Use one of: likes, dislikes"):
         alice.upsert_preference("zzz", "x")

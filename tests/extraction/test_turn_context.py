@@ -81,7 +81,7 @@ DOORS = pytest.mark.parametrize("door", [add_turn, update_memory, submit, submit
 
 
 @DOORS
-def test_the_extractor_is_told_exchanges_that_are_given(tmp_path, door):
+def test_the_extractor_gets_the_given_exchanges(tmp_path, door):
     reader = Reader()
     door(Diary(tmp_path, agent=reader), "Yes, peanuts.", "Noted.", earlier=[QUESTION])
     assert "Do you have allergies?" in told(reader)
@@ -90,7 +90,7 @@ def test_the_extractor_is_told_exchanges_that_are_given(tmp_path, door):
 
 
 @DOORS
-def test_the_extractor_is_told_exchanges_that_the_process_saw(tmp_path, door):
+def test_the_extractor_gets_earlier_exchanges_of_the_process(tmp_path, door):
     reader = Reader()
     diary = Diary(tmp_path, agent=reader)
     door(diary, *QUESTION)
@@ -108,7 +108,7 @@ def test_the_rules_make_a_fact_of_a_short_answer(tmp_path, door):
     assert texts(diary) == {"allergies": [("Do you have allergies? Yes, peanuts.", 1)]}
 
 
-def test_another_session_and_another_user_see_nothing_of_it():
+def test_exchanges_are_not_shown_to_other_sessions_or_users():
     reader = Reader()
     diary = Diary("memory:", agent=reader)
     diary.user("alice").add_turn(*QUESTION, "s1")
@@ -119,7 +119,7 @@ def test_another_session_and_another_user_see_nothing_of_it():
 
 
 @pytest.mark.parametrize(("most", "shown"), [(0, []), (1, ["q4"]), (2, ["q3", "q4"])])
-def test_context_turns_says_how_many_exchanges_are_shown(most, shown):
+def test_context_turns_limits_the_exchanges_shown(most, shown):
     reader = Reader()
     diary = Diary("memory:", agent=reader, context_turns=most)
     for number in range(5):
@@ -151,7 +151,7 @@ def test_earlier_exchanges_of_a_wrong_form_are_refused(wrong):
         Turn("alice", "s", "Yes.", "Ok.", earlier=wrong)
 
 
-def test_a_turn_read_again_is_not_its_own_context(tmp_path):
+def test_a_repeated_turn_is_not_its_own_context(tmp_path):
     fails = [True]
 
     async def work(deps):
@@ -185,7 +185,7 @@ def test_the_context_of_a_turn_survives_a_crash(tmp_path):
     assert texts(diary) == {"allergies": [("Do you have allergies? Yes, peanuts.", 1)]}
 
 
-def test_a_turn_that_waited_is_read_at_its_own_time(tmp_path):
+def test_a_queued_turn_is_extracted_at_its_own_time(tmp_path):
     subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
     later, reader = datetime.now(UTC), Reader()
     with MemoryWriter(Diary(tmp_path, agent=reader)) as writer:
@@ -193,7 +193,7 @@ def test_a_turn_that_waited_is_read_at_its_own_time(tmp_path):
     assert reader.deps[-1].context_now < later
 
 
-def test_a_forked_child_can_read_turns():
+def test_a_forked_child_can_extract_turns():
     diary = Diary("memory:", agent="rules")
     with diary.sessions._guard:  # as if another thread had it
         child = os.fork()
@@ -204,7 +204,7 @@ def test_a_forked_child_can_read_turns():
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_forgetting_takes_the_context_from_turns_that_wait(tmp_path):
+def test_forgetting_removes_the_context_of_queued_turns(tmp_path):
     subprocess.run([sys.executable, "-c", CRASH, str(tmp_path)], check=False, timeout=60)
     [journal] = (tmp_path / ".tomldiary" / "journal").rglob("*.toml")
     assert "Do you have allergies?" in journal.read_text()
@@ -220,7 +220,7 @@ def test_forgetting_takes_the_context_from_turns_that_wait(tmp_path):
     assert reader.deps[-1].earlier == ()
 
 
-def test_what_was_forgotten_is_not_shown_as_context(tmp_path):
+def test_forgotten_text_is_not_shown_as_context(tmp_path):
     reader = Reader()
     diary, other = Diary(tmp_path, agent=reader), Diary(tmp_path)
     diary.user("alice").add_turn(*QUESTION, "s1")
@@ -235,7 +235,7 @@ def test_the_prompt_asks_for_absolute_dates_and_no_secrets():
     assert "names, numbers" in EXTRACTION_PROMPT
 
 
-def test_the_extractor_is_told_whose_turn_it_is():
+def test_the_extractor_gets_the_user_of_the_turn():
     reader = Reader()
     Diary("memory:", agent=reader).user("alice").add_turn("Hi.", "Hello.", "s1")
     assert (reader.deps[0].user_id, reader.deps[0].session_id) == ("alice", "s1")
@@ -258,14 +258,14 @@ def tools(diary, session="s1"):
     "words",
     ["Please forget that I love tango.", "That I love tango was wrong."],
 )
-def test_what_a_tool_removed_in_the_turn_is_not_stored_again(diary, door, words):
+def test_an_entry_that_a_tool_removed_is_not_stored_again(diary, door, words):
     door(diary, "I love tango.", "Nice!")
     assert tools(diary).forget("likes/pref001").startswith("🗑️")
     door(diary, words, "Done.")
     assert texts(diary) == {}
 
 
-def test_a_request_to_forget_is_no_statement():
+def test_a_request_to_forget_is_not_stored():
     diary = Diary("memory:", agent="rules")
     diary.user("alice").add_turn("Please forget that I love tango.", "Done.", "s1")
     assert texts(diary) == {}
@@ -273,21 +273,21 @@ def test_a_request_to_forget_is_no_statement():
 
 @DOORS
 @pytest.mark.parametrize("noted", ["I love tango.", "loves tango", "User enjoys dancing tango"])
-def test_what_a_tool_noted_in_the_turn_counts_once(diary, door, noted):
+def test_an_entry_that_a_tool_stored_counts_once(diary, door, noted):
     assert tools(diary).remember(noted, "likes").startswith("✅")
     door(diary, "I love tango.", "Noted.")
     assert texts(diary) == {"likes": [(noted, 1)]}
 
 
 @DOORS
-def test_a_later_turn_that_says_it_again_counts(diary, door):
+def test_a_later_turn_with_the_same_text_counts(diary, door):
     tools(diary).remember("I love tango.", "likes")
     door(diary, "I love tango.", "Noted.")
     door(diary, "I love tango.", "I know.")
     assert texts(diary) == {"likes": [("I love tango.", 2)]}
 
 
-def test_more_than_a_tool_noted_is_stored(diary):
+def test_a_text_that_says_more_than_the_tool_stored_is_stored(diary):
     tools(diary).remember("loves tango", "likes")
     add_turn(diary, "I love tango. I am allergic to peanuts. I hate salsa.", "Noted.")
     assert texts(diary) == {
@@ -297,33 +297,33 @@ def test_more_than_a_tool_noted_is_stored(diary):
     }
 
 
-def test_the_opposite_of_what_a_tool_noted_is_stored(diary):
+def test_the_opposite_of_an_entry_that_a_tool_stored_is_stored(diary):
     tools(diary).remember("hates tango", "dislikes")
     add_turn(diary, "I love tango.", "Noted.")
     assert texts(diary)["likes"] == [("I love tango.", 1)]
 
 
-def test_a_correction_of_what_a_tool_removed_is_stored(diary):
+def test_a_correction_of_an_entry_that_a_tool_removed_is_stored(diary):
     diary.user("alice").upsert_preference("biography", "I live in Oslo.")
     tools(diary).forget("biography/pref001")
     add_turn(diary, "I live in Lyon.", "Noted.")
     assert texts(diary) == {"biography": [("I live in Lyon.", 1)]}
 
 
-def test_what_the_hosts_code_removed_can_be_said_again(diary):
+def test_an_entry_that_the_host_removed_can_be_stored_again(diary):
     key, _ = diary.user("alice").upsert_preference("likes", "I love tango.", session_id="s1")
     diary.user("alice").remove_preference("likes", key, session_id="s1")
     add_turn(diary, "I love tango.", "Noted.")
     assert texts(diary) == {"likes": [("I love tango.", 1)]}
 
 
-def test_tools_of_another_session_do_not_matter(diary):
+def test_tool_writes_of_another_session_are_ignored(diary):
     tools(diary, "s2").remember("I love tango.", "likes")
     add_turn(diary, "I love tango.", "Noted.")
     assert texts(diary) == {"likes": [("I love tango.", 2)]}
 
 
-def test_tools_of_the_next_turn_do_not_matter_to_one_that_waits(tmp_path):
+def test_tool_writes_of_the_next_turn_are_ignored_by_a_queued_turn(tmp_path):
     """The writer is behind: while it reads the first turn, the second is answered."""
     going, goes_on = threading.Event(), asyncio.Event()
     loops = []
@@ -350,7 +350,7 @@ def test_tools_of_the_next_turn_do_not_matter_to_one_that_waits(tmp_path):
     assert texts(diary) == {"likes": [("I love tango.", 1), ("I love tea.", 1)]}
 
 
-def test_a_model_is_told_what_was_noted_and_cannot_repeat_it(diary):
+def test_a_model_sees_entries_that_tools_stored_and_cannot_repeat_them(diary):
     answers = []
 
     async def work(deps):
@@ -367,7 +367,7 @@ def test_a_model_is_told_what_was_noted_and_cannot_repeat_it(diary):
     assert texts(diary) == {"likes": [("loves <tango>", 1)]}
 
 
-def test_a_model_cannot_store_again_what_was_removed(diary):
+def test_a_model_cannot_store_a_removed_entry_again(diary):
     answers = []
 
     async def work(deps):
@@ -401,7 +401,7 @@ def test_one_turn_confirms_an_entry_once(diary):
 
 
 @DOORS
-def test_a_lone_surrogate_costs_no_turn(tmp_path, door):
+def test_a_lone_surrogate_does_not_fail_the_turn(tmp_path, door):
     diary = Diary(tmp_path, agent="rules")
     door(diary, "I love tango \ud83d.", "Nice \udc00", earlier=[("a\ud800", "b\udfff")])
     assert texts(diary) == {"likes": [("I love tango �.", 1)]}

@@ -53,7 +53,7 @@ RUNS = pytest.mark.parametrize("run", [pydantic_ai_run, langchain_run])
 
 
 @RUNS
-def test_what_a_tool_forgets_is_not_stored_by_the_writer(tmp_path, run):
+def test_an_entry_that_a_tool_forgets_is_not_stored_by_the_writer(tmp_path, run):
     diary = Diary(tmp_path, agent="rules")
     diary.user("alice").upsert_preference("likes", "I love tango.")
     with MemoryWriter(diary) as writer:
@@ -66,7 +66,7 @@ def test_what_a_tool_forgets_is_not_stored_by_the_writer(tmp_path, run):
 
 @RUNS
 @pytest.mark.parametrize("text", ["I love tango.", "loves tango"])
-def test_what_a_tool_notes_counts_once_with_a_writer(tmp_path, run, text):
+def test_an_entry_that_a_tool_stores_counts_once_with_a_writer(tmp_path, run, text):
     diary = Diary(tmp_path, agent="rules")
     with MemoryWriter(diary) as writer:
         run(diary, writer, "I love tango.", "remember", {"text": text, "category": "likes"})
