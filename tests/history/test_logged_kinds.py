@@ -27,7 +27,7 @@ def diary(tmp_path):
     return Diary(tmp_path / "m", agent="rules", durability="process")
 
 
-def test_a_document_that_another_wrote_and_a_person_removed_is_no_new_one(diary, tmp_path):
+def test_a_removed_document_of_another_process_is_not_new(diary, tmp_path):
     put(diary, "items/a")
     put(diary, "items/b")  # what history tells of is known now
     other = Diary(tmp_path / "m", agent="rules", durability="process")
@@ -37,7 +37,7 @@ def test_a_document_that_another_wrote_and_a_person_removed_is_no_new_one(diary,
     assert types(diary) == ["put", "put", "put", "hand", "put"]
 
 
-def test_a_document_of_a_user_who_was_removed_and_came_again_is_known(diary, tmp_path):
+def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
     for number in range(5):
         put(diary, f"items/k{number}")
     diary.engine.backend.erase("alice")
@@ -49,7 +49,7 @@ def test_a_document_of_a_user_who_was_removed_and_came_again_is_known(diary, tmp
     assert types(diary) == ["put", "put", "hand", "put"]
 
 
-def test_new_documents_do_not_have_history_looked_through(diary, monkeypatch):
+def test_new_documents_cause_no_scan_of_history(diary, monkeypatch):
     put(diary, "items/a")
     looked = []
     monkeypatch.setattr(Timeline, "last", lambda _, kind: looked.append(kind))
@@ -59,7 +59,7 @@ def test_new_documents_do_not_have_history_looked_through(diary, monkeypatch):
     assert types(diary) == ["put"] * 6
 
 
-def test_what_this_process_writes_is_known_without_reading_it_back(diary, tmp_path, monkeypatch):
+def test_records_of_this_process_are_not_read_back(diary, tmp_path, monkeypatch):
     put(diary, "items/a")
     put(diary, "items/b")
     read = []
@@ -74,7 +74,7 @@ def test_what_this_process_writes_is_known_without_reading_it_back(diary, tmp_pa
     assert types(diary)[-2:] == ["hand", "put"]
 
 
-def test_what_another_process_wrote_in_between_is_read(diary, tmp_path):
+def test_records_of_another_process_are_read(diary, tmp_path):
     put(diary, "items/a")
     put(diary, "items/b")
     other = Diary(tmp_path / "m", agent="rules", durability="process")
@@ -85,7 +85,7 @@ def test_what_another_process_wrote_in_between_is_read(diary, tmp_path):
     assert types(diary)[-2:] == ["hand", "put"]
 
 
-def test_what_is_known_of_all_users_is_only_looked_at_under_its_lock(diary):
+def test_the_index_of_all_users_is_only_used_under_its_lock(diary):
     # No race would show it: to look something up is a single step in CPython. So the lock is asked.
     index, asked = diary.engine.logged._index, []
 

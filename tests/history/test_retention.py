@@ -46,7 +46,7 @@ def files(tmp_path):
     return sorted((tmp_path / "alice/history").iterdir())
 
 
-def test_what_is_kept_is_as_before_and_what_is_not_is_named(alice):
+def test_retention_keeps_later_points_and_names_dropped_ones(alice):
     before = [texts(alice.as_of(seq)) for seq in range(13)]
     document = alice.document("preferences")
     kept = alice.prune_history(keep=5)
@@ -64,7 +64,7 @@ def test_what_is_kept_is_as_before_and_what_is_not_is_named(alice):
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
-def test_going_back_stops_at_the_snapshot_and_changes_nothing(alice):
+def test_rollback_past_the_snapshot_is_refused(alice):
     alice.prune_history(keep=3)
     document = alice.document("preferences")
     for far in ({"steps": 4}, {"to": 5}, {"session_id": "s2"}):
@@ -77,14 +77,14 @@ def test_going_back_stops_at_the_snapshot_and_changes_nothing(alice):
     assert alice.document("preferences").split("\n\n", 1)[1] == document.split("\n\n", 1)[1]
 
 
-def test_where_an_entry_comes_from_is_still_told_by_the_entry(alice):
+def test_an_entry_names_its_origin_after_retention(alice):
     alice.prune_history(keep=1)
     assert (alice.why("likes/pref002").session, alice.why("likes/pref002").changes) == ("s1", [])
     with pytest.raises(UnknownEntry, match="begins with transaction 11"):
         alice.why("likes/pref099")
 
 
-def test_history_is_dropped_by_time_and_twice(alice):
+def test_retention_by_time_can_be_repeated(alice):
     late = datetime.now(UTC)
     alice.upsert_preference("goals", "run")
     assert alice.prune_history(before=late).first == 12
@@ -97,7 +97,7 @@ def test_history_is_dropped_by_time_and_twice(alice):
     assert [change.after["text"] for change in alice.history()] == ["swim"]
 
 
-def test_pruning_asks_for_one_thing_and_stays_out_of_transactions(alice):
+def test_retention_takes_one_selector_outside_of_transactions(alice):
     for wrong in ({}, {"keep": 0}, {"keep": 1, "before": datetime.now(UTC)}):
         with pytest.raises(InvalidValue, match="say what to drop"):
             alice.prune_history(**wrong)
@@ -107,7 +107,7 @@ def test_pruning_asks_for_one_thing_and_stays_out_of_transactions(alice):
     assert not alice.kept_history().is_pruned
 
 
-def test_ids_are_not_given_out_again_and_operations_are_known_as_long_as_they_are_kept(alice):
+def test_ids_and_kept_operation_ids_survive_retention(alice):
     with alice.transaction(operation_id="old"):
         alice.upsert_preference("goals", "one")
     with alice.transaction(operation_id="new"):
@@ -122,7 +122,7 @@ def test_ids_are_not_given_out_again_and_operations_are_known_as_long_as_they_ar
     assert len(alice.preferences("goals")) == 3
 
 
-def test_forgetting_reaches_into_the_snapshot(alice, diary, tmp_path):
+def test_forgetting_removes_text_from_the_snapshot(alice, diary, tmp_path):
     alice.prune_history(keep=3)
     alice.forget(session_id="s4")
     assert "thing 4" not in texts(alice)
@@ -134,7 +134,7 @@ def test_forgetting_reaches_into_the_snapshot(alice, diary, tmp_path):
     assert not [path for path in tmp_path.rglob("*.toml") if "thing 4" in path.read_text()]
 
 
-def test_an_old_buffer_of_an_editor_is_still_merged(tmp_path):
+def test_an_old_editor_buffer_is_merged_after_retention(tmp_path):
     alice = filled(Diary(tmp_path, agent="rules"))
     file = tmp_path / "alice/preferences.toml"
     buffer = file.read_text().replace("thing 1", "thing one")
@@ -147,7 +147,7 @@ def test_an_old_buffer_of_an_editor_is_still_merged(tmp_path):
     assert [item.text for item in alice.preferences("goals").values()] == ["meanwhile"]
 
 
-def test_pruning_leaves_one_history_of_the_kept_records_byte_for_byte(tmp_path, monkeypatch):
+def test_retention_keeps_the_kept_records_byte_for_byte(tmp_path, monkeypatch):
     monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
     diary = Diary(tmp_path, agent="rules")
     other = Diary(tmp_path, agent="rules")
@@ -181,7 +181,7 @@ def prune_until(root, number):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_killed_retention_loses_no_transaction_that_is_kept(tmp_path, monkeypatch):
+def test_killed_retention_loses_no_kept_transaction(tmp_path, monkeypatch):
     monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
     store = tmp_path / "store"
     alice = filled(Diary(store, agent="rules", durability="process"))
@@ -218,7 +218,7 @@ def test_killed_retention_loses_no_transaction_that_is_kept(tmp_path, monkeypatc
     assert seen == {(1, -9), (7, -9), (7, 0)}
 
 
-def test_a_snapshot_that_was_changed_is_found(tmp_path):
+def test_a_changed_snapshot_is_detected(tmp_path):
     alice = filled(Diary(tmp_path, agent="rules"))
     alice.prune_history(keep=2)
     (segment,) = files(tmp_path)

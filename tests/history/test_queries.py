@@ -32,7 +32,7 @@ def body(tmp_path):
     return [line for line in lines if not line.startswith(("seq = ", "next_ids = "))]
 
 
-def test_history_tells_what_happened_to_an_entry_and_who_did_it(alice):
+def test_history_lists_the_changes_of_an_entry_and_their_actors(alice):
     alice.upsert_preference("likes", "tea", session_id="s1", actor="agent", reason="said so")
     alice.upsert_preference("likes", "coffee")
     alice.upsert_preference("likes", "green tea", id="pref001", session_id="s2")
@@ -88,7 +88,7 @@ def test_diff_and_as_of_show_any_point_by_number_and_by_time(alice):
     lambda past: past.forget_preference("likes", "pref001"),
     lambda past: past.rollback(),
 ])  # fmt: skip
-def test_the_past_cannot_be_written(alice, change):
+def test_a_past_state_cannot_be_written(alice, change):
     alice.upsert_preference("likes", "tea")
     past = alice.as_of(1)
     with pytest.raises(DiaryError, match="cannot be changed"):
@@ -96,7 +96,7 @@ def test_the_past_cannot_be_written(alice, change):
     assert texts(alice) == {"pref001": "tea"}
 
 
-def test_undoing_and_undoing_the_undo_bring_the_same_bytes_back(alice, tmp_path):
+def test_undoing_a_rollback_restores_the_same_bytes(alice, tmp_path):
     states = [[]]
     steps = [
         lambda: alice.upsert_preference("likes", "tea", contexts=["a"]),
@@ -116,7 +116,7 @@ def test_undoing_and_undoing_the_undo_bring_the_same_bytes_back(alice, tmp_path)
     assert len(alice.history("likes/pref001", limit=100)) > 3  # nothing was erased
 
 
-def test_going_back_restores_comments_and_place(alice, tmp_path):
+def test_rollback_restores_comments_and_position(alice, tmp_path):
     for text in ("one", "two", "three"):
         alice.upsert_preference("likes", text)
     file = tmp_path / "alice/preferences.toml"
@@ -134,7 +134,7 @@ def test_going_back_restores_comments_and_place(alice, tmp_path):
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n"], ids=["LF", "CRLF"])
-def test_an_entry_goes_back_behind_the_comment_it_stood_behind(alice, tmp_path, newline):
+def test_rollback_restores_an_entry_after_its_comment(alice, tmp_path, newline):
     alice.upsert_preference("likes", "one")
     file = tmp_path / "alice/preferences.toml"
     mine = '\n# a paragraph of its own\n\n# mine\n[preferences.likes.pref009]\ntext = "by hand"\n'
@@ -153,7 +153,7 @@ def test_an_entry_goes_back_behind_the_comment_it_stood_behind(alice, tmp_path, 
     assert found == lines
 
 
-def test_rollback_of_one_session_leaves_the_others_alone(alice):
+def test_rollback_of_one_session_keeps_other_sessions(alice):
     alice.upsert_preference("likes", "tea", session_id="a")
     alice.upsert_preference("likes", "coffee", session_id="b")
     alice.upsert_preference("goals", "rest", session_id="a")
@@ -179,7 +179,7 @@ def test_an_entry_changed_since_is_a_conflict_that_names_it(alice):
     assert texts(alice) == {"pref001": "green tea"}
 
 
-def test_rollback_goes_back_to_a_number_or_a_time(alice):
+def test_rollback_accepts_a_transaction_number_or_a_time(alice):
     alice.upsert_preference("likes", "tea")
     moment = datetime.now(UTC)
     time.sleep(0.002)
@@ -194,7 +194,7 @@ def test_rollback_goes_back_to_a_number_or_a_time(alice):
 
 
 @pytest.mark.parametrize("dry_run", [False, True])
-def test_more_steps_than_there_are_undo_nothing(alice, dry_run):
+def test_more_steps_than_transactions_undo_nothing(alice, dry_run):
     alice.upsert_preference("likes", "tea", session_id="s1")
     alice.upsert_preference("likes", "coffee")
     with pytest.raises(Conflict, match=r"99 transactions cannot be undone, as there are only 2\."):
@@ -206,7 +206,7 @@ def test_more_steps_than_there_are_undo_nothing(alice, dry_run):
 
 
 @pytest.mark.parametrize("steps", [0, -1, True, 1.5, "2", None])
-def test_steps_that_are_no_number_undo_nothing(alice, steps):
+def test_invalid_steps_undo_nothing(alice, steps):
     alice.upsert_preference("likes", "tea")
     with pytest.raises(InvalidValue, match="steps: expected a number from 1 on"):
         alice.rollback(steps)
@@ -227,7 +227,7 @@ def test_a_point_of_history_is_a_number_a_time_a_day_or_iso_text(alice):
 
 
 @pytest.mark.parametrize("point", [None, 1.5, True, "", "yesterday", "3", b"1", [1], -1, 9])
-def test_what_is_no_point_of_history_is_refused_in_a_sentence(alice, point):
+def test_an_invalid_point_of_history_is_refused_in_a_sentence(alice, point):
     alice.upsert_preference("likes", "tea")
     with pytest.raises(InvalidValue, match=r"^at: (expected a transaction number, or a time|there is no transaction)"):  # fmt: skip
         alice.as_of(point)
@@ -237,7 +237,7 @@ def test_what_is_no_point_of_history_is_refused_in_a_sentence(alice, point):
                 look(point)
 
 
-def test_a_rolled_back_id_is_not_given_out_again_for_something_else(alice):
+def test_a_rolled_back_id_is_not_reused_for_another_entry(alice):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "coffee")
     alice.rollback()
@@ -278,7 +278,7 @@ def test_random_histories_are_reproduced_at_every_point(tmp_path):
                 assert {c: texts(past, c) for c in ("likes", "goals")} == state
 
 
-def test_history_that_does_not_reach_back_far_enough_says_so(alice, tmp_path, monkeypatch):
+def test_a_point_before_the_kept_history_is_an_error(alice, tmp_path, monkeypatch):
     monkeypatch.setattr(segments, "SEGMENT_BYTES", 1500)
     for number in range(10):
         alice.upsert_preference("likes", f"thing {number}")
@@ -290,7 +290,7 @@ def test_history_that_does_not_reach_back_far_enough_says_so(alice, tmp_path, mo
     alice.upsert_preference("likes", "still writable")
 
 
-def test_an_entry_that_a_person_moved_is_neither_new_nor_gone(alice, tmp_path):
+def test_an_entry_moved_by_hand_is_neither_added_nor_removed(alice, tmp_path):
     for text in ("one", "two", "three"):
         alice.upsert_preference("likes", text)
     file = tmp_path / "alice/preferences.toml"
@@ -307,7 +307,7 @@ def test_an_entry_that_a_person_moved_is_neither_new_nor_gone(alice, tmp_path):
     assert texts(alice) == before == {"pref002": "two", "pref003": "three", "pref001": "one"}
 
 
-def test_entries_that_stood_side_by_side_come_back_in_their_order(alice, tmp_path):
+def test_rollback_restores_the_order_of_adjacent_entries(alice, tmp_path):
     for text in ("one", "two", "three", "four", "five"):
         alice.upsert_preference("likes", text)
     before = body(tmp_path)
@@ -326,7 +326,7 @@ def test_entries_that_stood_side_by_side_come_back_in_their_order(alice, tmp_pat
     assert names == ["pref001", "pref003", "pref004", "pref005"]
 
 
-def test_an_id_is_not_given_out_again_after_an_older_one_was_forgotten(alice):
+def test_an_id_is_not_reused_after_an_older_one_was_forgotten(alice):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     alice.forget_preference("likes", "pref002")
@@ -339,7 +339,7 @@ class Home(BaseModel):
     city: str
 
 
-def test_items_have_keys_of_their_own_that_why_and_history_take(alice):
+def test_why_and_history_accept_keys_of_items(alice):
     store = DiaryStore(alice.diary)
     long = "日本語の長い名前" * 4
     namespaces = [("alice", "a"), ("alice", "b"), ("alice", "b", "c"), ("alice",), ("alice", long)]
@@ -365,7 +365,7 @@ def test_items_have_keys_of_their_own_that_why_and_history_take(alice):
         alice.why("items/a/other")
 
 
-def test_facts_are_named_as_commit_and_recall_name_them(alice):
+def test_history_names_facts_as_commit_and_recall_do(alice):
     alice.diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
     fact = alice.commit(Home(who="user", city="Rome"), source="s1#1")
     assert alice.recall("Rome")[0].key == fact
