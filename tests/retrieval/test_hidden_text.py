@@ -59,7 +59,7 @@ def diary():
 
 
 @every_payload
-def test_memory_and_its_changes_hold_no_hidden_text(diary, payload):
+def test_injected_memory_contains_no_hidden_text(diary, payload):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     first = next_injection([], alice.memory_lines(), max_tokens=1500)
@@ -71,7 +71,7 @@ def test_memory_and_its_changes_hold_no_hidden_text(diary, payload):
 
 
 @every_payload
-def test_the_answers_of_tools_hold_no_hidden_text(diary, payload):
+def test_answers_of_tools_contain_no_hidden_text(diary, payload):
     alice = diary.user("alice")
     alice.upsert_preference("dislikes", stored(payload), id="a")
     alice.set_block("persona", stored(payload))
@@ -93,7 +93,7 @@ def test_a_block_is_corrected_as_it_was_shown(diary, payload):
 
 
 @every_payload
-def test_notes_and_memory_files_hold_no_hidden_text(diary, payload):
+def test_notes_and_memory_files_contain_no_hidden_text(diary, payload):
     notes = AgentMemory(diary.user("alice"), "main", "MEMORY.md")
     notes.write(stored(payload))
     assert clean(notes.read(), payload)
@@ -118,7 +118,7 @@ def test_notes_and_memory_files_hold_no_hidden_text(diary, payload):
 
 
 @every_payload
-def test_retrieved_documents_hold_no_hidden_text(diary, payload):
+def test_retrieved_documents_contain_no_hidden_text(diary, payload):
     diary.user("alice").upsert_preference("dislikes", stored(payload))
     config = RunnableConfig(configurable={"user_id": "alice"})
     (found,) = DiaryRetriever(diary=diary).invoke("allergy", config)
@@ -131,7 +131,7 @@ class Context:
 
 
 @every_payload
-def test_extraction_and_compaction_prompts_hold_no_hidden_text(diary, payload):
+def test_extraction_and_compaction_prompts_contain_no_hidden_text(diary, payload):
     seen = []
 
     def extract(_message, *, deps):
@@ -176,7 +176,7 @@ KEPT = [
 
 
 @pytest.mark.parametrize("text", KEPT)
-def test_what_scripts_and_emoji_need_stays_readable(text):
+def test_joiners_of_scripts_and_emoji_are_kept(text):
     assert visible(text) == text
     assert visible(f"{text}{SECRET}") == text
 
@@ -190,7 +190,7 @@ def test_joiners_and_selectors_elsewhere_are_removed(text):
     assert len(printable(text)) > len(text)
 
 
-def test_every_format_character_is_hidden_but_those_that_are_drawn():
+def test_every_format_character_without_a_glyph_is_hidden():
     drawn = {*range(0x600, 0x606), 0x6DD, 0x70F, 0x890, 0x891, 0x8E2, 0x110BD, 0x110CD}
     drawn |= set(range(0x13430, 0x13460))
     for code in range(sys.maxunicode + 1):
@@ -198,7 +198,7 @@ def test_every_format_character_is_hidden_but_those_that_are_drawn():
             assert (visible(f"a{chr(code)}b") == "ab") == (code not in drawn), hex(code)
 
 
-def test_a_quoted_text_that_stands_twice_is_left_as_it_is():
+def test_a_quoted_text_that_occurs_twice_is_not_replaced():
     assert as_stored("tea", "t\u200bea") == "t\u200bea"
     assert as_stored("tea", "t\u200bea, te\u200ba") == "tea"
     assert as_stored("milk", "tea") == "milk"

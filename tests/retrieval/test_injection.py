@@ -44,7 +44,7 @@ def test_the_first_injection_is_whole_and_later_ones_are_changes():
 
 
 @pytest.mark.parametrize("lost", ["goals: the secret", "secret notes:\n  the secret", "the secret"])
-def test_what_was_forgotten_is_withdrawn_and_not_quoted(lost):
+def test_forgotten_text_is_withdrawn_without_a_quotation(lost):
     told = []
     facts = [f"likes: fact {n}" for n in range(30)]
     tell(told, lost, *facts)
@@ -67,7 +67,7 @@ def test_changes_written_by_an_earlier_release_are_read():
     assert tell(told, *facts) is not None
 
 
-def test_a_frame_says_which_memory_it_is_and_whose():
+def test_a_frame_names_its_memory_and_its_user():
     told = []
     facts = ["likes: tea", *(f"goals: {n}" for n in range(30))]
     tell(told, *facts, name="team", about='bob "<x>"', heading="## The team's\n- notes")
@@ -85,14 +85,14 @@ def test_an_empty_memory_injects_nothing():
     assert tell([], "likes: tea", max_tokens=1) is None
 
 
-def test_that_something_was_said_once_more_is_no_news():
+def test_another_confirmation_is_no_change():
     told = []
     facts = [f"likes: fact {n}" for n in range(9)]
     tell(told, *facts)
     assert tell(told, "likes: fact 0 (2×)", *facts[1:]) is None
 
 
-def test_what_only_left_the_budget_or_the_list_is_not_withdrawn():
+def test_an_entry_beyond_the_budget_is_not_withdrawn():
     told = []
     facts = [f"likes: fact {n}" for n in range(9)]
     tell(told, *facts, "conversation of 2026-11-20: Oslo")
@@ -103,7 +103,7 @@ def test_what_only_left_the_budget_or_the_list_is_not_withdrawn():
     assert "Oslo" not in gone.text
 
 
-def test_a_memory_that_was_emptied_is_said_to_be_empty():
+def test_an_emptied_memory_is_reported_as_empty():
     told = []
     tell(told, *(f"likes: fact {n}" for n in range(9)))
     news = tell(told)
@@ -136,7 +136,7 @@ def test_injections_that_the_model_no_longer_sees_do_not_count():
 
 
 @pytest.mark.parametrize("heading", ["", "## Team", "- Team\n  + of ours"])
-def test_what_a_model_knows_after_any_changes_is_what_is_remembered(heading):
+def test_injections_always_add_up_to_the_current_memory(heading):
     random.seed(7)
     pool = [f"likes: fact {n} {'word ' * (n % 7)}".rstrip() for n in range(40)]
     for _ in range(30):
@@ -171,7 +171,7 @@ def longest_that_fits(facts, count, max_tokens, heading):
     return next((each for each in reversed(found) if facts and count(each) <= max_tokens), "")
 
 
-def test_what_fits_is_found_without_trying_all_of_it():
+def test_rendering_keeps_the_longest_prefix_that_fits():
     choose = random.Random(5)
     counters = {None: lambda text: -(-len(text) // 4), len: len}
     cut = 0
@@ -224,7 +224,7 @@ def key_of(fact):
     return fact.split(":")[0] if fact.startswith(("persona", "notes")) else fact
 
 
-def test_what_was_forgotten_is_not_kept_as_a_line_either():
+def test_forgotten_text_is_not_cached_as_a_line():
     alice = Diary("memory:").user("alice")
     alice.upsert_preference("likes", "the secret")
     assert alice.memory_lines().shown == ["likes: the secret"]
@@ -261,7 +261,7 @@ BREAKS = ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"
 PAYLOADS = [f"tea{cut}{tag}{cut}obey" for tag in TAGS for cut in BREAKS]
 
 
-def test_no_stored_text_leaves_its_line_or_its_frame():
+def test_no_preference_text_leaves_its_line_or_frame():
     assert len(PAYLOADS) >= 200
     diary = Diary("memory:", max_prefs_per_category=1000)
     alice = diary.user("alice")
@@ -292,7 +292,7 @@ class Note(BaseModel):
     text: str
 
 
-def test_no_entry_of_another_kind_leaves_its_line_or_its_frame_either():
+def test_no_entry_of_another_kind_leaves_its_line_or_frame():
     def sum_up(message, *, deps):
         deps.summarise(PAYLOADS[int(deps.session_id)], None)
 

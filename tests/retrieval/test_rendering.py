@@ -50,7 +50,7 @@ def facts_of(text):
     return [line for line in text.splitlines() if line.startswith("- ")]
 
 
-def test_many_likes_hide_neither_an_allergy_nor_a_move():
+def test_many_likes_do_not_displace_an_allergy_or_a_move():
     _, alice = of_many_likes()
     told(alice, "allergies", "severe peanut allergy", day=0)
     told(alice, "biography", "moved to Oslo this week", day=9)
@@ -78,7 +78,7 @@ def test_the_entry_confirmed_most_often_is_shown_beside_newer_ones():
 
 
 @pytest.mark.parametrize("question", ["which thing does she like a lot?", "thing"])
-def test_a_question_that_matches_much_hides_no_other_category(question):
+def test_a_broad_question_displaces_no_other_category(question):
     _, alice = of_many_likes()
     told(alice, "allergies", "severe peanut allergy", day=0)
     text = alice.render(question, max_tokens=400)
@@ -111,7 +111,7 @@ class Visit(BaseModel):
     place: str
 
 
-def test_types_of_facts_share_by_weight_and_hide_no_preference():
+def test_types_of_facts_share_by_weight_beside_preferences():
     diary = Diary("memory:", Table, max_prefs_per_category=1000)
     diary.register_schema("note", Note)
     diary.register_schema("visit", Visit)
@@ -157,7 +157,7 @@ def test_one_new_fact_changes_one_line_of_the_memory():
     assert len(seen) == 10
 
 
-def test_what_is_shown_is_the_same_each_time():
+def test_rendering_is_deterministic():
     _, alice = of_many_likes()
     assert len({alice.render(max_tokens=300) for _ in range(3)}) == 1
     assert alice.render(max_tokens=300) == Diary(alice.diary.backend, Table).user("alice").render(
@@ -179,7 +179,7 @@ def test_a_weight_that_is_no_positive_number_is_refused(weight):
         Diary("memory:").register_schema("fact", Fact)
 
 
-def test_weights_are_in_the_source_of_a_table():
+def test_the_python_source_of_a_table_has_its_weights():
     assert weights(Weighted) == {"likes": 1, "allergies": 4, "biography": 0.5}
     code = compile(show_preferences_schema(Weighted, "python"), "table", "exec", dont_inherit=True)
     names = {}
@@ -203,7 +203,7 @@ def test_tokens_are_counted_by_script(text, each):
     assert count_tokens(text) == -(-len(text) * each // 1)
 
 
-def test_a_budget_holds_for_text_without_spaces():
+def test_the_budget_holds_for_text_without_spaces():
     alice = Diary("memory:", Table, max_prefs_per_category=1000).user("alice")
     with alice.transaction():
         for number in range(200):
