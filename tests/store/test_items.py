@@ -61,7 +61,7 @@ def namespaces(store):
 # The file
 
 
-def test_an_item_is_a_table_that_people_read(store, diary):
+def test_an_item_is_a_readable_table(store, diary):
     put(store, NS, "2026 plan", {"title": "move", "done": False, "_note": 1, "where": None})
     text = diary.user("alice").document("items/memories")
     entry = tomllib.loads(text)["items"]["2026 plan"]
@@ -93,7 +93,7 @@ def test_only_the_changed_item_changes_in_the_file(store, diary):
     assert [old.split(" ")[0] for old, _ in changed] == ["seq", "n", "_updated"]
 
 
-def test_a_person_s_edit_is_read_and_never_lost(store, diary, tmp_path):
+def test_a_hand_edit_is_read_and_never_lost(store, diary, tmp_path):
     put(store, NS, "a", {"n": 1})
     path = tmp_path / "m/alice/items/memories.toml"
     path.write_text(path.read_text().replace("n = 1", "n = 5 # mine") + '\n[items.hand]\nx = "y"\n')
@@ -110,7 +110,7 @@ def test_a_person_s_edit_is_read_and_never_lost(store, diary, tmp_path):
     assert ("alice", "mine") not in namespaces(store)
 
 
-def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_path):
+def test_a_hand_edit_in_place_is_found_by_the_next_search(store, tmp_path):
     put(store, NS, "a", {"n": 1})
     catalog = store.catalog("alice")
     found(store, ("alice",))
@@ -127,9 +127,7 @@ def test_a_save_in_place_is_seen_by_a_search_that_was_made_before(store, tmp_pat
         pass
 
 
-def test_a_put_waits_for_an_editor_that_has_written_half_of_the_file(
-    store, diary, tmp_path, monkeypatch
-):
+def test_a_put_waits_for_an_unfinished_hand_edit(store, diary, tmp_path, monkeypatch):
     for number, key in enumerate("ab"):
         put(store, NS, key, {"n": number})
     path = tmp_path / "m/alice/items/memories.toml"
@@ -148,7 +146,7 @@ def test_a_put_waits_for_an_editor_that_has_written_half_of_the_file(
     assert {key: get(store, NS, key).value["n"] for key in "abc"} == {"a": 0, "b": 5, "c": 3}
 
 
-def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary, tmp_path):
+def test_typed_entries_added_after_a_listing_are_in_the_next(store, diary, tmp_path):
     put(store, NS, "a", {"n": 1})
     folder = tmp_path / "m/alice"
     while not store._typed._without:  # until the folder is old enough for its time to be trusted
@@ -164,7 +162,7 @@ def test_typed_entries_that_appear_after_a_listing_are_in_the_next(store, diary,
     assert namespaces(store) == [("alice", "diary", "episodes"), NS]
 
 
-def test_a_namespace_that_only_puts_have_read_is_listed(store, tmp_path):
+def test_a_namespace_of_another_process_seen_by_a_put_is_listed(store, tmp_path):
     other = ItemStore(Diary(tmp_path / "m", durability="process"))
     put(store, NS, "a", {"n": 1})
     while () not in store.catalog("alice")._names:  # what is remembered of a listing
@@ -191,7 +189,7 @@ def test_items_that_a_transaction_rolled_back_are_not_listed(store, diary):
     assert namespaces(store) == [("alice", "gone"), NS]
 
 
-def test_a_folder_is_never_taken_for_a_file(store):
+def test_labels_that_end_in_toml_have_documents_of_their_own(store):
     for namespace in [
         ("alice", "b.toml", "x"),
         ("alice", "b"),
@@ -248,7 +246,7 @@ def test_a_namespace_that_a_transaction_rolled_back_is_not_listed(store, diary):
     assert list(catalog._numbers) == ["items/memories"]
 
 
-def test_a_file_that_was_away_for_a_moment_is_listed_again(store, tmp_path):
+def test_a_document_that_was_moved_away_and_back_is_listed(store, tmp_path):
     put(store, NS, "a", {"n": 1})
     catalog = store.catalog("alice")
     while not (catalog._listing and catalog._listed):
@@ -264,7 +262,7 @@ def test_a_file_that_was_away_for_a_moment_is_listed_again(store, tmp_path):
 # Parts
 
 
-def test_a_large_namespace_is_kept_in_several_files_and_a_put_touches_one(
+def test_a_put_in_a_large_namespace_writes_one_of_its_documents(
     store, diary, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(writes, "LARGEST", 4_000)
@@ -296,7 +294,7 @@ def sizes(folder):
     return {path.name: path.stat().st_size for path in folder.iterdir()}
 
 
-def test_single_puts_fill_small_files_and_a_batch_fills_larger_ones(store, tmp_path):
+def test_single_puts_fill_small_documents_and_a_batch_larger_ones(store, tmp_path):
     folder = tmp_path / "m/alice/items"
     for number in range(300):
         put(store, NS, f"k{number}", {"text": "x" * 200})
@@ -310,9 +308,7 @@ def test_single_puts_fill_small_files_and_a_batch_fills_larger_ones(store, tmp_p
     assert len(found(store, bulk)) == 1_000
 
 
-def test_a_namespace_in_one_large_file_stays_there_and_goes_on_in_another(
-    store, tmp_path, monkeypatch
-):
+def test_a_namespace_in_one_large_document_continues_in_another(store, tmp_path, monkeypatch):
     with monkeypatch.context() as before:
         before.setattr(writes, "SMALL", writes.LARGEST)
         store.run([Put(NS, f"k{number}", {"text": "x" * 200}) for number in range(600)])
@@ -331,7 +327,7 @@ def test_a_namespace_in_one_large_file_stays_there_and_goes_on_in_another(
         assert namespaces(each) == [NS]
 
 
-def test_a_file_that_lost_most_of_its_items_takes_new_ones(store, tmp_path, monkeypatch):
+def test_a_document_with_few_items_left_gets_new_ones(store, tmp_path, monkeypatch):
     monkeypatch.setattr(writes, "LARGEST", 4_000)
     for number in range(60):
         put(store, NS, f"k{number}", {"text": "x" * 200})
@@ -344,7 +340,7 @@ def test_a_file_that_lost_most_of_its_items_takes_new_ones(store, tmp_path, monk
     assert len(found(store, NS)) == 60 - len(known) + 1 + 16
 
 
-def test_a_namespace_whose_first_file_has_nothing_left_is_listed(store, tmp_path, monkeypatch):
+def test_a_namespace_whose_first_document_is_empty_is_listed(store, tmp_path, monkeypatch):
     monkeypatch.setattr(writes, "LARGEST", 4_000)
     for number in range(30):
         put(store, NS, f"k{number}", {"text": "x" * 200})
@@ -358,7 +354,7 @@ def test_a_namespace_whose_first_file_has_nothing_left_is_listed(store, tmp_path
     assert namespaces(store) == []
 
 
-def test_a_listing_made_a_moment_ago_never_hides_a_delete(store, monkeypatch):
+def test_a_cached_listing_never_hides_a_delete(store, monkeypatch):
     monkeypatch.setattr(catalog, "_GLANCE", 60)
     put(store, NS, "k", {"n": 1})
     while () not in store.catalog("alice")._names:
@@ -370,7 +366,7 @@ def test_a_listing_made_a_moment_ago_never_hides_a_delete(store, monkeypatch):
     assert namespaces(store) == []
 
 
-def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monkeypatch):
+def test_an_item_copied_into_two_documents_is_one_item(store, tmp_path, monkeypatch):
     put(store, NS, "k", {"n": 1})
     path = tmp_path / "m/alice/items/memories.toml"
     copy = tmp_path / "m/alice/items/memories~2.toml"
@@ -382,7 +378,7 @@ def test_an_item_copied_by_hand_into_two_files_is_one_item(store, tmp_path, monk
     assert get(store, NS, "k") is None
 
 
-def test_of_two_copies_made_by_hand_the_newer_one_counts(store, tmp_path):
+def test_the_newer_of_two_copied_items_counts(store, tmp_path):
     put(store, NS, "k", {"n": 1})
     path = tmp_path / "m/alice/items/memories.toml"
     copy = tmp_path / "m/alice/items/memories~2.toml"
@@ -404,7 +400,7 @@ LABELS = st.text(
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(LABELS, min_size=1, max_size=5).map(tuple), st.integers(0, 4))
-def test_a_namespace_has_a_file_name_of_its_own_and_back(namespace, number):
+def test_a_namespace_maps_to_its_own_document_name_and_back(namespace, number):
     for user in (namespace[0], namespace[-1], "somebody", SHARED):
         kind = kind_of(user, namespace)
         assert kind.removeprefix("items/").replace("/", "").replace("%", "").isascii()
@@ -421,13 +417,13 @@ def test_a_namespace_has_a_file_name_of_its_own_and_back(namespace, number):
         st.lists(LABELS, min_size=1, max_size=3).map(tuple), min_size=2, max_size=6, unique=True
     )
 )
-def test_two_namespaces_never_share_a_file(several):
+def test_two_namespaces_never_share_a_document(several):
     user = several[0][0]
     kinds = [part_name(kind_of(user, each), part) for each in several for part in (1, 2)]
     assert len(set(kinds)) == len(kinds)
 
 
-def test_500_hostile_names_are_only_names(tmp_path):
+def test_500_hostile_labels_and_keys_come_back_equal(tmp_path):
     store = ItemStore(Diary(tmp_path / "m", durability="none"))
     source = random.Random(7)
     pieces = ["..", "/", "\\", "~", "~2", "%2e", "'", '"', ";--", "$", "*", "?", "\n", "\t", "con", "É",
@@ -522,7 +518,7 @@ def test_a_time_that_toml_cannot_write_leaves_the_namespace_as_it_was(store, tmp
 # Owners
 
 
-def test_the_owner_of_a_namespace_is_who_the_label_says(diary):
+def test_the_label_names_the_owner_of_a_namespace(diary):
     for label, owner in [(0, "memories"), (1, "alice"), (None, SHARED)]:
         store = ItemStore(diary, user_label=label)
         put(store, ("memories", "alice", "x"), "k", {"label": str(label)})
@@ -535,7 +531,7 @@ def test_the_owner_of_a_namespace_is_who_the_label_says(diary):
     assert ("team", "bo") in namespaces(store)
 
 
-def test_one_owner_s_namespaces_never_meet_whatever_label_named_the_owner(diary):
+def test_namespaces_of_one_owner_never_collide_for_any_user_label(diary):
     places = [
         ("alice",),
         ("alice", "x"),
@@ -554,13 +550,13 @@ def test_one_owner_s_namespaces_never_meet_whatever_label_named_the_owner(diary)
 
 
 @pytest.mark.parametrize("named", ["", " ", 5, SHARED])
-def test_an_owner_that_is_no_name_is_an_error(diary, named):
+def test_an_invalid_owner_of_a_namespace_is_an_error(diary, named):
     store = ItemStore(diary, user_label=lambda *_: named)
     with pytest.raises(InvalidValue, match="user_label"):
         put(store, NS, "k", {})
 
 
-def test_a_batch_of_several_users_is_checked_whole_first(store):
+def test_a_batch_of_several_users_is_checked_before_any_write(store):
     likes = ("bo", "diary", "preferences", "likes")
     ops = [
         Put(("alice", "m"), "k", {}),
@@ -579,7 +575,7 @@ def everything_on_disk(folder):
     return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
 
 
-def test_forgetting_a_session_takes_its_items_out_of_files_and_history(store, diary, tmp_path):
+def test_forgetting_a_session_removes_its_items_from_files_and_history(store, diary, tmp_path):
     store.run([Put(NS, "secret-key", {"text": "walnut allergy"})], session="s1")
     store.run([Put(NS, "kept", {"text": "likes tea"})], session="s2")
     store.run([Put(NS, "changed", {"text": "first words"})], session="s2")
@@ -594,7 +590,7 @@ def test_forgetting_a_session_takes_its_items_out_of_files_and_history(store, di
     assert [item.score for item in store.run([Search(NS, query="walnut")])[0]] == [None, None]
 
 
-def test_forgetting_a_source_takes_the_items_that_name_it(store, diary, tmp_path):
+def test_forgetting_a_source_removes_the_items_that_name_it(store, diary, tmp_path):
     put(store, NS, "kept", {"text": "likes tea"})
     with (tmp_path / "m/alice/items/memories.toml").open("a") as file:
         file.write('\n[items.told]\ntext = "walnut allergy"\n_source = "s1#2"\n')
@@ -606,7 +602,7 @@ def test_forgetting_a_source_takes_the_items_that_name_it(store, diary, tmp_path
     assert b"walnut" not in everything_on_disk(tmp_path / "m")
 
 
-def test_forgetting_everything_or_what_is_old_covers_items(store, diary, tmp_path):
+def test_forgetting_everything_or_old_entries_covers_items(store, diary, tmp_path):
     put(store, NS, "k", {"text": "walnut"})
     put(store, ("bo", "x"), "k", {"text": "pecan"})
     diary.user("alice").forget(everything=True)
@@ -620,7 +616,7 @@ def test_forgetting_everything_or_what_is_old_covers_items(store, diary, tmp_pat
 # At once
 
 
-def test_what_another_process_wrote_is_read_at_once(store, tmp_path):
+def test_items_of_another_process_are_read_at_once(store, tmp_path):
     other = ItemStore(Diary(tmp_path / "m", durability="process"))
     for number in range(50):
         put(store if number % 2 else other, NS, "k", {"n": number})
@@ -662,7 +658,7 @@ def test_threads_that_update_one_key_lose_nothing(store):
     assert get(store, NS, "n").value == {"n": 80}
 
 
-def test_an_update_that_fails_or_removes(store):
+def test_an_update_can_fail_or_remove_the_item(store):
     put(store, NS, "k", {"n": 1})
     with pytest.raises(ZeroDivisionError):
         store.update(NS, "k", lambda value: {"n": 1 / 0})
@@ -695,7 +691,7 @@ def test_a_forked_child_reads_and_writes(store):
 # Expiry
 
 
-def test_a_refresh_on_read_is_noted_beside_the_file_and_not_in_history(store, diary, tmp_path):
+def test_a_ttl_refresh_is_stored_beside_the_document_not_in_history(store, diary, tmp_path):
     put(store, NS, "secret-key", {"n": 1}, ttl=0.01)
     before = diary.user("alice").document("items/memories")
     assert "_ttl = 0.01" in before
@@ -718,7 +714,7 @@ def test_a_refresh_on_read_is_noted_beside_the_file_and_not_in_history(store, di
     assert not noted.parent.exists()
 
 
-def test_a_torn_or_foreign_expiry_file_is_survived(store, tmp_path):
+def test_a_torn_or_foreign_expiry_file_is_ignored(store, tmp_path):
     put(store, NS, "k", {}, ttl=0.001)
     noted = tmp_path / "m/.tomldiary/index/alice/expiry"
     noted.parent.mkdir(parents=True)
@@ -730,7 +726,7 @@ def test_a_torn_or_foreign_expiry_file_is_survived(store, tmp_path):
     assert get(store, NS, "k") is None
 
 
-def test_a_sweep_does_not_remove_what_was_put_or_read_meanwhile(diary):
+def test_a_sweep_keeps_items_put_or_read_during_it(diary):
     store = ItemStore(diary, expiry=Expiry(omit_expired=True))
     put(store, NS, "old", {}, ttl=0.0001)
     while store.run([Get(NS, "old", refresh=False)])[0] is not None:
@@ -747,7 +743,7 @@ def test_a_time_to_live_is_minutes_above_zero(store, ttl):
         put(store, NS, "k", {}, ttl=ttl)
 
 
-def test_refreshes_noted_by_another_process_are_read_next_time(store, tmp_path):
+def test_ttl_refreshes_of_another_process_are_read(store, tmp_path):
     """A sweep that did not know it would remove what somebody has just read."""
     put(store, NS, "ours", {}, ttl=60)
     put(store, NS, "theirs", {}, ttl=60)
@@ -768,7 +764,7 @@ def test_refreshes_noted_by_another_process_are_read_next_time(store, tmp_path):
     assert mine.of(NS, entries["theirs"]) == other.of(NS, entries["theirs"])
 
 
-def test_one_user_s_trouble_keeps_no_other_s_items(store, tmp_path):
+def test_a_sweep_continues_after_an_error_for_one_user(store, tmp_path):
     for user in ("ann", "bo", "cy"):
         put(store, (user, "m"), "k", {}, ttl=0.0001)
         put(store, (user, "m"), "stays", {})
@@ -782,7 +778,7 @@ def test_one_user_s_trouble_keeps_no_other_s_items(store, tmp_path):
     assert [found(store, (user, "m")) for user in ("ann", "cy")] == [["stays"], ["stays"]]
 
 
-def test_a_sweeper_that_was_asked_to_end_can_be_started_again():
+def test_a_stopped_sweeper_can_be_started_again():
     at_work, go_on = threading.Event(), threading.Event()
 
     def sweep():
@@ -804,7 +800,7 @@ def test_a_sweeper_that_was_asked_to_end_can_be_started_again():
 
 
 @pytest.mark.parametrize("written", ["inf", "1" + "0" * 400, "-1", "nan", '"x"'])
-def test_no_number_that_a_person_writes_as_time_to_live_breaks_a_read(store, tmp_path, written):
+def test_any_hand_written_ttl_leaves_the_item_readable(store, tmp_path, written):
     put(store, NS, "k", {"n": 1}, ttl=0.5)
     file = tmp_path / "m/alice/items/memories.toml"
     file.write_text(file.read_text().replace("_ttl = 0.5", f"_ttl = {written}"))
@@ -816,7 +812,7 @@ def test_no_number_that_a_person_writes_as_time_to_live_breaks_a_read(store, tmp
 @pytest.mark.parametrize(
     "written", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.999999-14:00", "9999-12-31T23:59:59Z"]
 )  # fmt: skip
-def test_no_time_that_a_person_writes_breaks_a_read_or_a_put(store, tmp_path, field, written):
+def test_any_hand_written_time_allows_reads_and_puts(store, tmp_path, field, written):
     put(store, NS, "k", {"n": 1}, ttl=60)
     file = tmp_path / "m/alice/items/memories.toml"
     file.write_text(re.sub(rf'{field} = "[^"]*"', f'{field} = "{written}"', file.read_text()))
@@ -849,7 +845,7 @@ STRAYS = ["memories (1)", "My Notes", "Memories", "é", "#memories#", "memories~
 
 
 @pytest.mark.parametrize("name", STRAYS)
-def test_a_copy_that_a_person_keeps_beside_a_file_changes_nothing(store, tmp_path, name):
+def test_a_backup_copy_beside_a_document_changes_nothing(store, tmp_path, name):
     put(store, NS, "k", {"n": 1})
     put(store, ("bo", "m"), "k", {})
     file = tmp_path / "m/alice/items/memories.toml"
@@ -865,7 +861,7 @@ def test_a_copy_that_a_person_keeps_beside_a_file_changes_nothing(store, tmp_pat
     assert "[items.l]" not in copy.read_text()
 
 
-def test_a_document_that_says_it_holds_what_is_no_namespace_hides_no_other(store, tmp_path):
+def test_a_document_with_an_invalid_namespace_hides_no_other(store, tmp_path):
     far = ("alice", "x" * 90, "y" * 90)
     put(store, far, "k", {})
     put(store, NS, "k", {})
@@ -887,7 +883,7 @@ def test_namespaces_are_in_the_order_of_tuples_and_not_of_joined_text(store):
     assert sorted(names) not in (sorted(names, key=join) for join in (".".join, "/".join))
 
 
-def test_limits_and_offsets_may_be_larger_than_a_machine_counts(store):
+def test_limits_and_offsets_may_exceed_64_bits(store):
     put(store, NS, "k", {})
     put(store, NS, "l", {})
     assert len(store.run([Search(NS, limit=sys.maxsize, offset=1)])[0]) == 1

@@ -62,7 +62,7 @@ def put(store, key, text, **more):
 # Words
 
 
-def test_words_are_found_in_any_form_and_the_best_match_comes_first(store):
+def test_words_match_in_any_form_and_the_best_item_is_first(store):
     put(store, "both", "She was running marathons in the spring.")
     put(store, "one", "They run a shop.")
     put(store, "none", "Nothing of the kind.")
@@ -72,7 +72,7 @@ def test_words_are_found_in_any_form_and_the_best_match_comes_first(store):
     assert (other.key, other.score) == ("none", None)
 
 
-def test_items_that_do_not_match_come_behind_the_matches(store):
+def test_items_without_a_match_follow_the_matches(store):
     put(store, "oldest", "By the window.")
     put(store, "match", "Black tea in the morning.")
     put(store, "hidden", "Black tea as well.", index=False)
@@ -98,7 +98,7 @@ def test_items_that_do_not_match_come_behind_the_matches(store):
     ]
 
 
-def test_field_names_are_words(store):
+def test_field_names_are_searched(store):
     store.run([Put(NS, "food", {"favorite_food": "pizza", "more": [{"kindOfTea": 1}]})])
     store.run([Put(NS, "chosen", {"favorite_food": "pasta", "note": "x"}, ["note"])])
     put(store, "other", "Nothing of the kind.")
@@ -122,7 +122,7 @@ def test_scores_lie_between_0_and_1_whatever_the_size_of_the_store(store, count)
     assert 0.5 >= scores["black coffee"] > 0.2
 
 
-def test_the_index_follows_every_change(store, tmp_path):
+def test_the_index_includes_every_change(store, tmp_path):
     put(store, "k", "walnut")
     assert found(store, "walnut") == ["k"]
     put(store, "k", "pecan")
@@ -140,7 +140,7 @@ def test_the_index_follows_every_change(store, tmp_path):
     assert found(store, "hazelnut") == []
 
 
-def test_many_matches_page_without_hole_or_double(store):
+def test_pages_of_many_matches_neither_skip_nor_repeat(store):
     ops = [Put(NS, f"k{n:03}", {"text": f"tea {'cup ' * (n % 7)}{n}"}) for n in range(150)]
     store.run(ops)
     whole = found(store, "tea cup", limit=1000)
@@ -153,7 +153,7 @@ def test_many_matches_page_without_hole_or_double(store):
     assert len(late) == 3
 
 
-def test_of_many_matches_the_best_are_those_that_scoring_all_of_them_gives(store, request):
+def test_ranking_few_candidates_equals_ranking_all_matches(store, request):
     """What is scored first is chosen by looks; compared with SQLite's score of every match."""
     numbers = random.Random(7)
     words = [f"w{n}" for n in range(200)]
@@ -223,7 +223,7 @@ def test_a_search_returns_each_item_of_its_snapshot_once(store):
     assert sorted(keys) == [f"k{n:03}" for n in range(150)]
 
 
-def test_matches_in_other_namespaces_take_no_place_from_those_asked_for(store, monkeypatch):
+def test_matches_in_other_namespaces_displace_no_result(store, monkeypatch):
     store.run([Put(NS, f"k{n}", {"text": "tea " * 3}) for n in range(100)])
     there = ("alice", "there")
     store.run([Put(there, f"k{n}", {"text": f"a long way to a cup of tea {n}"}) for n in range(3)])
@@ -260,7 +260,7 @@ def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
 
 
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip
-def test_a_query_is_words_and_never_a_language(store, query):
+def test_a_query_is_never_parsed_as_a_query_language(store, query):
     put(store, "k", "walnut")
     assert set(found(store, query)) <= {"k"}
 
@@ -273,7 +273,7 @@ def indexed(place, embed, **more):
     return ItemStore(Diary(place), embedding=Embedding(26, embed, ("text",), **more))
 
 
-def test_vectors_outlive_the_process_and_equal_texts_are_embedded_once(tmp_path):
+def test_vectors_are_stored_and_equal_texts_embedded_once(tmp_path):
     embeds = Embeds()
     store = indexed(tmp_path, embeds)
     store.run([Put(NS, key, {"text": "walnut"}) for key in "abc"])
@@ -303,7 +303,7 @@ def test_a_single_put_is_embedded_before_anything_is_written(tmp_path):
     assert indexed(tmp_path, asked).run([Get(NS, "b")]) == [None]
 
 
-def test_a_missing_or_damaged_index_is_made_anew(tmp_path, caplog):
+def test_a_missing_or_damaged_vector_index_is_rebuilt(tmp_path, caplog):
     put(indexed(tmp_path, Embeds()), "a", "walnut")
     (file,) = (tmp_path / ".tomldiary/index/alice").glob("vectors-*")
     data = file.read_bytes()
@@ -331,7 +331,7 @@ def test_the_next_search_embeds_items_of_other_processes_and_hand_edits(tmp_path
     assert (item.key, item.score) == ("b", pytest.approx(1))
 
 
-def test_forgetting_leaves_no_vector_and_late_ones_are_refused(tmp_path):
+def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     store = indexed(tmp_path, Embeds())
     store.run([Put(NS, "a", {"text": "walnut"})], session="s1")
     store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
@@ -354,7 +354,7 @@ def test_vectors_of_the_wrong_size_write_nothing(tmp_path):
 
 @pytest.mark.parametrize("wrong", [lambda texts: [], lambda texts: [letters("a")] * (len(texts) + 1),
                                    lambda texts: [[1.0] * (n + 1) for n, _ in enumerate(texts)], lambda texts: ["no"]])  # fmt: skip
-def test_what_embeds_and_answers_with_something_else_writes_nothing(tmp_path, wrong):
+def test_an_embedder_with_an_invalid_result_writes_nothing(tmp_path, wrong):
     store = indexed(tmp_path, wrong)
     ops = [Put((user, "m"), "k", {"text": f"walnut {user}"}) for user in ("ann", "bo", "cy")]
     with pytest.raises(InvalidValue, match=r"index: expected .*vectors"):
@@ -376,7 +376,7 @@ def test_a_vector_of_nan_matches_nothing_and_keeps_the_order(tmp_path, number):
     assert [item.score for item in items[4:]] == [0.0, 0.0]
 
 
-def test_an_index_that_cannot_be_kept_is_no_reason_to_refuse_a_put(tmp_path):
+def test_a_put_succeeds_if_its_vectors_cannot_be_stored(tmp_path):
     store = indexed(tmp_path, Embeds())
     (tmp_path / ".tomldiary/index").mkdir(parents=True)
     (tmp_path / ".tomldiary/index/alice").write_text("in the way")
@@ -385,7 +385,7 @@ def test_an_index_that_cannot_be_kept_is_no_reason_to_refuse_a_put(tmp_path):
     assert found(store, "walnut") == ["a", "b"]
 
 
-def test_vectors_of_one_model_are_not_taken_for_another_s(tmp_path):
+def test_vectors_of_two_models_are_never_mixed(tmp_path):
     pytest.importorskip("numpy", reason='pip install "tomldiary-kit[embeddings]"')
 
     class Model:
@@ -416,7 +416,7 @@ def test_zero_and_equal_vectors_are_no_error(tmp_path):
     assert len(store.run([Search(NS, query="456")])[0]) == 4
 
 
-def test_typed_entries_are_found_by_meaning_too(tmp_path):
+def test_typed_entries_are_found_by_vectors(tmp_path):
     store = indexed(tmp_path, Embeds())
     store.diary.user("alice").upsert_preference("likes", "walnut cake")
     put(store, "a", "pecan pie")
@@ -501,7 +501,7 @@ def test_the_local_embedder_works_offline(tmp_path):
     ],
     ids=str,
 )
-def test_a_filter_means(condition, expected):
+def test_a_filter_matches_values_as_documented(condition, expected):
     value = {
         "n": 1, "on": True, "null": None, "u": {"x": 1, "y": {"z": "d"}}, "a.b": "dotted",
         "a": {"b": "nested"}, "day": "2026-05-01", "at": "2026-05-01T14:00:00Z", "text": "tea",
@@ -522,5 +522,5 @@ def test_a_time_without_a_zone_is_compared_as_utc(operator):
 @pytest.mark.parametrize(
     "path", ["a..b", "[", "a[", "{", "{}", "a{b", "]", "a[1", "[*", ".", "*.*.*"]
 )
-def test_a_path_that_is_none_holds_nothing_or_little_and_is_no_error(path):
+def test_an_invalid_json_path_is_no_error(path):
     assert isinstance(texts_at({"a": {"b": 1}, "c": [1]}, path), list)
