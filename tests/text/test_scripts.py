@@ -64,7 +64,7 @@ def test_the_store_finds_every_script_before_other_texts(text, query):
 
 
 @pytest.mark.parametrize("query", ["大阪", "เชียงใหม่", "القلم", "मराठी", "부산"])
-def test_a_word_that_was_never_said_is_not_found(query):
+def test_an_unrelated_word_is_not_found(query):
     alice = Diary("memory:").user("alice")
     for other in OTHERS:
         alice.upsert_preference("likes", other)

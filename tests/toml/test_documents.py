@@ -181,7 +181,7 @@ def test_adding_and_deleting_gives_the_same_bytes_back():
     assert edit.done().text == HAND
 
 
-def test_an_unusual_form_is_changed_in_place():
+def test_an_unusual_notation_is_changed_in_place():
     source = 'likes.a = { text = "x", n = 1 } # one\n[t]\nb.text = "y" # two\nc = 1\n'
     edit = Edit(Document.parse(source))
     edit.put(("likes", "a"), {"text": "z", "n": 1})
@@ -215,7 +215,7 @@ def test_half_a_surrogate_pair_is_refused_with_its_place(bad):
         render_value({"text": bad}, where="likes.pref001")
 
 
-def test_text_that_reads_differently_from_how_it_is_stored_is_escaped():
+def test_text_with_characters_that_mislead_readers_is_escaped():
     rendered = render_value("safe\u202etxt.exe\u2028\x1b[2J\x00")
     assert rendered.isascii()
     assert rendered.isprintable()
@@ -232,7 +232,7 @@ def test_text_with_line_breaks_is_readable_and_exact():
 @pytest.mark.parametrize(
     "value", [{1, 2}, b"x", object(), {1: 2}, 10**5000], ids=lambda value: type(value).__name__
 )
-def test_a_value_that_toml_has_no_word_for_is_refused(value):
+def test_a_value_without_a_toml_form_is_refused(value):
     with pytest.raises(InvalidValue, match=r"items\.k"):
         render_value([value], where="items.k")
 
@@ -299,7 +299,7 @@ def test_a_hostile_document_is_refused_with_a_typed_error(hostile):
         parse_toml(hostile)
 
 
-def test_many_dots_and_brackets_in_a_text_are_no_reason_to_refuse():
+def test_text_with_many_dots_and_brackets_is_accepted():
     value = "a." * 500 + "[" * 500 + "..." * 100
     assert parse_toml(f"k = {render_value(value)}")["k"] == value
 
