@@ -31,7 +31,7 @@ def run(work):
     return asyncio.run(work)
 
 
-def test_importing_loads_no_framework_and_costs_little():
+def test_importing_loads_no_framework_and_is_fast():
     measure = "import time; t = time.process_time(); {}; print(time.process_time() - t)"
     own = measure.format("import tomldiary")
     floor = measure.format("import pydantic; exec('class A(pydantic.BaseModel):\\n    x: int = 1')")
@@ -158,7 +158,7 @@ def test_a_wrong_schema_class_is_one_clear_error(tmp_path, wrong):
 
 
 @pytest.mark.parametrize("agent", [object(), 3])
-def test_what_cannot_extract_is_one_clear_error_at_the_first_turn(tmp_path, agent):
+def test_an_unusable_extractor_is_one_clear_error_at_the_first_turn(tmp_path, agent):
     diary = Diary(tmp_path, Table, agent=agent)
     with pytest.raises(SchemaError, match="cannot extract"):
         run(diary.update_memory("alice", "s", "hello", "hi"))
@@ -188,7 +188,7 @@ def kinds_of_extractors():
 
 
 @pytest.mark.parametrize("agent", kinds_of_extractors(), ids=lambda a: type(a).__name__)
-def test_anything_that_can_run_is_an_extractor(tmp_path, agent):
+def test_an_object_with_a_run_method_is_an_extractor(tmp_path, agent):
     diary = Diary(tmp_path, Table, agent=agent)
     run(diary.update_memory("alice", "s", "hello", "hi"))
     diary.user("alice").add_turn("hello", "hi", "s")
@@ -268,7 +268,7 @@ def test_simulated_time_is_written_down(tmp_path):
     assert item.updated == "2020-02-29T12:00:00.000000+00:00"  # a clock set back moves nothing back
 
 
-def test_at_the_limit_the_conversation_least_recently_used_leaves(tmp_path):
+def test_at_the_limit_the_least_recent_conversation_is_removed(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules", max_conversations=2)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     for minute, session in enumerate(["old", "idle", "old", "new"]):
@@ -311,7 +311,7 @@ def test_preferences_come_as_toml_with_or_without_meta(tmp_path):
     assert "chat" in run(diary.pretty_conversations("alice"))
 
 
-def test_damaged_entries_are_read_as_far_as_they_make_sense(tmp_path):
+def test_the_valid_fields_of_a_damaged_entry_are_read(tmp_path):
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/preferences.toml").write_text(
         "[preferences.likes.a]\ntext = 'no count'\n[preferences.likes.b]\n_count = 'many'\n"
@@ -343,7 +343,7 @@ def test_damaged_entries_are_read_as_far_as_they_make_sense(tmp_path):
 # Finding and showing
 
 
-def test_recall_ranks_by_words_in_any_form_and_says_which(tmp_path):
+def test_recall_ranks_by_word_forms_and_names_the_matches(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "swimming in cold lakes", contexts=["summer"])
@@ -389,7 +389,7 @@ def test_recall_follows_every_change(tmp_path):
         "x" * 100_000,
     ],
 )
-def test_a_question_is_never_a_query(tmp_path, query):
+def test_a_question_is_never_parsed_as_a_query(tmp_path, query):
     alice = Diary(tmp_path, Table, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     alice.recall(query)
@@ -424,7 +424,7 @@ def test_rendered_memory_is_framed_escaped_and_within_budget(tmp_path):
     assert 0 < len(counted) <= 500
 
 
-def test_a_question_puts_what_matters_first(tmp_path):
+def test_a_question_puts_its_matches_first(tmp_path):
     alice = Diary(tmp_path, Table, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", id="pref001")
@@ -433,7 +433,7 @@ def test_a_question_puts_what_matters_first(tmp_path):
     assert alice.render("walnuts?").splitlines()[1] == "- allergies: walnuts"
 
 
-def test_one_diary_serves_sync_code_a_running_loop_and_threads(tmp_path):
+def test_one_diary_serves_sync_code_event_loops_and_threads(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules")
     diary.user("alice").add_turn("I love tea.", "ok", "s")
 

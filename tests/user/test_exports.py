@@ -8,7 +8,7 @@ import tomldiary
 from tomldiary import Diary, errors
 
 
-def test_what_a_user_diary_returns_is_exported():
+def test_types_that_a_user_diary_returns_are_exported():
     alice = Diary("memory:", agent="rules").user("alice")
     returned = [alice.add_turn("I like green tea.", "Noted.", session_id="s1")]
     returned += alice.similar("likes", "green tea")

@@ -79,7 +79,7 @@ def place(request, tmp_path):
     return "memory:" if request.param == "memory" else tmp_path / "m"
 
 
-def test_an_export_taken_in_elsewhere_gives_the_same_export_comments_and_all(tmp_path, place):
+def test_an_imported_export_is_exported_again_with_its_comments(tmp_path, place):
     alice = filled(opened(tmp_path / "from"))
     file = tmp_path / "from/alice/preferences.toml"
     file.write_text("# mine\n" + file.read_text().replace("text =", "# below\ntext   ="))
@@ -142,7 +142,7 @@ def test_namespaces_follow_a_user_who_is_imported_under_another_id(place, tmp_pa
     assert store.list_namespaces() == []
 
 
-def test_what_is_there_already_is_not_taken_in_twice(place):
+def test_an_import_adds_no_entry_twice(place):
     alice = filled(opened(place))
     exported = alice.export()
     before = alice.last_transaction()
@@ -153,7 +153,7 @@ def test_what_is_there_already_is_not_taken_in_twice(place):
     assert alice.facts.get("diet/user").data.food == "vegan"
 
 
-def test_what_is_missing_is_added_and_what_differs_is_a_conflict_that_changes_nothing(place):
+def test_an_import_adds_missing_entries_and_refuses_different_ones(place):
     diary = opened(place)
     exported = filled(diary).export()
     bob = diary.user("bob")
@@ -173,7 +173,7 @@ def test_what_is_missing_is_added_and_what_differs_is_a_conflict_that_changes_no
     assert list(bob.blocks()) == ["persona"]
 
 
-def test_replacing_empties_what_the_export_lacks(place):
+def test_a_replacing_import_removes_what_the_export_lacks(place):
     diary = opened(place)
     bob = diary.user("bob")
     bob.blocks.set("persona", "x")
@@ -219,9 +219,7 @@ def test_replacing_empties_what_the_export_lacks(place):
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("replace", [False, True])
-def test_an_export_that_is_wrong_in_one_place_changes_nothing(
-    place, change, error, message, replace
-):
+def test_an_export_with_one_error_changes_nothing(place, change, error, message, replace):
     diary = opened(place)
     exported = filled(diary).export()
     change(exported)
@@ -239,7 +237,7 @@ def test_a_document_name_cannot_lead_out_of_the_folder(tmp_path):
     assert [path.name for path in tmp_path.rglob("*.toml")] == []
 
 
-def test_replacing_does_not_change_or_remove_what_is_immutable(place):
+def test_a_replacing_import_keeps_immutable_facts(place):
     diary = opened(place)
     alice = diary.user("alice")
     alice.facts.commit(Birth(who="user", year=1980))
@@ -252,7 +250,7 @@ def test_replacing_does_not_change_or_remove_what_is_immutable(place):
     assert alice.facts.get("birth/user").data.year == 1980
 
 
-def test_a_full_category_takes_no_import(tmp_path):
+def test_an_import_into_a_full_category_is_refused(tmp_path):
     exported = opened(tmp_path / "a").user("alice")
     for number in range(3):
         exported.upsert_preference("likes", f"thing {number}")
@@ -262,7 +260,7 @@ def test_a_full_category_takes_no_import(tmp_path):
     assert bob.history() == []
 
 
-def test_conversations_of_the_old_layout_are_exported_and_taken_in(tmp_path):
+def test_conversations_of_the_old_layout_are_exported_and_imported(tmp_path):
     folder = tmp_path / "alice"
     folder.mkdir()
     (folder / "conversations.toml").write_text(
@@ -276,7 +274,7 @@ def test_conversations_of_the_old_layout_are_exported_and_taken_in(tmp_path):
     assert bob.conversations() == {}
 
 
-def test_an_export_never_shows_half_a_transaction(tmp_path):
+def test_an_export_never_contains_half_a_transaction(tmp_path):
     """A writer keeps two documents equal; every export has to show them so."""
     writer = opened(tmp_path).user("alice")
     reader = opened(tmp_path).user("alice")
@@ -313,9 +311,7 @@ def test_an_export_never_shows_half_a_transaction(tmp_path):
     assert len(seen) >= 3  # there was something to see half of
 
 
-def test_an_export_waits_for_documents_that_are_committed_and_not_yet_published(
-    tmp_path, monkeypatch
-):
+def test_an_export_waits_for_committed_documents_to_be_published(tmp_path, monkeypatch):
     class Slow(LocalBackend):
         def _publish(self, *arguments):
             if waits.is_set():
@@ -342,14 +338,14 @@ def test_an_export_waits_for_documents_that_are_committed_and_not_yet_published(
     assert (exported["seq"], '"new"' in exported["documents"]["blocks"]) == (2, True)
 
 
-def test_a_document_that_cannot_be_read_is_never_left_out_silently(tmp_path):
+def test_an_unreadable_document_fails_the_export(tmp_path):
     alice = filled(opened(tmp_path))
     (tmp_path / "alice/blocks.toml").write_text("[broken")
     with pytest.raises(DocumentError, match=r"blocks\.toml:1"):
         alice.export()
 
 
-def test_past_states_and_open_transactions_can_be_exported_too(place):
+def test_past_states_and_open_transactions_can_be_exported(place):
     alice = opened(place).user("alice")
     alice.blocks.set("persona", "one")
     with alice.transaction():
@@ -459,7 +455,7 @@ def test_export_and_import_from_the_command_line(tmp_path, call):
     assert "No such file" in call("import", tmp_path / "nope", user="bob", check=2)
 
 
-def test_forget_from_the_command_line_is_a_dry_run_until_told_yes(tmp_path, call):
+def test_the_forget_command_is_a_dry_run_without_yes(tmp_path, call):
     alice = filled(opened(tmp_path / "m"))
     alice.blocks.set("other", "stays", session_id="s2")
     for wrong in ([], ["--session", "s1", "--everything"], ["--session", ""], ["--before", "soon"]):
@@ -524,7 +520,7 @@ def test_a_preview_of_an_import_names_the_entries_and_changes_nothing(tmp_path):
     assert bob.import_preview(exported, replace=True) == []
 
 
-def test_show_history_why_and_search_know_every_document(tmp_path, call):
+def test_show_history_why_and_search_cover_every_document(tmp_path, call):
     alice = filled(opened(tmp_path / "m"))
     key = alice.episodes()[0].id
     alice.blocks.set("odd", "\x1b[2J\u202e")
