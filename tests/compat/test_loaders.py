@@ -155,7 +155,7 @@ NESTED = '[conversations.b]\nsummary = "second"\n[conversations.a]\n_turns = 4\n
 
 
 @pytest.mark.parametrize("meta", ["", '[_meta]\nversion = "0.3"\n', "[_meta]\nversion = 0.3\n"])
-def test_conversations_are_read_in_file_order_with_missing_fields_defaulted(meta):
+def test_conversations_are_read_in_file_order_with_default_fields(meta):
     found = load_conversations(meta + NESTED)
     assert list(found) == ["b", "a"]
     assert type(found["a"]) is ConversationItem

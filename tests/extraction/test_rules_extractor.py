@@ -191,7 +191,7 @@ def test_at_most_the_cap_of_statements_is_returned():
     assert found[0] == "I like river number 0."
 
 
-def test_text_beyond_the_cap_is_not_considered_and_a_cut_sentence_is_dropped():
+def test_text_beyond_the_cap_is_ignored_with_the_sentence_it_cuts():
     padding = "x " * (MAX_CHARACTERS // 2 - 5)
     assert texts(f"I love tea.\n{padding}\nI hate olives.") == ["I love tea."]
     inside = f"{'x ' * 9_000}\nI hate olives."
