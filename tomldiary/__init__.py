@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
+from tomldiary.runtime.sources import announce_source
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionConfig
@@ -207,6 +208,9 @@ __getattr__, __dir__ = lazy_names(
         "shutdown_all_background_tasks": "writer.writer",
     },
 )
+
+# Every process that imports a module of the package can finish a forget job.
+announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
 
 _other = other_owner()
 if _other is not None:

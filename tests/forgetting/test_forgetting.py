@@ -39,6 +39,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest
 from tomldiary.storage.local import forget_job as job_module
 from tomldiary.storage.local import log as segments_module
+from tomldiary.storage.local import session
 from tomldiary.storage.local.layout import JOB_NAME
 from tomldiary.toml.lexer import split_blocks
 
@@ -1050,7 +1051,7 @@ def kill_at_moments(tmp_path, kills):
 
 
 def test_without_the_job_file_a_killed_process_would_leave_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(job_module, "finish", lambda backend, user: None)
+    monkeypatch.setattr(session, "finish", lambda backend, user: None)
     root = tmp_path / "m"
     prepared(root)
     diary = Diary(root, agent="rules", durability="process")

@@ -8,7 +8,6 @@ import pytest
 
 from power_cuts import Recorder, crash_states, materialise
 from tomldiary import Turn
-from tomldiary.forgetting.selection import Selection
 from tomldiary.storage import log
 from tomldiary.writer import journal as journal_module
 from tomldiary.writer.journal import Journal
@@ -56,7 +55,7 @@ class Workload:
             self.take_in(f"single {number}")
         self.take_in(*(f"of a group {number}" for number in range(12)))
         self.take_in(f"I love {CANARY}.", "I am ann.", user="ann")
-        assert forget_turns(self.root, "ann", Selection(everything=True), 1) == 2
+        assert forget_turns(self.root, "ann", {"everything": True}, 1) == 2
         for text in [text for text in self.taken if CANARY in text or "ann" in text]:
             del self.taken[text]
         self.did()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 from datetime import UTC, datetime
 
 import pytest
 
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
-from tomldiary.errors import ExtractionError
-from tomldiary.forgetting.selection import Selection
+from tomldiary.errors import BackendError, ExtractionError
 from tomldiary.storage import log
 from tomldiary.storage.local import forget_job
+from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journal_record
 from tomldiary.writer.dead_letters import DeadLetters, requeue
 from tomldiary.writer.journal_record import render_turn
@@ -95,7 +97,7 @@ def test_what_a_model_made_of_a_turn_before_a_forgetting_goes_too(tmp_path):
         folder = next((tmp_path / ".tomldiary" / "journal").iterdir())
         while not hits(folder, "copied"):
             threading.Event().wait(0.01)
-        diary.engine.backend.forget("alice", Selection(session_id="another"))
+        diary.engine.backend.rewrite("alice", Rewrite({"session_id": "another"}, 1))
         assert hits(tmp_path, "copied") == []
         assert hits(folder, "a turn")
     receipts[0].wait(LONG)
@@ -203,11 +205,11 @@ def test_a_turn_that_ends_while_it_is_being_forgotten_is_not_read_again(tmp_path
     def forget_late(*arguments):
         gate.open.set()
         assert looked.wait(LONG)
-        return forget_turns(*arguments)
+        return redact_sources(*arguments)
 
-    forget_turns = forget_job._forget_turns
+    redact_sources = forget_job.redact_sources
     monkeypatch.setattr(Workers, "_still_wanted", look)
-    monkeypatch.setattr(forget_job, "_forget_turns", forget_late)
+    monkeypatch.setattr(forget_job, "redact_sources", forget_late)
     with MemoryWriter(diary) as writer:
         [gone] = submit(writer, "secret", session="gone")
         assert gate.began.acquire(timeout=LONG)
@@ -215,6 +217,35 @@ def test_a_turn_that_ends_while_it_is_being_forgotten_is_not_read_again(tmp_path
         with pytest.raises(Forgotten):
             gone.wait(LONG)
     assert (gate.seen, hits(tmp_path, "secret")) == (["secret"], [])
+
+
+ALONE = """\
+import asyncio, sys
+from tomldiary.backends import LocalBackend
+
+backend = LocalBackend(sys.argv[1])
+assert not [name for name in sys.modules if name.startswith("tomldiary.writer")]
+asyncio.run(getattr(backend, sys.argv[2])(*sys.argv[3:]))
+"""
+
+
+@pytest.mark.parametrize("call", [("load", "alice", "preferences"), ("delete_user", "alice")])
+def test_a_backend_alone_redacts_queued_turns(tmp_path, monkeypatch, call):
+    """The process that finishes a forget job may never have used a writer."""
+    diary = Diary(tmp_path, agent=Gate())
+    diary.user("alice").upsert_preference("likes", "tea", session_id="s")
+    writer = MemoryWriter(diary)
+    submit(writer, "secret")
+    writer.close_sync(drain=False)
+    if call[0] == "load":
+        with monkeypatch.context() as patch:
+            patch.setattr(forget_job, "redact_sources", lambda *_: (_ for _ in ()).throw(OSError()))
+            with pytest.raises(BackendError, match="is opened next"):
+                diary.user("alice").forget(session_id="s")
+    assert hits(tmp_path, "secret")
+    subprocess.run([sys.executable, "-c", ALONE, tmp_path, *call], check=True)
+    assert hits(tmp_path, "secret") == []
+    assert not list(tmp_path.glob("alice/.forgetting*"))
 
 
 def test_a_forgetting_drops_only_its_turns_of_a_group(tmp_path):
@@ -226,7 +257,7 @@ def test_a_forgetting_drops_only_its_turns_of_a_group(tmp_path):
         [gone] = submit(writer, "secret")
         middle = datetime.now(UTC)
         kept = submit(writer, "tea", "juice", "milk")
-        diary.engine.backend.forget("alice", Selection(before=middle))
+        diary.engine.backend.rewrite("alice", Rewrite({"before": middle.isoformat()}, 1))
         gate.open.set()
         with pytest.raises(Forgotten):
             gone.wait(LONG)
@@ -318,7 +349,7 @@ def test_a_file_removed_during_a_forgetting_does_not_come_back(tmp_path, monkeyp
         return write_new(*arguments, **named)
 
     monkeypatch.setattr(log, "write_new", finish_meanwhile)
-    journal_record.forget_turns(tmp_path / "journal", "alice", Selection(session_id="s"), 1)
+    journal_record.forget_turns(tmp_path / "journal", "alice", {"session_id": "s"}, 1)
     finisher.join(LONG)
     assert [path.name for path in made.folder.glob("*.toml")] == ["000002.toml"]
     made.drop()

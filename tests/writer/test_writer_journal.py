@@ -29,7 +29,6 @@ from tomldiary.extraction.operations import (
     from_dict,
     to_table,
 )
-from tomldiary.forgetting.selection import Selection
 from tomldiary.storage import log
 from tomldiary.storage.file_lock import lock_file
 from tomldiary.storage.log import scan_log
@@ -232,7 +231,7 @@ def test_turns_submitted_after_a_forgetting_are_in_the_new_file(tmp_path, sync):
     for number in range(3):
         journal.append_turns(jobs_of(f"of alice {number}"), first_epoch)
         journal.append_turns(jobs_of(f"of bob {number}", user="bob"), first_epoch)
-        assert forget_turns(root, "alice", Selection(everything=True), 1) == 1
+        assert forget_turns(root, "alice", {"everything": True}, 1) == 1
     journal.append_turns(jobs_of("last", user="bob"), first_epoch)
     die(journal)
     _, left = Journal.adopt(journal.folder, sync=sync)

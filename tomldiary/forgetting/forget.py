@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import InvalidTOML
+from tomldiary.errors import DiaryError
 from tomldiary.forgetting.redact import plan
 from tomldiary.forgetting.selection import ForgetReceipt
-from tomldiary.history.record import parse_record
+from tomldiary.storage.protocol import Rewrite
 
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.forgetting.selection import Selection
-    from tomldiary.history.record import Record
 
 __all__ = ["forget", "preview"]
 
@@ -32,7 +30,15 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         if not selection.everything:
             # Erasure keeps hand edits as they are, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
-        return engine.backend.forget(user, selection)
+        try:
+            rewrite, receipt = plan(engine, user, selection)
+        except DiaryError:
+            if not selection.everything:
+                raise
+            # An unreadable file can still be removed.
+            epoch = engine.backend.epoch(user) + 1
+            rewrite, receipt = Rewrite(selection.to_table(), epoch), ForgetReceipt()
+        return replace(receipt, epoch=rewrite.epoch, files=engine.backend.rewrite(user, rewrite))
 
 
 def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
@@ -42,17 +48,8 @@ def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         HandEditConflict: Another program kept saving a document.
         DocumentError: A document cannot be read just now.
     """
-    backend = engine.backend
-    if not engine.kinds(user):
-        return ForgetReceipt(epoch=backend.epoch(user))
-    with backend.lock(user, engine.lock_timeout):
-        known: list[tuple[str, Record]] = []
-        for text in backend.records(user):
-            with suppress(InvalidTOML):  # a damaged record cannot be searched
-                known.append((text, parse_record(text)))
-        known.reverse()
-        read = {kind: backend.read(user, kind) for kind in backend.kinds(user)}
-        stored = {kind: found for kind, found in read.items() if found is not None}
-        texts, records = [text for text, _ in known], [record for _, record in known]
-        made = plan(user, texts, records, lambda: stored, selection, backend.place)
-        return replace(made.receipt, epoch=backend.epoch(user))
+    receipt = ForgetReceipt()
+    if engine.kinds(user):
+        with engine.backend.lock(user, engine.lock_timeout):
+            _, receipt = plan(engine, user, selection)
+    return replace(receipt, epoch=engine.backend.epoch(user))

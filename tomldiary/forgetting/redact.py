@@ -7,39 +7,48 @@ Changes and fingerprints are computed again from the redacted versions. So no re
 
 from __future__ import annotations
 
-import re
 import secrets
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
-from tomldiary.errors import DocumentError, HandEditConflict
+from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.replay import Replay
 from tomldiary.forgetting.selection import ForgetReceipt
 from tomldiary.forgetting.versions import joined
-from tomldiary.hand_edits.detect import look
-from tomldiary.history.record import Change, Record, block_changes, redo
+from tomldiary.hand_edits.detect import is_being_saved, look
+from tomldiary.history.record import (
+    Change,
+    Record,
+    block_changes,
+    parse_record,
+    redo,
+    render_record,
+)
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
+from tomldiary.storage.protocol import Rewrite, RewrittenDocument
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
+    from tomldiary.engine.engine import Engine
     from tomldiary.forgetting.selection import Selection
-    from tomldiary.storage.protocol import Stored, Token
+    from tomldiary.hand_edits.detect import Known
+    from tomldiary.storage.protocol import Backend
     from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
 
-__all__ = ["Erased", "Plan", "erase", "is_bare", "plan"]
+__all__ = ["plan"]
 
-_PATIENCE = 3.0  # seconds to wait for an editor to finish saving
-_GLANCE = 0.05  # seconds between two reads of a file that is being saved
+_PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
 @dataclass(slots=True)
@@ -95,7 +104,11 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
         if text is not None:
             done.texts[kind] = document.transform(text)
             done.changed[kind] = document.prove(text, done.texts[kind])
-        if kind.startswith(ROOT) and document.is_all_gone() and is_bare(done.texts.get(kind, "")):
+        if (
+            kind.startswith(ROOT)
+            and document.is_all_gone()
+            and Document.parse(done.texts.get(kind, "")).is_bare
+        ):
             done.removed.add(kind)
         done.gone += [(kind, path) for path in document.gone()]
         done.sessions |= document.sessions()
@@ -153,12 +166,6 @@ def _parts(document: Tables, replay: Replay) -> Iterator[_Part]:
         at, old, old_text, old_digest = after, new, new_text, new_digest
 
 
-def is_bare(text: str) -> bool:
-    """Return whether a document holds neither an entry nor a comment."""
-    tables = {key: table for key, table in Document.parse(text).data.items() if key != "_meta"}
-    return not any(tables.values()) and not re.search(r"^\s*#", text, re.MULTILINE)
-
-
 def _without(
     record: Record,
     number: int,
@@ -184,115 +191,110 @@ def _without(
     return replace(record, changes=changes, bases=bases, results=results, conflicts=kept)
 
 
-@dataclass(slots=True)
-class Plan:
-    """All changes of one redaction to history and documents."""
-
-    records: list[Record]
-    """One for each existing record; the same object if it does not change."""
-    added: list[Record] = field(default_factory=list[Record])
-    """The records to append: unlogged hand edits, and the redaction itself."""
-    texts: dict[str, str] = field(default_factory=dict[str, str])
-    """The new text of each document that changes."""
-    changed: dict[str, list[Path]] = field(default_factory=dict[str, list["Path"]])
-    """The entries that change, by document."""
-    tokens: dict[str, Token] = field(default_factory=dict[str, "Token"])
-    """The versions of all documents that the plan is based on."""
-    removed: set[str] = field(default_factory=set[str])
-    """The documents in `texts` that are removed with their names."""
-    sessions: set[str] = field(default_factory=set[str])
-    """Sessions of the redacted states."""
-    receipt: ForgetReceipt = field(default_factory=ForgetReceipt)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the selection matches nothing."""
-        return not self.added
-
-
-def plan(
-    user: str,
-    history: Sequence[str],
-    records: Sequence[Record],
-    read: Callable[[], dict[str, Stored]],
-    selection: Selection,
-    place: Callable[[str, str], str],
-    is_being_saved: Callable[[str, str], bool] | None = None,
-) -> Plan:
-    """Compute the changes of a redaction; write nothing.
-
-    Args:
-        user: The user whose memory is redacted.
-        history: The texts of all records, oldest first.
-        records: The same records, parsed.
-        read: Returns the stored documents.
-        selection: What to erase.
-        place: Names a document for messages.
-        is_being_saved: Returns whether another program is saving a document; None if that cannot be detected.
+def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, ForgetReceipt]:
+    """Compute a redaction and its counts; the caller holds the user's lock. This writes nothing.
 
     Raises:
         HandEditConflict: Another program kept saving a document.
         DocumentError: A document cannot be read just now, so nothing in it can be redacted.
         InvalidValue: An entry cannot be removed in the form it is written in.
     """
-    source = _RecordedDocuments(history, place, is_being_saved)
-    patience = time.monotonic() + _PATIENCE
-    while True:
-        stored = read()
-        known = {kind: look(source, user, kind, text, None) for kind, text in stored.items()}
-        for found in known.values():
-            if found.problem is not None:
-                raise found.problem
-        settling = next((kind for kind, found in known.items() if found.is_settling), None)
-        if settling is None:
-            break
-        if time.monotonic() > patience:
-            raise HandEditConflict.busy(place(user, settling), _PATIENCE)
-        time.sleep(_GLANCE)
-    seq = records[-1].seq if records else 0
-    saved = Record(seq + 1, "hand", [], {}, {}, actor="hand")
-    for kind, found in known.items():
-        if found.logged is not None:
-            changes = block_changes(kind, found.logged.blocks, found.document.blocks)
-            saved.bases[kind] = found.logged.fingerprint
-            saved.conflicts.extend(found.conflicts)
-        elif not found.is_logged:
-            changes = [Change(kind, 0, "", found.document.text)]
-            saved.bases[kind] = EMPTY
-        else:
-            continue
-        saved.changes.extend(changes)
-        saved.results[kind] = found.digest
-    all_records = [*records, saved] if saved.results else list(records)
+    epoch = engine.backend.epoch(user) + 1
+    history: list[str] = []
+    records: list[Record] = []
+    for text in engine.backend.records(user):
+        with suppress(InvalidTOML):  # a damaged record cannot be searched, so it is removed
+            records.append(parse_record(text))
+            history.append(text)
+    history.reverse()
+    records.reverse()
+    stored, known = _documents(engine, user, history)
+    all_records = [*records, *_unlogged(known, records[-1].seq if records else 0)]
     texts = {kind: found.document.text for kind, found in known.items()}
     erased = erase(all_records, texts, selection)
-    removed = erased.removed & stored.keys()
+    removed = erased.removed & known.keys()
     if texts == erased.texts and all_records == erased.records and not removed:
-        return Plan(list(records))
+        return Rewrite(selection.to_table(), epoch), ForgetReceipt()
     gone = len(erased.gone)
     conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in erased.gone)
     receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied)
-    last = all_records[-1].seq if all_records else 0
     forget = Record(
-        last + 1, "forget", [], {}, {},
+        (all_records[-1].seq if all_records else 0) + 1, "forget", [], {}, {},
         reason=f"entries: {receipt.entries}, conversations: {receipt.conversations},"
         f" records: {receipt.records}",
     )  # fmt: skip
     _keep_ids(erased, forget)
-    return Plan(
-        erased.records[: len(records)],
-        [*erased.records[len(records) :], forget],
-        {
-            kind: text
-            for kind, text in erased.texts.items()
-            if text != stored[kind].text or kind in removed
-        },
-        erased.changed,
-        {kind: text.token for kind, text in stored.items()},
-        removed,
-        erased.sessions,
-        receipt,
-    )
+    fresh = [
+        text if record is old else render_record(record)
+        for text, old, record in zip(history, records, erased.records, strict=False)
+    ]
+    added = [render_record(record) for record in [*erased.records[len(records) :], forget]]
+    documents = {
+        kind: RewrittenDocument(
+            text, known[kind].token, erased.changed.get(kind, []), kind in removed
+        )
+        for kind, text in erased.texts.items()
+        if text != stored[kind] or kind in removed
+    }
+    history_by_text = dict(zip(history, fresh, strict=True))
+    return Rewrite(selection.to_table(), epoch, history_by_text, added, documents), receipt
+
+
+def _documents(
+    engine: Engine, user: str, history: Sequence[str]
+) -> tuple[dict[str, str], dict[str, Known]]:
+    """Return the text of each file, and each document as history or a hand edit has it."""
+    source = _ReadableHistory(engine.backend, history)
+    deadline = time.monotonic() + engine.save_timeout
+    stored: dict[str, str] = {}
+    known: dict[str, Known] = {}
+    for kind in engine.backend.kinds(user):
+        while (file := engine.backend.read(user, kind)) is not None:
+            found = look(source, user, kind, file, None)
+            if found.problem is not None:
+                raise found.problem
+            if not found.is_settling:
+                known[kind], stored[kind] = found, file.text
+                break
+            if time.monotonic() >= deadline:
+                raise HandEditConflict.busy(source.place(user, kind), engine.save_timeout)
+            time.sleep(_PAUSE)
+    return stored, known
+
+
+class _ReadableHistory:
+    """The documents of one user and the records that can be parsed, oldest first."""
+
+    def __init__(self, backend: Backend, history: Sequence[str]) -> None:
+        self._backend = backend
+        self._history = history
+
+    def records(self, user: str) -> Iterator[str]:  # noqa: ARG002 - those of one user
+        return reversed(self._history)
+
+    def place(self, user: str, kind: str) -> str:
+        return self._backend.place(user, kind)
+
+    def is_being_saved(self, user: str, kind: str) -> bool:
+        return is_being_saved(self._backend, user, kind)
+
+
+def _unlogged(known: Mapping[str, Known], seq: int) -> list[Record]:
+    """Return the record of the hand edits that are not in history yet, if there are any."""
+    saved = Record(seq + 1, "hand", [], {}, {}, actor="hand")
+    for kind, found in known.items():
+        if found.is_logged:
+            continue
+        base = found.logged
+        saved.changes += (
+            block_changes(kind, base.blocks, found.document.blocks)
+            if base is not None
+            else [Change(kind, 0, "", found.document.text)]
+        )
+        saved.conflicts += found.conflicts
+        saved.bases[kind] = base.fingerprint if base is not None else EMPTY
+        saved.results[kind] = found.digest
+    return [saved] if saved.results else []
 
 
 def _keep_ids(erased: Erased, forget: Record) -> None:
@@ -312,26 +314,3 @@ def _keep_ids(erased: Erased, forget: Record) -> None:
         forget.bases[name] = document.fingerprint
         forget.results[name] = fresh.fingerprint
         erased.texts[name] = fresh.text
-
-
-class _RecordedDocuments:
-    """A document source whose history was already read under the user's lock."""
-
-    def __init__(
-        self,
-        history: Sequence[str],
-        place: Callable[[str, str], str],
-        is_being_saved: Callable[[str, str], bool] | None,
-    ) -> None:
-        self._history = history
-        self._place = place
-        self._is_being_saved = is_being_saved
-
-    def records(self, user: str) -> Iterator[str]:  # noqa: ARG002 - those of one user
-        return reversed(self._history)
-
-    def place(self, user: str, kind: str) -> str:
-        return self._place(user, kind)
-
-    def is_being_saved(self, user: str, kind: str) -> bool:
-        return self._is_being_saved is not None and self._is_being_saved(user, kind)

@@ -157,24 +157,22 @@ class Selection:
         return kept
 
     def to_table(self) -> dict[str, Any]:
-        """Return the selection as a TOML table, so that another process can finish the job."""
-        return {
+        """Return the one field that is set as a TOML table, so that another process can finish the job."""
+        if self.before is not None:
+            return {"before": self.before.isoformat()}
+        fields = {
             "session_id": self.session_id,
-            "before": self.before.isoformat() if self.before is not None else "",
             "source": self.source,
             "everything": self.everything,
         }
+        return {name: value for name, value in fields.items() if value}
 
     @classmethod
     def from_table(cls, table: Mapping[str, Any]) -> Selection:
         """Return the selection that `to_table` wrote."""
-        before = table["before"]
-        return cls(
-            table["session_id"],
-            datetime.fromisoformat(before) if before else None,
-            table["source"],
-            table["everything"],
-        )
+        if "before" in table:
+            return cls(before=datetime.fromisoformat(table["before"]))
+        return cls(**table)
 
 
 def content(values: Mapping[str, Any]) -> str:

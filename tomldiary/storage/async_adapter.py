@@ -9,7 +9,6 @@ All coroutines of the backend run on one private event loop thread. The six meth
 
 from __future__ import annotations
 
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -24,8 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractContextManager
 
-    from tomldiary.forgetting.selection import ForgetReceipt, Selection
-    from tomldiary.storage.protocol import BackendProtocol, Durability
+    from tomldiary.storage.protocol import BackendProtocol, Durability, Rewrite
 
 __all__ = ["SixVerbsBackend"]
 
@@ -164,36 +162,28 @@ class SixVerbsBackend:
         """Return how often this process forgot data of the user; the six methods cannot store it."""
         return self._epochs.get(user, 0)
 
-    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
-        """Remove a selection from the documents, one after the other; the caller holds the lock.
+    def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
+        """Store a redaction, one document after the other; the caller holds the lock.
 
         An interrupted call must be repeated.
         """
-        from tomldiary.forgetting.redact import plan  # noqa: PLC0415 - hardly ever needed
-
+        self._epochs[user] = rewrite.epoch
+        if rewrite.removes_user:
+            self.erase(user)
+            return {}
         read = {kind: self.read(user, kind) for kind in self.kinds(user)}
         stored = {kind: found for kind, found in read.items() if found is not None}
-        last = self._records.get(user)
-        made = plan(user, [], [], lambda: stored, selection, self.place)
-        epoch = self._epochs[user] = self.epoch(user) + 1
-        if selection.everything:
-            self.erase(user)
-            return replace(made.receipt, epoch=epoch)
-        if not made.is_empty:
+        texts = {kind: found.text for kind, found in stored.items()}
+        if rewrite.history is not None:
+            fresh = {kind: document.text for kind, document in rewrite.documents.items()}
+            texts.update(fresh)
             # The newest record quotes the last change, so it is replaced; the sequence must continue.
-            seq = next_sequence(last)
-            results = {
-                kind: digest(made.texts.get(kind, found.text)) for kind, found in stored.items()
-            }
-            record = Record(seq, "forget", [], results, results)
-            expected = {kind: found.token for kind, found in stored.items()}
-            contents = {kind: text.encode() for kind, text in made.texts.items()}
-            self.commit(user, Commit(contents, expected, [render_record(record)]))
-        files = {
-            kind: sha256(made.texts.get(kind, found.text).encode()).hexdigest()
-            for kind, found in stored.items()
-        }
-        return replace(made.receipt, epoch=epoch, files=files)
+            seq = next_sequence(self._records.get(user))
+            results = {kind: digest(text) for kind, text in texts.items()}
+            record = render_record(Record(seq, "forget", [], results, results))
+            contents = {kind: text.encode() for kind, text in fresh.items()}
+            self.commit(user, Commit(contents, {}, [record]))
+        return {kind: sha256(text.encode()).hexdigest() for kind, text in texts.items()}
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Do nothing: the six methods store no history."""

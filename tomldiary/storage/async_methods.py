@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.storage.protocol import Commit
+from tomldiary.storage.protocol import Commit, Rewrite
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
@@ -92,7 +92,5 @@ def _erase(backend: Backend, user: str, kind: str) -> None:
 
 
 def _forget(backend: Backend, user: str) -> None:
-    from tomldiary.forgetting.selection import Selection  # noqa: PLC0415 - keeps the import of backends light
-
     with backend.lock(user, _SAVE_TIMEOUT):
-        backend.forget(user, Selection(everything=True))
+        backend.rewrite(user, Rewrite({"everything": True}, backend.epoch(user) + 1))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import replace
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import HandEditConflict, IdentifierError
-from tomldiary.history.record import next_sequence, parse_record, render_record
+from tomldiary.history.record import next_sequence
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import Stored
@@ -17,8 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from tomldiary.forgetting.selection import ForgetReceipt, Selection
-    from tomldiary.storage.protocol import Commit, Durability
+    from tomldiary.storage.protocol import Commit, Durability, Rewrite
 
 __all__ = ["MemoryBackend"]
 
@@ -118,27 +116,24 @@ class MemoryBackend(AsyncVerbs):
         """Return how often data of the user was forgotten."""
         return self._epochs.get(user, 0)
 
-    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
-        """Remove a selection from documents and history; the caller holds the user's lock."""
-        from tomldiary.forgetting.redact import plan  # noqa: PLC0415 - hardly ever needed
-
-        texts = self._records.get(user, [])
-        records = [parse_record(text) for text in texts]
-        stored = self._documents.get(user, {})
-        made = plan(user, texts, records, lambda: stored, selection, self.place)
-        epoch = self._epochs[user] = self.epoch(user) + 1
-        if selection.everything:
+    def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
+        """Store a redaction and the new fencing token; the caller holds the user's lock."""
+        self._epochs[user] = rewrite.epoch
+        if rewrite.removes_user:
             self.erase(user)
-        elif not made.is_empty:
-            fresh = {kind: Stored(text, next(self._tokens)) for kind, text in made.texts.items()}
-            kept = {**stored, **fresh}
-            self._documents[user] = {kind: kept[kind] for kind in kept if kind not in made.removed}
-            self._records[user] = [*map(render_record, [*made.records, *made.added])]
-        files = {
+        elif rewrite.history is not None:
+            mine = dict(self._documents.get(user, {}))
+            for kind, document in rewrite.documents.items():
+                mine[kind] = Stored(document.text, next(self._tokens))
+                if document.is_removed:
+                    del mine[kind]
+            self._documents[user] = mine
+            kept = [rewrite.history[text] for text in self._records.get(user, [])]
+            self._records[user] = [*kept, *rewrite.added]
+        return {
             f"{kind}.toml": sha256(found.text.encode()).hexdigest()
             for kind, found in self._documents.get(user, {}).items()
         }
-        return replace(made.receipt, epoch=epoch, files=files)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.errors import InvalidTOML
-    from tomldiary.forgetting.selection import ForgetReceipt, Selection
 
 __all__ = [
     "Backend",
@@ -36,6 +35,8 @@ __all__ = [
     "ListsFolders",
     "LocalFolder",
     "Merge",
+    "Rewrite",
+    "RewrittenDocument",
     "Stored",
     "Token",
     "WrapsBackend",
@@ -79,6 +80,39 @@ class Commit:
     def texts(self) -> dict[str, str]:
         """The contents as text."""
         return {kind: content.decode() for kind, content in self.contents.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class RewrittenDocument:
+    """The redacted version of a document."""
+
+    text: str
+    token: Token
+    """The version that was redacted."""
+    tables: list[tuple[str, ...]]
+    """The tables that differ. If another program has saved the document since, only these are replaced."""
+    is_removed: bool = False
+    """Whether the document is removed, unless such a save has added something."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rewrite:
+    """A redaction of one user, stored as a whole; the default redacts neither documents nor history."""
+
+    selection: Mapping[str, Any]
+    """What is forgotten, as a TOML table; `{"everything": True}` is all data of the user."""
+    epoch: int
+    """The user's new fencing token."""
+    history: Mapping[str, str] | None = None
+    """The new text of each history record, by its text; a record that is not listed is removed."""
+    added: list[str] = field(default_factory=list[str])
+    """History records to append, oldest first."""
+    documents: Mapping[str, RewrittenDocument] = field(default_factory=dict[str, RewrittenDocument])
+
+    @property
+    def removes_user(self) -> bool:
+        """Whether all data of the user is removed; the other fields are then ignored."""
+        return bool(self.selection.get("everything"))
 
 
 class HistorySource(Protocol):
@@ -138,7 +172,7 @@ class ListsFolders(CheapTokens, Protocol):
 
 @runtime_checkable
 class KeepsJournal(Protocol):
-    """A backend with a local folder for the turns of background writers; `forget` removes selected turns there."""
+    """A backend with a local folder for the turns of background writers; `rewrite` removes selected turns there."""
 
     @property
     def journal_folder(self) -> Path | None:
@@ -296,8 +330,15 @@ class Backend(DocumentSource, Protocol):
         """Return the fencing token: how often data of the user was forgotten. It outlives the user."""
         ...
 
-    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
-        """Remove a selection from documents and history; the caller holds the user's lock."""
+    def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
+        """Store a redaction and the new fencing token; the caller holds the user's lock.
+
+        Returns:
+            The SHA-256 of each of the user's files afterwards, in hexadecimal digits, by name.
+
+        Raises:
+            BackendError: The storage failed; the message states whether something was changed.
+        """
         ...
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:

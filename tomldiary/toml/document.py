@@ -5,6 +5,7 @@ Documents are immutable: readers keep theirs while a writer prepares the next on
 
 from __future__ import annotations
 
+import re
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, cast
 
@@ -100,6 +101,12 @@ class Document:
         if self._text is None:
             self._text = "".join([block.text for block in self.blocks])
         return self._text
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether it has neither a table that is not empty, except `_meta`, nor a line that is a comment."""
+        tables = (table for key, table in self.data.items() if key != _META)
+        return not any(tables) and not re.search(r"^\s*#", self.text, re.MULTILINE)
 
     @property
     def size(self) -> int:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.operations import from_dict, to_table
+from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.file_lock import lock_file
@@ -46,11 +47,10 @@ from tomldiary.toml.values import plain_text, render_value
 from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tomldiary.extraction.operations import Operation
-    from tomldiary.forgetting.selection import Selection
     from tomldiary.storage.log import LogRecord
 
 __all__ = [
@@ -299,7 +299,7 @@ def _grouped(jobs: dict[int, Job], groups: dict[int, list[int]]) -> list[Job]:
 # Forgetting
 
 
-def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int:  # noqa: D417 - see `epoch` in its text
+def forget_turns(root: Path, user: str, selection: Mapping[str, Any], epoch: int) -> int:  # noqa: D417 - see `epoch` in its text
     """Remove a user's selected turns from all journals and dead letters; return their number.
 
     The operations extracted from the user's other turns are removed too: the model had read the memory for them.
@@ -308,11 +308,12 @@ def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int
     Args:
         root: The folder of the journals.
         user: The user whose turns are removed.
-        selection: The turns to remove.
+        selection: The table of the `Selection` to remove.
 
     Raises:
         OSError: A file could not be written. Call this again.
     """
+    chosen = Selection.from_table(selection)
     count = 0
     foreign: dict[Path, set[int]] = {}
     for path in _journal_files(root):
@@ -321,7 +322,7 @@ def forget_turns(root: Path, user: str, selection: Selection, epoch: int) -> int
 
         def keep(records: list[LogRecord], numbers: set[int] = numbers) -> list[str]:
             nonlocal removed
-            kept, removed = _kept(records, user, selection, epoch, numbers)
+            kept, removed = _kept(records, user, chosen, epoch, numbers)
             return kept
 
         try:

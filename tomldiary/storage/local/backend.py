@@ -29,11 +29,12 @@ from tomldiary.errors import (
     InvalidTOML,
 )
 from tomldiary.history.record import next_sequence, stamped
-from tomldiary.identifiers.user_ids import decode_folder, encode_folder, is_plain
+from tomldiary.identifiers.user_ids import decode_folder, is_plain
 from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.files import FileToken, file_token, folder_time, read_file
 from tomldiary.storage.local.checkpoint import opens_window, prune, settle
+from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import append_records
@@ -47,10 +48,9 @@ from tomldiary.toml.parse import decode_utf8
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tomldiary.forgetting.selection import ForgetReceipt, Selection
     from tomldiary.storage.local.log import End
     from tomldiary.storage.local.user_dirs import Synced
-    from tomldiary.storage.protocol import Commit, Durability
+    from tomldiary.storage.protocol import Commit, Durability, Rewrite
 
 __all__ = ["LocalBackend"]
 
@@ -157,10 +157,6 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         place = self.folder(user)
         times = tuple([folder_time(f"{place}/{folder}") for folder in folders])
         return times if max(times, default=0) < time.time_ns() - YOUNG else None
-
-    def index_folder(self, user: str) -> Path:
-        """Return the folder for data derived from a user's documents; it may be deleted at any time."""
-        return self.base_path / SYSTEM / "index" / encode_folder(user)
 
     def users(self) -> list[str]:
         """Return all user ids that have a document, sorted, by listing names.
@@ -291,12 +287,10 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     # Removal
 
-    def forget(self, user: str, selection: Selection) -> ForgetReceipt:
-        """Remove a selection from all files; the caller holds the user's lock."""
-        from tomldiary.storage.local.forget_job import forget  # noqa: PLC0415 - hardly ever needed
-
+    def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
+        """Store a redaction of all files, also those of background writers; the caller holds the user's lock."""
         self._swept.pop(user, None)  # the next lock must check the folder again
-        return forget(self, user, selection)
+        return forget(self, user, rewrite)
 
     def settle(self, user: str) -> None:
         """Write a checkpoint: sync all documents that the last window changed; the caller holds the user's lock.

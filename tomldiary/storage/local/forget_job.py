@@ -1,11 +1,12 @@
 """Forget jobs: redaction of a user's files, which any process can finish.
 
-    .forgetting.toml        the job: the selection to forget, and the progress
     .forgetting-0, -1, …    the staged new versions of files
+    .forgetting.toml        the job: the staged files, their targets, and the selection
 
-The job file is written first and removed last. Before `is_staged` is set, no file was changed, and a resumed job
-computes all files again. After that, only the staged files must be published. The next process that opens or locks
-the user finishes the job of a killed process. All writes are synced, whatever the durability.
+The job file is written when all files are staged, and removed last. Before it exists, nothing was changed. After that,
+the staged files must be published, and the texts outside the user's folder must be redacted (see `runtime.sources`).
+The next process that opens or locks the user finishes the job of a killed process. All writes are synced, whatever
+the durability.
 """
 
 from __future__ import annotations
@@ -13,114 +14,100 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.errors import BackendError, DiaryError, InvalidTOML
-from tomldiary.forgetting.redact import Plan, is_bare, plan
-from tomldiary.forgetting.selection import ForgetReceipt, Selection
-from tomldiary.history.record import parse_record, render_record, stamped
+from tomldiary.errors import BackendError, DiaryError
+from tomldiary.history.record import stamped
+from tomldiary.runtime.sources import redact_sources
 from tomldiary.storage.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
-from tomldiary.storage.local.user_dirs import boot_of
-from tomldiary.storage.protocol import Stored
+from tomldiary.storage.local.user_dirs import SYSTEM, boot_of
+from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8, parse_toml
-from tomldiary.toml.values import render_block
 
 if TYPE_CHECKING:
-    from tomldiary.history.record import Record
+    from collections.abc import Iterator, Mapping
+
     from tomldiary.storage.local.backend import LocalBackend
+    from tomldiary.storage.local.session import OpenedUsers
+    from tomldiary.storage.protocol import Rewrite
 
-__all__ = [
-    "STAGED",
-    "Job",
-    "finish",
-    "forget",
-    "read_job",
-    "sweep_staged",
-    "take_back",
-    "write_job",
-]
+__all__ = ["finish", "forget"]
 
-STAGED = f"{JOB_PREFIX}-"
+_STAGED = f"{JOB_PREFIX}-"
 """The prefix of the names of files that the job has staged."""
 _HEAD = "# Something is being forgotten here. The next process that opens this user finishes it; leave this file alone.\n"
 
 
 @dataclass(slots=True)
-class Job:
+class _Job:
     """The content of the job file."""
 
-    selection: Selection
+    selection: Mapping[str, Any]
     epoch: int
-    is_staged: bool = False
     files: list[list[str]] = field(default_factory=list[list[str]])
     """Each staged file and its target name."""
     documents: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
     """Each changed document: its staged file, its base version, its changed entries, and whether it is removed."""
 
+    @property
+    def removes_user(self) -> bool:
+        """Whether the whole folder is removed."""
+        return bool(self.selection.get("everything"))
 
-def write_job(folder: Path, job: Job) -> None:
+
+def _write_job(folder: Path, job: _Job) -> None:
     """Write the job file atomically."""
-    table = {
-        "selection": job.selection.to_table(),
-        "epoch": job.epoch,
-        "is_staged": job.is_staged,
-        "files": job.files,
-        "documents": job.documents,
-    }
-    temp = folder / f"{STAGED}job"
-    temp.unlink(missing_ok=True)
-    write_new(str(temp), f"{_HEAD}{render_block((), table)}".encode(), sync=True)
+    temp = folder / f"{_STAGED}job"
+    write_new(str(temp), f"{_HEAD}{render_block((), asdict(job))}".encode(), sync=True)
     temp.replace(folder / JOB_NAME)
     sync_folder(folder)
 
 
-def read_job(folder: Path) -> Job | None:
+def _read_job(folder: Path) -> _Job | None:
     """Return the job in a user's folder, or None."""
     found = read_file(folder / JOB_NAME)
     if found is None:
         return None
-    table = parse_toml(decode_utf8(found[0]), path=str(folder / JOB_NAME))
-    selection = Selection.from_table(table["selection"])
-    return Job(
-        selection, table["epoch"], table["is_staged"], table["files"], table["documents"]
-    )  # fmt: skip
+    return _Job(**parse_toml(decode_utf8(found[0], path=str(folder / JOB_NAME))))
 
 
-def sweep_staged(folder: Path) -> None:
-    """Remove the staged files of a job, which can be computed again."""
+def _sweep_staged(folder: Path) -> None:
+    """Remove the staged files of a job."""
     for child in list(os.scandir(folder)):
-        if child.name.startswith(STAGED):
+        if child.name.startswith(_STAGED):
             Path(child.path).unlink()
 
 
-def take_back(folder: Path) -> bool:
+def _take_back(folder: Path) -> bool:
     """Remove a job that has changed nothing yet; return whether this succeeded."""
     try:
         (folder / JOB_NAME).unlink(missing_ok=True)
         sync_folder(folder)
-        sweep_staged(folder)
+        _sweep_staged(folder)
     except OSError:
         return False
     return True
 
 
-def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetReceipt:
-    """Forget a selection; the caller holds the user's lock.
+def forget(backend: LocalBackend, user: str, rewrite: Rewrite) -> dict[str, str]:
+    """Store a redaction; the caller holds the user's lock.
+
+    Returns:
+        The SHA-256 of each file of the user afterwards, by its name in the user's folder.
 
     Raises:
-        DocumentError: A document cannot be read now. Nothing was changed.
         BackendError: The storage failed; the message states whether something was changed.
     """
     try:
-        return _forget(backend, user, selection)
+        return _forget(backend, user, backend.folder(user), rewrite)
     except OSError as error:
         # This error comes from the steps before the job begins; later steps raise their own errors.
         raise BackendError(
@@ -129,47 +116,37 @@ def forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetRece
         ) from error
 
 
-def _forget(backend: LocalBackend, user: str, selection: Selection) -> ForgetReceipt:
-    folder = backend.folder(user)
-    epoch = backend.epoch(user) + 1
+def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) -> dict[str, str]:
     _check_folder(folder)
+    job, may_be_written = _Job(rewrite.selection, rewrite.epoch), False
     if not folder.is_dir():
-        backend.epochs.write(user, epoch)  # the user's first turn may be in a writer's queue
-        _forget_turns(backend, user, selection, epoch)
-        return ForgetReceipt(epoch=epoch)
-    if not selection.everything:
-        backend.settle(user)  # recovery cannot restore documents from records that are redacted
-    job = Job(selection, epoch)
+        _redact_outside(backend, user, job)  # the user's first turn may be in a writer's queue
+        return {}
     try:
-        work = _Work(backend, user, folder, selection)
-    except DiaryError:
-        if not selection.everything:
-            raise
-        work = None  # an unreadable file can still be removed
-    if work is not None and work.is_empty and not selection.everything:
-        backend.epochs.write(user, epoch)
-        _forget_turns(backend, user, selection, epoch)
-        return ForgetReceipt(epoch=epoch, files=_digests(folder))
-    try:
-        write_job(folder, job)
-        backend.epochs.write(user, epoch)
-        if work is not None and not selection.everything:
-            work.stage(job)
+        if not job.removes_user:
+            backend.settle(user)  # recovery cannot restore documents from records that are redacted
+            _stage(folder, rewrite, job)
+            if not (job.files or job.documents or damaged(folder / "history")):
+                _redact_outside(backend, user, job)
+                return _digests(folder)
+        may_be_written = True
+        _write_job(folder, job)
+        backend.epochs.write(user, job.epoch)
     except (OSError, DiaryError) as error:
-        if not take_back(folder):
-            backend.reopen(user)  # the next open finishes the job
-            raise _unfinished(folder, error) from error
+        if not _take_back(folder):
+            backend.reopen(user)  # the next open finishes the job, or removes the staged files
+            if may_be_written:
+                raise _unfinished(folder, error) from error
         if isinstance(error, DiaryError):
             raise
         raise BackendError(
             f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was forgotten."
         ) from error
     _run(backend, user, folder, job)
-    receipt = work.plan.receipt if work is not None else ForgetReceipt()
-    return replace(receipt, epoch=epoch, files=_digests(folder))
+    return _digests(folder)
 
 
-def finish(backend: LocalBackend, user: str) -> None:
+def finish(backend: OpenedUsers, user: str) -> None:
     """Finish a job that a killed process left, if there is one; the caller holds the user's lock.
 
     Raises:
@@ -178,25 +155,19 @@ def finish(backend: LocalBackend, user: str) -> None:
     """
     folder = backend.folder(user)
     _check_folder(folder)
-    try:
-        job = read_job(folder)
-        if job is None:
-            take_back(folder)  # the process was killed before it wrote the job file
-            return
-        backend.epochs.write(user, job.epoch)
-        if not job.is_staged and not job.selection.everything:
-            sweep_staged(folder)
-            _Work(backend, user, folder, job.selection).stage(job)
-    except OSError as error:
-        raise _unfinished(folder, error) from error
+    job = _read_job(folder)
+    if job is None:
+        _take_back(folder)  # the process was killed before it wrote the job file
+        return
+    backend.epochs.write(user, job.epoch)
     _run(backend, user, folder, job)
 
 
-def _run(backend: LocalBackend, user: str, folder: Path, job: Job) -> None:
+def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
     try:
-        _forget_turns(backend, user, job.selection, job.epoch)
-        _forget_index(backend.index_folder(user), everything=job.selection.everything)
-        if job.selection.everything:
+        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch)
+        _forget_index(backend.index_folder(user), everything=job.removes_user)
+        if job.removes_user:
             _remove(folder)
         else:
             _publish(folder, job)
@@ -206,13 +177,15 @@ def _run(backend: LocalBackend, user: str, folder: Path, job: Job) -> None:
         backend.reopen(user)
 
 
-def _forget_turns(backend: LocalBackend, user: str, selection: Selection, epoch: int) -> None:
-    """Remove selected turns from the journals of background writers, including running ones."""
-    root = backend.journal_root
-    if root.is_dir():
-        from tomldiary.writer.journal_record import forget_turns  # noqa: PLC0415 - a journal is rare
-
-        forget_turns(root, user, selection, epoch)
+def _redact_outside(backend: OpenedUsers, user: str, job: _Job) -> None:
+    """Increase the fencing token and redact the texts outside a folder in which nothing changes."""
+    backend.epochs.write(user, job.epoch)
+    try:
+        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch)
+    except OSError as error:
+        raise BackendError(
+            f"{error.filename}: cannot be written ({error.strerror}). Some queued turns may be left. Forget again."
+        ) from error
 
 
 def _forget_index(folder: Path, *, everything: bool) -> None:
@@ -266,96 +239,57 @@ def _remove(folder: Path) -> None:
 # A part
 
 
-class _Work:
-    """Computes the redaction of a user's files; writes no document until `stage` is called."""
-
-    def __init__(
-        self, backend: LocalBackend, user: str, folder: Path, selection: Selection
-    ) -> None:
-        self._folder = folder
-        self._segments: dict[str, bytes] = {}
-        self._texts: list[list[str]] = []
-        for name in strays_in(folder):
-            raise BackendError(
-                f"{folder / name}: may hold what is to be forgotten, and no document can have this name."
-                " Nothing was forgotten. Remove the file, or move it out of the folder."
-            )
-        self._records: list[Record] = []
-        _check_folder(folder / "history")
-        drop_superseded(folder / "history")
-        for path in segments(folder / "history"):
-            self._read_segment(path)
-
-        def read() -> dict[str, Stored]:
-            found: dict[str, Stored] = {}
-            for kind in backend.kinds(user):
-                path = folder / f"{kind}.toml"
-                stored = read_file(path)
-                if stored is not None:
-                    found[kind] = Stored(decode_utf8(stored[0], path=str(path)), stored[1])
-            return found
-
-        known = [text for texts in self._texts for text in texts]
-        self.plan: Plan = plan(
-            user, known, self._records, read, selection, backend.place, backend.is_being_saved
+def _stage(folder: Path, rewrite: Rewrite, job: _Job) -> None:
+    """Stage the new versions of all files and list them in the job."""
+    for name in strays_in(folder):
+        raise BackendError(
+            f"{folder / name}: may hold what is to be forgotten, and no document can have this name."
+            " Nothing was forgotten. Remove the file, or move it out of the folder."
         )
-
-    def _read_segment(self, path: Path) -> None:
-        found = read_file(path)
-        self._segments[path.name] = found[0] if found is not None else b""
-        texts: list[str] = []
-        for text in split_records(self._segments[path.name]):
-            # A damaged record cannot be searched, so it is removed.
-            with contextlib.suppress(InvalidTOML):
-                self._records.append(parse_record(text))
-                texts.append(text)
-        self._texts.append(texts)
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to forget; a damaged record may hold anything, so it counts."""
-        return self.plan.is_empty and not damaged(self._folder / "history")
-
-    def stage(self, job: Job) -> None:
-        """Stage the new versions of all files, then record this in the job file."""
-        if not self.plan.is_empty:
-            for name, data in self._new_segments():
-                if data != self._segments.get(name):
-                    self._put(job, f"history/{name}", data)
-        for kind, text in self.plan.texts.items():
-            self._put(job, f"{kind}.toml", text.encode())
-            job.documents[kind] = {
-                "staged": job.files.pop()[0],
-                "token": list(self.plan.tokens[kind]),
-                "entries": [list(path) for path in self.plan.changed.get(kind, [])],
-                "is_removed": kind in self.plan.removed,
-            }
-        sync_folder(self._folder)
-        job.is_staged = True
-        write_job(self._folder, job)
-
-    def _new_segments(self) -> list[tuple[str, bytes]]:
-        old, new = iter(self._records), iter(self.plan.records)
-        made: list[list[str]] = [
-            [text if (fresh := next(new)) is next(old) else render_record(fresh) for text in texts]
-            for texts in self._texts
-        ]
-        names = list(self._segments)
-        if not names:
-            names.append(new_segment(self._folder / "history", None).name)
-            made.append([])
-            make_folder(self._folder / "history", sync=True)
-        boot = boot_of(self._folder)
-        made[-1] += [stamped(render_record(record), boot) for record in self.plan.added]
-        return [(name, "".join(texts).encode()) for name, texts in zip(names, made, strict=True)]
-
-    def _put(self, job: Job, target: str, data: bytes) -> None:
-        name = f"{STAGED}{len(job.files) + len(job.documents)}"
-        write_new(str(self._folder / name), data, sync=True)
-        job.files.append([name, target])
+    history = folder / "history"
+    _check_folder(history)
+    drop_superseded(history)
+    if rewrite.history is None:
+        return
+    for path, old, fresh in _new_segments(folder, rewrite.history, rewrite.added):
+        if fresh != old:
+            job.files.append([_put(folder, job, fresh), f"history/{path.name}"])
+    for kind, document in rewrite.documents.items():
+        job.documents[kind] = {
+            "staged": _put(folder, job, document.text.encode()),
+            "token": list(document.token),
+            "entries": [list(path) for path in document.tables],
+            "is_removed": document.is_removed,
+        }
+    sync_folder(folder)
 
 
-def _publish(folder: Path, job: Job) -> None:
+def _new_segments(
+    folder: Path, fresh: Mapping[str, str], added: list[str]
+) -> Iterator[tuple[Path, bytes, bytes]]:
+    """Yield each segment with its old and its new content; records that are not in `fresh` are removed."""
+    history = folder / "history"
+    paths = segments(history)
+    if not paths:
+        make_folder(history, sync=True)
+        paths = [new_segment(history, None)]
+    boot = boot_of(folder)
+    for path in paths:
+        old = _content(path)
+        kept = [fresh[text] for text in split_records(old) if text in fresh]
+        if path is paths[-1]:
+            kept += [stamped(text, boot) for text in added]
+        yield path, old, "".join(kept).encode()
+
+
+def _put(folder: Path, job: _Job, data: bytes) -> str:
+    """Stage a file and return its name."""
+    name = f"{_STAGED}{len(job.files) + len(job.documents)}"
+    write_new(str(folder / name), data, sync=True)
+    return name
+
+
+def _publish(folder: Path, job: _Job) -> None:
     """Publish the staged files; skip files that are already published."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
@@ -370,7 +304,7 @@ def _publish(folder: Path, job: Job) -> None:
     }:
         if place.is_dir():
             sync_folder(place)
-    sweep_staged(folder)  # a power cut may have restored the name of a published file
+    _sweep_staged(folder)  # a power cut may have restored the name of a published file
     sync_folder(folder)
     (folder / JOB_NAME).unlink()
     sync_folder(folder)
@@ -383,7 +317,7 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
     token = file_token(target)
     if token is None:
         # The document was removed, by another program or by a process that was killed here.
-        if document.get("is_removed"):
+        if document["is_removed"]:
             _remove_empty_folders(target.parent, folder)
         staged.unlink()
         return
@@ -401,7 +335,7 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
         merged.unlink(missing_ok=True)
         write_new(str(merged), edit.done().text.encode(), sync=True)
         merged.replace(staged)
-    if document.get("is_removed") and is_bare(_document(staged).text):
+    if document["is_removed"] and _document(staged).is_bare:
         target.unlink()
         _remove_empty_folders(target.parent, folder)
         staged.unlink()

@@ -7,7 +7,7 @@ import os
 import secrets
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.history.record import next_sequence, parse_record
@@ -15,6 +15,7 @@ from tomldiary.storage.files import folder_time
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
+from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import JOB_PREFIX, staged_name
 from tomldiary.storage.local.log import (
     End,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from tomldiary.storage.files import FileToken
-    from tomldiary.storage.local.backend import LocalBackend
     from tomldiary.storage.protocol import Commit, Merge
 
 __all__ = ["HistoryTails", "OpenedUsers"]
@@ -207,9 +207,7 @@ class OpenedUsers(UserFolders):
             self._swept[user] = tenure
             return
         if any(name.startswith(JOB_PREFIX) for name in names):
-            from tomldiary.storage.local.forget_job import finish  # noqa: PLC0415 - hardly ever needed
-
-            finish(cast("LocalBackend", self), user)
+            finish(self, user)
             names = os.listdir(folder)  # noqa: PTH208 - see above
         if not names and self.epoch(user):
             folder.rmdir()  # left by a process that was killed while it forgot the user

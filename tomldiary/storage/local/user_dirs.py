@@ -228,6 +228,10 @@ class UserFolders:
         self._folders[user] = folder
         return folder
 
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for data derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / SYSTEM / "index" / encode_folder(user)
+
     def _is_plain_folder(self, user: str) -> bool:
         """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
         if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):

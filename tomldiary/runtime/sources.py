@@ -1,0 +1,49 @@
+"""Registry of texts of users that are kept outside the users' folders, and of the functions that redact them.
+
+A package announces a subfolder of the storage's own folder and the name of a function. The function is imported only
+when something is forgotten and the subfolder exists. So any process can finish a forget job, also one that has never
+used the package.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["announce_source", "redact_sources"]
+
+_functions: dict[str, str] = {}
+
+
+def announce_source(folder: str, function: str) -> None:
+    """Announce that `folder` holds texts of users.
+
+    Args:
+        folder: The name of the subfolder.
+        function: `module:function`; called with the subfolder's path, the user, the selection as a table, and the
+            user's new fencing token. It must be safe to call again after a crash.
+    """
+    _functions[folder] = function
+
+
+def redact_sources(place: Path, user: str, selection: Mapping[str, Any], epoch: int) -> None:  # noqa: D417 - see `epoch` in its text
+    """Redact a selection of one user in all announced subfolders of `place`.
+
+    `epoch` is the user's new fencing token: texts that were stored under it stay.
+
+    Args:
+        place: The storage's own folder.
+        user: The user whose texts are redacted.
+        selection: What to forget; see `Rewrite.selection`.
+
+    Raises:
+        OSError: A file could not be written. Call this again.
+    """
+    for folder, function in _functions.items():
+        if (place / folder).is_dir():
+            module, _, name = function.partition(":")
+            getattr(import_module(module), name)(place / folder, user, selection, epoch)
