@@ -112,7 +112,7 @@ class DiaryStore(BaseStore):
         self, namespace: tuple[str, ...], key: str, *, refresh_ttl: bool | None = None
     ) -> Item | None:
         """Return an item, or None; `refresh_ttl` as in `BaseStore.get`."""
-        found = self._glance([GetOp(namespace, str(key))])
+        found = self._seen(GetOp(namespace, str(key)))
         return super().get(namespace, key, refresh_ttl=refresh_ttl) if found is None else found
 
     def put(
@@ -183,10 +183,13 @@ class DiaryStore(BaseStore):
 
     def _glance(self, ops: list[Op]) -> Item | None:
         """Return the answer to one read that needs no more than a `stat`."""
-        if len(ops) != 1 or not isinstance(ops[0], GetOp) or type(ops[0].namespace) is not tuple:
+        return self._seen(ops[0]) if len(ops) == 1 and isinstance(ops[0], GetOp) else None
+
+    def _seen(self, op: GetOp) -> Item | None:
+        if type(op.namespace) is not tuple:
             return None
-        validate_op_namespace(ops[0])
-        found = self._items.glance(ops[0].namespace, ops[0].key, signed_in_here())
+        validate_op_namespace(op)
+        found = self._items.glance(op.namespace, op.key, signed_in_here())
         return None if found is None else item(found)
 
     def _prepared(self, ops: list[Op], user_here: str | None) -> Prepared:

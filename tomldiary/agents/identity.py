@@ -81,7 +81,11 @@ def signed_in(*settings: Any) -> str | None:
     Raises:
         IdentifierError: There is a user without a usable identity, or two that differ.
     """
-    written = [each for each in settings if any(_has(each, name) for name in _SERVER_FIELDS)]
+    written = [
+        each
+        for each in settings
+        if each is not None and any(_has(each, name) for name in _SERVER_FIELDS)
+    ]
     found: list[tuple[str, Any]] = []
     for each in written:
         user = field_of(each, "langgraph_auth_user")

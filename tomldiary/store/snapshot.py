@@ -24,7 +24,7 @@ __all__ = ["Part", "Snapshot", "View"]
 class Part:
     """One document of a namespace."""
 
-    __slots__ = ("_before", "_entries", "document", "kind", "known")
+    __slots__ = ("_before", "_entries", "document", "kind", "known", "tables")
 
     def __init__(
         self, kind: str, known: Known | None, document: Document, before: Part | None
@@ -32,6 +32,8 @@ class Part:
         self.kind = kind
         self.known = known
         self.document = document
+        self.tables: Mapping[str, Any] = document.table(("items",)) or {}
+        """What stands in the document by key, items or not."""
         self._before = before.read_entries if before is not None else {}
         self._entries: dict[str, Entry] | None = None
 
@@ -75,11 +77,6 @@ class Part:
         if self._entries is not None:
             return not self._entries
         return not any(isinstance(table, Mapping) for table in self.tables.values())
-
-    @property
-    def tables(self) -> Mapping[str, Any]:
-        """What stands in the document by key, items or not."""
-        return self.document.table(("items",)) or {}
 
     @property
     def shows_changes(self) -> bool:

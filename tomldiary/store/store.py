@@ -267,7 +267,9 @@ class ItemStore(ItemPuts):
         for user, names in _of_each(
             owners | typed, lambda user: self._names(view, user, prefix, owners, typed)
         ):
-            fitting = [each for each in names if all(one.fits(each) for one in op.conditions)]
+            fitting = names
+            for condition in op.conditions:
+                fitting = [each for each in fitting if condition.fits(each)]
             found.update(dict.fromkeys([labels[: op.max_depth] for labels in fitting]))
             # The names of all users behind this one come behind these.
             if (
