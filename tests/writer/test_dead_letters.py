@@ -38,19 +38,19 @@ def test_turns_of_several_users_may_have_the_same_id(writer, letters):
     assert [letter.turn.user_id for letter in letters.list()] == ["alice", "bob"]
 
 
-def test_an_id_that_is_used_again_for_something_else_hides_no_turn(writer, letters):
+def test_a_reused_operation_id_hides_no_dead_letter(writer, letters):
     park(writer, *(Turn("alice", "s", text, "ok", operation_id="1") for text in ("tea", "juice")))
     assert [letter.turn.user_msg for letter in letters.list()] == ["tea", "juice"]
 
 
-def test_the_same_turn_is_there_once(writer, letters):
+def test_one_turn_has_one_dead_letter(writer, letters):
     turn = Turn("alice", "s", "tea", "ok", operation_id="1")
     park(writer, turn, turn)
     assert [letter.turn for letter in letters.list()] == [turn]
 
 
 @pytest.mark.parametrize("cut", [1, 20])
-def test_a_turn_behind_a_torn_letter_is_there(writer, letters, tmp_path, cut):
+def test_a_torn_dead_letter_hides_no_later_one(writer, letters, tmp_path, cut):
     path = tmp_path / ".tomldiary" / "journal" / "dead-letters.toml"
     park(writer, Turn("alice", "s", "tea", "ok"))
     path.write_bytes(path.read_bytes()[:-cut])
@@ -58,7 +58,7 @@ def test_a_turn_behind_a_torn_letter_is_there(writer, letters, tmp_path, cut):
     assert [letter.turn.user_msg for letter in letters.list()][-1:] == ["juice"]
 
 
-def test_an_error_may_quote_what_no_file_can_hold(tmp_path, letters):
+def test_an_error_with_a_lone_surrogate_is_stored(tmp_path, letters):
     def fail_oddly(message, *, deps):
         raise ValueError("no such file: \udcff\0")
 

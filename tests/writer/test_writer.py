@@ -103,7 +103,7 @@ def gated():
 
 
 @pytest.mark.parametrize("workers", [1, 2, 8, 32])
-def test_turns_of_one_user_stay_in_order_with_any_number_of_workers(tmp_path, workers):
+def test_turns_of_one_user_keep_their_order_with_many_workers(tmp_path, workers):
     diary = diary_at(tmp_path)
 
     async def use():
@@ -130,7 +130,7 @@ def test_turns_of_500_users_are_in_order_for_each(tmp_path):
     }
 
 
-def test_two_processes_with_a_writer_each_lose_nothing(tmp_path):
+def test_two_processes_with_a_writer_each_lose_no_turn(tmp_path):
     script = """if True:
         import asyncio, sys
         from tomldiary import Diary, MemoryWriter
@@ -156,7 +156,7 @@ def test_two_processes_with_a_writer_each_lose_nothing(tmp_path):
         ]
 
 
-def test_a_user_is_never_worked_on_twice_at_once():
+def test_one_user_has_at_most_one_worker():
     busy, overlaps = defaultdict(int), []
 
     class Watching:
@@ -173,7 +173,7 @@ def test_a_user_is_never_worked_on_twice_at_once():
     assert overlaps == []
 
 
-def test_as_many_users_are_worked_on_at_once_as_there_are_workers(tmp_path):
+def test_workers_apply_turns_of_different_users_in_parallel(tmp_path):
     """Also by plain functions, which need a thread each, on a machine with few cores."""
     everybody = threading.Barrier(40)
 
@@ -201,7 +201,7 @@ def test_no_user_waits_behind_all_turns_of_a_busy_user(gated):
 # From wherever it is used
 
 
-def test_it_is_made_and_used_without_an_event_loop(tmp_path):
+def test_a_writer_works_without_an_event_loop(tmp_path):
     diary = diary_at(tmp_path)
     writer = MemoryWriter(diary)
     receipt = writer.submit_nowait(turn("tea"))
@@ -263,7 +263,7 @@ def test_one_writer_serves_several_event_loops_and_threads_at_once():
         ]
 
 
-def test_blocking_calls_work_where_a_loop_is_running_as_in_a_notebook(tmp_path):
+def test_blocking_calls_work_inside_a_running_event_loop(tmp_path):
     diary = diary_at(tmp_path)
 
     async def cell():
@@ -296,7 +296,7 @@ def test_a_turn_sees_no_context_variable_of_the_request_that_submitted_it():
     assert seen == [("alice", "start"), ("bob", "start"), ("carol", "start")]
 
 
-def test_both_spellings_of_a_turn_mean_the_same():
+def test_both_forms_of_a_turn_are_equivalent():
     diary = Plain()
 
     async def use():
@@ -317,7 +317,7 @@ def test_both_spellings_of_a_turn_mean_the_same():
 
 
 @pytest.mark.parametrize("wrong", [{"workers": 0}, {"qsize": 0}])
-def test_a_writer_without_workers_or_room_is_refused(wrong):
+def test_a_writer_without_workers_or_capacity_is_refused(wrong):
     with pytest.raises(ValueError, match="at least 1"):
         MemoryWriter(Plain(), **wrong)
 
@@ -389,7 +389,7 @@ def test_when_the_queue_is_full_submit_waits_and_submit_nowait_raises(gated):
     assert gated.applied == ["working", "queued 0", "queued 1", "waited"]
 
 
-def test_turns_that_waited_for_room_are_in_order_too():
+def test_turns_blocked_by_a_full_queue_keep_their_order():
     diary = Plain()
 
     async def use():
@@ -402,7 +402,7 @@ def test_turns_that_waited_for_room_are_in_order_too():
     assert [text for _, _, text, _, _ in diary.applied] == [f"{number}" for number in range(200)]
 
 
-def test_a_newcomer_does_not_overtake_those_who_wait(gated):
+def test_a_new_turn_does_not_overtake_blocked_turns(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=1) as writer:
             fill(writer, gated)
@@ -454,7 +454,7 @@ def test_a_submit_cancelled_on_admission_withdraws_its_turn(gated):
     assert gated.applied == ["working", "queued 0", "second"]
 
 
-def test_taking_back_the_only_turn_of_a_user_leaves_the_others_alone(gated):
+def test_withdrawing_a_turn_keeps_the_turns_of_other_users(gated):
     async def use():
         async with MemoryWriter(gated, workers=1, qsize=1) as writer:
             fill(writer, gated)
@@ -476,7 +476,7 @@ def test_taking_back_the_only_turn_of_a_user_leaves_the_others_alone(gated):
 # Receipts
 
 
-def test_a_receipt_tells_what_was_done_to_everybody_who_asks(tmp_path):
+def test_every_wait_on_a_receipt_returns_the_result(tmp_path):
     diary = diary_at(tmp_path)
 
     async def use():
@@ -491,7 +491,7 @@ def test_a_receipt_tells_what_was_done_to_everybody_who_asks(tmp_path):
     run(use())
 
 
-def test_waiting_in_vain_changes_nothing_for_the_turn(gated):
+def test_a_timed_out_wait_does_not_affect_the_turn(gated):
     async def use():
         async with MemoryWriter(gated) as writer:
             receipt = await writer.submit("alice", "s", "tea", "ok")
@@ -510,7 +510,7 @@ def test_waiting_in_vain_changes_nothing_for_the_turn(gated):
     assert gated.applied == ["tea"]
 
 
-def test_flush_settles_receipts_and_a_receipt_settles_counters():
+def test_receipts_and_counters_agree_after_flush():
     with MemoryWriter(Plain(), workers=1) as writer:
         for number in range(300):
             receipt = writer.submit_nowait(turn(f"{number}"))
@@ -522,7 +522,7 @@ def test_flush_settles_receipts_and_a_receipt_settles_counters():
                 assert writer.stats()["completed"] == number + 1
 
 
-def test_a_failing_turn_is_counted_and_told_and_the_others_go_on(tmp_path):
+def test_a_failing_turn_is_counted_and_reported_alone(tmp_path):
     def picky(message, *, deps):
         if deps.user_msg == "fail":
             raise ValueError("the model is down")
@@ -548,7 +548,7 @@ def test_a_failing_turn_is_counted_and_told_and_the_others_go_on(tmp_path):
     assert texts(diary, "alice") == ["tea", "juice"]
 
 
-def test_the_log_tells_of_a_failed_turn_without_quoting_it(caplog):
+def test_the_log_reports_a_failed_turn_without_quoting_it(caplog):
     with caplog.at_level(logging.INFO, "tomldiary"), MemoryWriter(Plain()) as writer:
         writer.submit_nowait(turn("fail"))
     assert "a turn could not be applied: ValueError" in caplog.text
@@ -628,7 +628,7 @@ def test_the_counters_agree_at_every_moment(tmp_path):
 # The end
 
 
-def test_closing_finishes_what_is_queued_and_takes_no_more(gated):
+def test_close_finishes_queued_turns_and_admits_no_more(gated):
     writer = MemoryWriter(gated, workers=2)
     receipts = [writer.submit_nowait(turn(f"{number}")) for number in range(20)]
     assert writer.is_running
@@ -698,7 +698,7 @@ class Stubborn(Hanging):
 
 
 @pytest.mark.parametrize("kind", [Hanging, Stubborn])
-def test_closing_in_time_gives_up_what_hangs_and_says_so(kind, caplog):
+def test_close_with_a_timeout_abandons_hanging_turns(kind, caplog):
     diary = kind()
     writer = MemoryWriter(diary, workers=1, qsize=3)
     receipts = [writer.submit_nowait(turn("0"))]
@@ -743,7 +743,7 @@ def test_a_turn_that_cannot_start_a_thread_is_refused_and_not_counted(monkeypatc
         assert writer.submit_nowait(turn("tea")).wait(LONG) is None
 
 
-def test_a_writer_that_is_dropped_leaves_no_thread_behind():
+def test_a_dropped_writer_leaves_no_thread():
     writer = MemoryWriter(Plain())
     writer.submit_nowait(turn("tea")).wait(LONG)
     thread = writer._thread
@@ -788,7 +788,7 @@ async def remember(message, *, deps):
     ids=["coroutine", "function", "call in a thread"],
 )
 @pytest.mark.parametrize("end", ["", "sys.exit(0)", "asyncio.run(asyncio.sleep(0))"])
-def test_a_program_that_just_ends_finishes_its_turns_first(tmp_path, extractor, end):
+def test_a_program_that_exits_finishes_its_turns_first(tmp_path, extractor, end):
     script = EXIT.format(extractor=extractor) + end
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path)],
@@ -849,7 +849,7 @@ print(writer.close_sync()["completed"])
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_has_the_writer_to_itself(tmp_path):
+def test_a_forked_child_has_a_writer_of_its_own(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", FORK, str(tmp_path)],
         capture_output=True, text=True, timeout=2 * LONG, check=False,
@@ -860,7 +860,7 @@ def test_a_forked_child_has_the_writer_to_itself(tmp_path):
     assert texts(diary, "bob") == ["child 0", "child 1", "child 2", "child at the end"]
 
 
-def test_shutting_down_returns_at_once_when_nothing_is_left_to_do():
+def test_shutdown_returns_at_once_without_pending_work():
     diary = Plain()
     writers = [MemoryWriter(diary) for _ in range(3)]
     writers[0].submit_nowait(turn("tea")).wait(LONG)
@@ -870,7 +870,7 @@ def test_shutting_down_returns_at_once_when_nothing_is_left_to_do():
     assert not any(writer.is_running for writer in writers)
 
 
-def test_shutting_down_finishes_turns_and_tasks_and_cancels_what_is_late():
+def test_shutdown_finishes_turns_and_cancels_late_tasks():
     diary = Plain()
     ended = []
 
@@ -902,7 +902,7 @@ def test_shutting_down_finishes_turns_and_tasks_and_cancels_what_is_late():
     assert [text for _, _, text, _, _ in diary.applied] == ["tea"]
 
 
-def test_a_receipt_is_settled_once():
+def test_a_receipt_gets_one_result():
     receipt = Receipt(turn("tea"))
     receipt.settle(Applied(applied=1))
     receipt.settle(None, RuntimeError("too late"))

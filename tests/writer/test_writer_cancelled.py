@@ -60,7 +60,7 @@ async def stored_soon(sync):
     await asyncio.to_thread(sync.began.wait, LONG)
 
 
-def test_also_while_it_is_being_stored(tmp_path, sync):
+def test_a_turn_is_withdrawn_while_it_is_being_stored(tmp_path, sync):
     diary = Diary(tmp_path, agent=remember)
 
     async def use():
@@ -78,7 +78,7 @@ def test_also_while_it_is_being_stored(tmp_path, sync):
 
 
 @pytest.mark.parametrize("moment", ["waiting", "stored"])
-def test_not_a_turn_that_another_caller_submits_under_the_same_id(tmp_path, sync, moment):
+def test_a_turn_with_another_submitter_is_not_withdrawn(tmp_path, sync, moment):
     """A client that gives up and tries again: the first request is cancelled, the second has to be answered."""
     diary = Diary(tmp_path, agent=remember)
 
@@ -104,7 +104,7 @@ def test_not_a_turn_that_another_caller_submits_under_the_same_id(tmp_path, sync
 
 
 @pytest.mark.parametrize("moment", ["waiting", "stored"])
-def test_when_all_who_submitted_it_are_cancelled_it_is_gone(tmp_path, sync, moment):
+def test_a_turn_is_withdrawn_when_all_submitters_are_cancelled(tmp_path, sync, moment):
     diary = Diary(tmp_path, agent=remember)
 
     async def use():
@@ -126,7 +126,7 @@ def test_when_all_who_submitted_it_are_cancelled_it_is_gone(tmp_path, sync, mome
     assert texts(diary) == []
 
 
-def test_not_turns_that_are_read_together_with_it():
+def test_a_turn_of_a_failed_group_is_not_withdrawn():
     """Its first try has failed, before the event loop of its submitter came to tell it anything."""
     lines = UserQueues()
     for text in ("tea", "juice"):

@@ -45,7 +45,7 @@ def said(folder):
     return [letter["turn"]["user_msg"] for letter in json.loads(command(folder, "list", "--json"))]
 
 
-def test_dead_letters_are_a_private_readable_file_and_shown_with_the_error(tmp_path):
+def test_dead_letters_are_private_and_listed_with_their_error(tmp_path):
     park(tmp_path, "tea \x1b[2J", "juice")
     path = tmp_path / ".tomldiary" / "journal" / "dead-letters.toml"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -85,7 +85,7 @@ def test_a_requeued_turn_is_applied_once_by_the_next_writer(tmp_path):
     assert juice["turn"]["user_msg"] == "juice"
 
 
-def test_dropping_needs_ids_or_all_and_leaves_the_others(tmp_path):
+def test_drop_needs_ids_or_all_and_keeps_other_dead_letters(tmp_path):
     park(tmp_path, "tea", "juice")
     ids = [letter["id"] for letter in json.loads(command(tmp_path, "list", "--json"))]
     command(tmp_path, "drop", code=2)
@@ -119,6 +119,6 @@ def test_an_id_of_several_users_needs_the_user(tmp_path, verb):
     assert said(tmp_path) == ["juice"]
 
 
-def test_a_folder_that_is_not_there_is_not_made(tmp_path):
+def test_a_missing_folder_is_not_created(tmp_path):
     command(tmp_path / "none", "list", code=2)
     assert not (tmp_path / "none").exists()

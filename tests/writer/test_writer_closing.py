@@ -40,7 +40,7 @@ def adds_up(stats):
     return stats["submitted"] == stats["completed"] + stats["failed"] + stats["pending"]
 
 
-def test_two_threads_that_close_at_once_both_come_back_and_agree(tmp_path, stubborn):
+def test_two_threads_that_close_at_once_return_the_same_result(tmp_path, stubborn):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn), workers=2)
     receipts = [writer.submit_nowait(Turn(user, "s", "tea", "ok")) for user in ("a", "b", "c")]
     for receipt in receipts:
@@ -63,7 +63,7 @@ def test_two_threads_that_close_at_once_both_come_back_and_agree(tmp_path, stubb
             receipt.wait(0)
 
 
-def test_a_thread_that_closes_while_another_gives_up_comes_back(tmp_path, caplog):
+def test_close_returns_while_another_thread_times_out(tmp_path, caplog):
     """The event loop is gone by the time that it would wait for the turn to end."""
 
     tasks = []
@@ -98,7 +98,7 @@ def test_a_thread_that_closes_while_another_gives_up_comes_back(tmp_path, caplog
     assert "nor parked" not in caplog.text
 
 
-def test_a_signal_handler_may_close_while_the_program_does(tmp_path, stubborn, monkeypatch):
+def test_a_signal_handler_can_close_during_close(tmp_path, stubborn, monkeypatch):
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
     assert stubborn.began.acquire(timeout=LONG)
@@ -129,7 +129,7 @@ def test_closing_again_keeps_the_journal_of_a_running_turn_locked(tmp_path, stub
     thread.join(LONG)
 
 
-def test_turn_that_is_being_stored_while_the_writer_closes_is_answered(tmp_path, monkeypatch):
+def test_a_turn_being_stored_during_close_gets_a_result(tmp_path, monkeypatch):
     began, may_go_on = threading.Event(), threading.Event()
     real = os.fdatasync
 
@@ -163,7 +163,7 @@ def test_turn_that_is_being_stored_while_the_writer_closes_is_answered(tmp_path,
     assert found[0]["completed"] + found[0]["pending"] == 2
 
 
-def test_turns_left_by_writers_of_one_second_are_applied_in_order(tmp_path):
+def test_journals_of_the_same_second_are_applied_in_order(tmp_path):
     async def hang(message, *, deps):
         await asyncio.Event().wait()
 

@@ -48,7 +48,7 @@ def letters_of(folder):
     return DeadLetters(folder / ".tomldiary" / "journal").list()
 
 
-def test_failing_models_and_users_cost_no_other_user_a_turn(tmp_path, caplog):
+def test_failing_models_and_users_lose_no_turn_of_other_users(tmp_path, caplog):
     rng = random.Random(3)
 
     async def flaky(message, *, deps):
@@ -107,7 +107,7 @@ def test_a_retry_keeps_its_users_order_and_delays_no_other_user(tmp_path):
     assert calls.count("second") == 1
 
 
-def test_what_was_extracted_is_not_asked_for_again_when_the_storage_fails(tmp_path, monkeypatch):
+def test_a_storage_failure_does_not_repeat_the_extraction(tmp_path, monkeypatch):
     calls = []
 
     def remember(message, *, deps):
@@ -155,7 +155,7 @@ def test_the_same_operation_id_has_one_effect_also_after_a_restart(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 3
 
 
-def test_an_operation_id_that_is_on_its_way_gives_the_same_receipt(tmp_path):
+def test_a_queued_operation_id_gives_the_same_receipt(tmp_path):
     gate = threading.Event()
 
     def remember(message, *, deps):
@@ -175,7 +175,7 @@ def test_an_operation_id_that_is_on_its_way_gives_the_same_receipt(tmp_path):
     assert asyncio.run(use()) == 1
 
 
-def test_a_model_that_is_down_is_left_alone_and_its_turns_wait(tmp_path, caplog):
+def test_the_breaker_stops_requests_to_a_failing_model(tmp_path, caplog):
     calls, down = [], threading.Event()
     down.set()
 
@@ -206,7 +206,7 @@ def test_a_model_that_is_down_is_left_alone_and_its_turns_wait(tmp_path, caplog)
     assert caplog.text.count("the model does not answer") == 1
 
 
-def test_close_never_loses_what_is_not_done_is_on_disk_and_said(tmp_path, caplog):
+def test_close_keeps_unfinished_turns_on_disk_and_reports_them(tmp_path, caplog):
     gate = threading.Event()
 
     async def remember(message, *, deps):
@@ -239,7 +239,7 @@ def test_close_never_loses_what_is_not_done_is_on_disk_and_said(tmp_path, caplog
         assert texts(diary, f"user{user}") == [f"turn {n}" for n in range(user, 10, 3)]
 
 
-def test_a_turn_that_cannot_be_stored_is_refused_and_never_applied(tmp_path, monkeypatch):
+def test_a_turn_that_cannot_be_stored_is_refused(tmp_path, monkeypatch):
     diary = Diary(tmp_path, Table, agent=lambda message, *, deps: None)
     writes = []
 
@@ -272,7 +272,7 @@ def test_a_turn_that_cannot_be_stored_is_refused_and_never_applied(tmp_path, mon
     assert diary.user("bob").conversations()["s"].turns == 1
 
 
-def test_a_submit_waiting_for_space_fails_if_nothing_can_be_stored(tmp_path, monkeypatch):
+def test_a_blocked_submit_fails_if_the_journal_fails(tmp_path, monkeypatch):
     def broken(_descriptor):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
@@ -291,14 +291,14 @@ def test_a_submit_waiting_for_space_fails_if_nothing_can_be_stored(tmp_path, mon
     assert (stats["submitted"], stats["failed"], stats["pending"]) == (5, 5, 0)
 
 
-def test_a_session_that_no_file_can_hold_is_refused_at_once(tmp_path):
+def test_a_session_with_a_lone_surrogate_is_refused(tmp_path):
     with MemoryWriter(Diary(tmp_path, Table, agent="rules")) as writer:
         with pytest.raises(InvalidValue, match="surrogate"):
             writer.submit_nowait(Turn("alice", "half \ud800", "tea", "ok"))
         assert writer.stats()["submitted"] == 0
 
 
-def test_an_answer_that_was_cut_short_says_so_to_the_extractor(tmp_path):
+def test_the_extractor_sees_that_an_answer_was_cut_off(tmp_path):
     seen = []
 
     def look(message, *, deps):
@@ -316,7 +316,7 @@ def test_an_answer_that_was_cut_short_says_so_to_the_extractor(tmp_path):
     ]
 
 
-def test_waiting_turns_of_one_session_are_read_together_if_one_wants(tmp_path):
+def test_queued_turns_of_one_session_can_be_extracted_together(tmp_path):
     seen, gate = [], threading.Event()
 
     async def look(message, *, deps):
@@ -345,7 +345,7 @@ def test_waiting_turns_of_one_session_are_read_together_if_one_wants(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 5
 
 
-def test_of_turns_that_are_read_together_only_the_bad_ones_are_parked(tmp_path):
+def test_only_failing_turns_of_a_group_are_parked(tmp_path):
     seen, gate = [], threading.Event()
 
     async def look(message, *, deps):
@@ -399,13 +399,13 @@ def test_of_turns_that_are_read_together_only_the_bad_ones_are_parked(tmp_path):
         (Conflict("kept saving"), True), (Conflict("used", keys=["op"]), False),
     ],
 )  # fmt: skip
-def test_errors_that_may_pass_are_told_from_those_that_stay(error, expected):
+def test_transient_errors_are_distinguished_from_permanent_ones(error, expected):
     wrapped = ExtractionError("the extractor failed")
     wrapped.__cause__ = error
     assert is_transient(error) is is_transient(wrapped) is expected
 
 
-def test_pauses_grow_have_jitter_and_respect_what_the_server_asks_for():
+def test_retry_delays_grow_with_jitter_and_respect_the_server():
     policy = RetryPolicy(first_pause=1.0, longest_pause=10.0)
     for attempts, most in ((1, 1.0), (2, 2.0), (3, 4.0), (9, 10.0)):
         pauses = {policy.pause(attempts, ValueError()) for _ in range(50)}
@@ -417,7 +417,7 @@ def test_pauses_grow_have_jitter_and_respect_what_the_server_asks_for():
     assert policy.pause(1, asked) == 7.0
 
 
-def test_the_breaker_opens_after_failures_and_lets_single_tries_through():
+def test_the_breaker_opens_after_failures_and_admits_single_tries():
     breaker = Breaker(3, 0.05)
     assert [breaker.fail() for _ in range(3)] == [False, False, True]
     assert breaker.is_open
@@ -432,7 +432,7 @@ def test_the_breaker_opens_after_failures_and_lets_single_tries_through():
     assert (breaker.is_open, breaker.wait()) == (False, 0.0)
 
 
-def test_the_log_says_who_failed_only_to_those_who_ask_for_details(tmp_path, caplog):
+def test_the_log_names_the_error_of_a_turn_and_not_its_text(tmp_path, caplog):
     def fail(message, *, deps):
         raise ValueError(deps.user_msg)
 

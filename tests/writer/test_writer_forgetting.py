@@ -87,7 +87,7 @@ def test_only_queued_turns_of_the_forgotten_session_are_dropped(tmp_path):
     assert hits(tmp_path, "secret") == []
 
 
-def test_what_a_model_made_of_a_turn_before_a_forgetting_goes_too(tmp_path):
+def test_forgetting_removes_queued_operations_of_its_turns(tmp_path):
     """It had read the memory that was forgotten; the turn is read again."""
     diary = Diary(tmp_path, agent=lambda message, *, deps: deps.upsert("likes", None, "copied", ()))
     writer = MemoryWriter(diary)
@@ -106,7 +106,7 @@ def test_what_a_model_made_of_a_turn_before_a_forgetting_goes_too(tmp_path):
 
 
 @pytest.mark.parametrize("verb", ["forget", "delete_user"])
-def test_a_user_who_is_deleted_is_not_brought_back_by_queued_turns(tmp_path, verb):
+def test_queued_turns_do_not_recreate_a_deleted_user(tmp_path, verb):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
     diary.user("alice").upsert_preference("likes", "tea")
@@ -128,7 +128,7 @@ def test_a_user_who_is_deleted_is_not_brought_back_by_queued_turns(tmp_path, ver
     assert texts(diary) == ["coffee"]
 
 
-def test_the_journal_of_a_closed_writer_forgets_as_well(tmp_path):
+def test_forgetting_covers_the_journal_of_a_closed_writer(tmp_path):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
     writer = MemoryWriter(diary)
@@ -148,7 +148,7 @@ def test_the_journal_of_a_closed_writer_forgets_as_well(tmp_path):
     ("selector", "left"),
     [({"session_id": "s"}, []), ({"session_id": "t"}, ["bad secret"]), ({"everything": True}, [])],
 )
-def test_dead_letters_forget(tmp_path, selector, left):
+def test_forgetting_covers_dead_letters(tmp_path, selector, left):
     gate = Gate()
     gate.open.set()
     diary = Diary(tmp_path, agent=gate)
@@ -191,7 +191,7 @@ def test_a_failing_turn_is_parked_though_another_text_was_forgotten(tmp_path):
     assert (letter.turn.user_msg, letter.epoch) == ("bad tea", 1)
 
 
-def test_a_turn_that_ends_while_it_is_being_forgotten_is_not_read_again(tmp_path, monkeypatch):
+def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, monkeypatch):
     """The epoch is a new one by then, and the turn still in the journal."""
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
@@ -248,7 +248,7 @@ def test_a_backend_alone_redacts_queued_turns(tmp_path, monkeypatch, call):
     assert not list(tmp_path.glob("alice/.forgetting*"))
 
 
-def test_a_forgetting_drops_only_its_turns_of_a_group(tmp_path):
+def test_forget_drops_only_its_turns_of_a_group(tmp_path):
     gate = Gate()
     diary = Diary(tmp_path, agent=gate)
     with MemoryWriter(diary, workers=1, coalesce=4) as writer:
@@ -273,7 +273,7 @@ def test_a_forgetting_drops_only_its_turns_of_a_group(tmp_path):
     assert hits(tmp_path, "secret") == []
 
 
-def test_a_dead_letter_requeued_during_a_forgetting_is_forgotten(tmp_path, monkeypatch):
+def test_a_dead_letter_requeued_during_forget_is_forgotten(tmp_path, monkeypatch):
     gate = Gate()
     gate.open.set()
     diary = Diary(tmp_path, agent=gate)
@@ -296,7 +296,7 @@ def test_a_dead_letter_requeued_during_a_forgetting_is_forgotten(tmp_path, monke
     assert hits(tmp_path, "secret") == []
 
 
-def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_path, monkeypatch):
+def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 1000)
     gate, may_go = Gate(), threading.Event()
 
@@ -329,7 +329,7 @@ def test_what_a_model_made_of_a_forgotten_turn_goes_from_later_files_too(tmp_pat
             receipt.wait(LONG)
 
 
-def test_a_file_removed_during_a_forgetting_does_not_come_back(tmp_path, monkeypatch):
+def test_a_file_removed_during_forget_is_not_recreated(tmp_path, monkeypatch):
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
     made = journal.Journal.create(tmp_path / "journal", sync=False)
     jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]

@@ -110,7 +110,7 @@ def test_a_journal_is_readable_toml_in_private_files(tmp_path):
         Turn("alice", "s", "x" * 100_000, "y", None, "failed", "run-1"),
     ],
 )
-def test_any_turn_comes_back_as_it_was(turn):
+def test_every_turn_survives_the_journal_unchanged(turn):
     text = journal_module.render_turn_record(3, 7, render_turn(turn, "op", "2026-11-20"))
     [entry] = scan_log(text.encode())
     assert turn_of(entry.data) == replace(turn, operation_id="op")
@@ -130,13 +130,13 @@ def test_any_turn_comes_back_as_it_was(turn):
         SetFields("preferences", ("preferences", "likes", "p"), delete=True),
     ],
 )  # fmt: skip
-def test_any_operation_comes_back_as_it_was(operation):
+def test_every_operation_survives_the_journal_unchanged(operation):
     [entry] = scan_log(render_operations([1], "op", [operation]).encode())
     assert from_dict(entry.data["operations"][0]) == operation
     assert from_dict(to_table(operation)) == operation
 
 
-def test_files_go_when_all_their_turns_are_done_and_stuck_turns_stay(tmp_path, monkeypatch):
+def test_segments_are_removed_when_all_their_turns_are_done(tmp_path, monkeypatch):
     monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2_000)
     journal = Journal.create(tmp_path / "journal", sync=False)
     [stuck] = jobs_of("stuck")
@@ -155,7 +155,7 @@ def test_files_go_when_all_their_turns_are_done_and_stuck_turns_stay(tmp_path, m
     assert list((tmp_path / "journal").iterdir()) == []
 
 
-def test_a_long_file_of_finished_turns_is_emptied(tmp_path):
+def test_a_long_segment_of_finished_turns_is_emptied(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=False)
     for number in range(10):
         jobs = jobs_of("x" * 10_000 + str(number))
@@ -165,7 +165,7 @@ def test_a_long_file_of_finished_turns_is_emptied(tmp_path):
     assert journal.close() == 0
 
 
-def test_a_torn_end_is_cut_off_and_a_damaged_record_set_aside(tmp_path, caplog):
+def test_a_torn_log_tail_is_cut_off_and_a_damaged_record_kept(tmp_path, caplog):
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("one", "two", "three", "four"), first_epoch)
     die(journal)
@@ -225,7 +225,7 @@ def test_a_full_disk_refuses_the_turn_and_leaves_the_file_as_it_was(tmp_path, mo
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["full", "process"])
-def test_turns_submitted_after_a_forgetting_are_in_the_new_file(tmp_path, sync):
+def test_turns_submitted_after_forget_are_in_the_new_file(tmp_path, sync):
     root = tmp_path / "journal"
     journal = Journal.create(root, sync=sync)
     for number in range(3):
@@ -252,7 +252,7 @@ def test_a_removed_journal_file_is_noticed_before_the_next_append(tmp_path):
 # Owners
 
 
-def test_a_journal_is_taken_over_from_the_dead_only_and_once(tmp_path):
+def test_only_the_journal_of_a_dead_writer_is_taken_over_once(tmp_path):
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("tea"), first_epoch)
     assert Journal.adopt(journal.folder, sync=False) is None
@@ -276,7 +276,7 @@ def test_a_journal_is_taken_over_from_the_dead_only_and_once(tmp_path):
     die(journal)
 
 
-def test_an_owner_that_has_no_check_would_be_robbed(tmp_path, monkeypatch):
+def test_without_the_owner_check_a_live_journal_is_taken_over(tmp_path, monkeypatch):
     """The lock is what keeps others away."""
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("tea"), first_epoch)
@@ -332,7 +332,7 @@ def test_a_forked_child_holds_neither_its_parents_journal_nor_its_turns(tmp_path
         assert [item.text for item in diary.user(user).preferences("likes").values()] == [text]
 
 
-def test_a_running_writer_takes_over_from_time_to_time(tmp_path, monkeypatch):
+def test_a_running_writer_takes_over_journals_periodically(tmp_path, monkeypatch):
     monkeypatch.setattr("tomldiary.writer.writer._TAKEOVER", 0.02)
     diary = Diary(tmp_path, agent=remember)
     with MemoryWriter(diary) as writer:
@@ -365,7 +365,7 @@ def test_turns_submitted_before_a_crash_come_before_new_turns(tmp_path):
     ]
 
 
-def test_a_memory_in_memory_and_one_that_promises_nothing_have_no_journal(tmp_path):
+def test_without_durability_there_is_no_journal(tmp_path):
     for diary in (
         Diary("memory:", agent=remember),
         Diary(tmp_path, agent=remember, durability="none"),
@@ -398,7 +398,7 @@ class Counting:
 
 
 @pytest.mark.parametrize(("durability", "expected"), [("full", 1), ("process", 0)])
-def test_a_turn_is_synced_before_submit_returns_if_the_diary_says_so(
+def test_full_durability_syncs_a_turn_before_submit_returns(
     tmp_path, monkeypatch, durability, expected
 ):
     syncs = Counting(monkeypatch)
@@ -413,7 +413,7 @@ def test_a_turn_is_synced_before_submit_returns_if_the_diary_says_so(
     asyncio.run(use())
 
 
-def test_those_who_come_during_a_sync_share_the_next_one(tmp_path, monkeypatch):
+def test_turns_submitted_during_a_sync_share_the_next_one(tmp_path, monkeypatch):
     syncs = Counting(monkeypatch)
 
     async def use():
@@ -470,7 +470,7 @@ def test_turn_is_never_synced_in_the_event_loop_of_its_submitter(tmp_path, monke
     asyncio.run(use())
 
 
-def test_a_forgetting_in_the_journal_holds_no_event_loop(tmp_path, monkeypatch):
+def test_forget_in_the_journal_does_not_block_the_event_loop(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "fdatasync", lambda _descriptor: None)
     looked = []
 
@@ -540,7 +540,7 @@ def test_a_submit_cancelled_before_its_turn_is_stored_withdraws_it(tmp_path, mon
     assert b"second" not in path.read_bytes()
 
 
-def test_a_file_that_was_replaced_is_opened_anew(tmp_path):
+def test_a_replaced_journal_file_is_reopened(tmp_path):
     """Forgetting replaces files that are in use; an append must not go to the old one."""
     journal = Journal.create(tmp_path / "journal", sync=False)
     journal.append_turns(jobs_of("one"), first_epoch)
@@ -554,7 +554,7 @@ def test_a_file_that_was_replaced_is_opened_anew(tmp_path):
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["full", "process"])
-def test_a_turn_is_in_the_journal_once_and_with_the_epoch_of_when_it_came(tmp_path, sync):
+def test_a_turn_is_journaled_once_with_its_fencing_token(tmp_path, sync):
     epochs = iter([1234, 1234, 1234, 1235])
     journal = Journal.create(tmp_path / "journal", sync=sync)
     done = jobs_of("done")
@@ -574,7 +574,7 @@ def test_a_turn_is_in_the_journal_once_and_with_the_epoch_of_when_it_came(tmp_pa
 
 
 @pytest.mark.parametrize("sync", [True, False], ids=["full", "process"])
-def test_a_turn_whose_epoch_cannot_be_read_is_not_in_the_journal(tmp_path, sync):
+def test_a_turn_without_a_readable_fencing_token_is_not_journaled(tmp_path, sync):
     def unreadable(user):
         raise BackendError("cannot be looked at")
 
@@ -607,7 +607,7 @@ def test_a_journal_with_a_removed_folder_closes_only_its_own_files(tmp_path):
 # The event loop
 
 
-def test_submitting_and_processing_turns_never_hold_the_event_loop(tmp_path, monkeypatch):
+def test_turns_never_block_the_event_loop(tmp_path, monkeypatch):
     """A thousand turns at a thousand preferences per user; a detector watches the loop all the time."""
     diary = Diary(tmp_path, agent=remember, max_prefs_per_category=100_000, similarity=101)
     for user in ("alice", "bob"):

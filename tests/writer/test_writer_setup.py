@@ -45,7 +45,7 @@ def run(tmp_path, *, agent="", hidden=(), **environment):
     return done.stdout.split(), made, flushed, closed
 
 
-def test_a_missing_key_is_said_when_the_writer_is_made(tmp_path):
+def test_a_missing_key_is_reported_by_the_constructor(tmp_path):
     printed, made, flushed, closed = run(tmp_path)
     assert printed == ["unhealthy", "True"]
     assert made.count("\n") == 1
@@ -67,24 +67,24 @@ def test_a_missing_key_is_said_when_the_writer_is_made(tmp_path):
         (["pydantic_ai"], {"EXTRACTOR_MODEL": "anthropic:x"}, "tomldiary-kit[pydantic-ai]"),
     ],
 )
-def test_a_missing_package_is_said_when_the_writer_is_made(tmp_path, hidden, environment, install):
+def test_a_missing_package_is_reported_by_the_constructor(tmp_path, hidden, environment, install):
     printed, made, _, _ = run(tmp_path, hidden=hidden, **environment)
     assert printed[0] == "unhealthy"
     assert install in made
     assert hidden[0] in made
 
 
-def test_an_unknown_model_is_said_on_the_first_turn(tmp_path):
+def test_an_unknown_model_is_reported_on_the_first_turn(tmp_path):
     printed, made, flushed, _ = run(tmp_path, agent=", agent='nonsense:model'")
     assert (printed, made) == (["healthy", "True"], "")
     assert "'nonsense:model' cannot be used" in flushed
 
 
-def test_nothing_is_printed_where_all_is_well(tmp_path):
+def test_a_usable_setup_prints_nothing(tmp_path):
     assert run(tmp_path, agent=", agent='rules'") == (["healthy", "True"], "", "", "")
 
 
-def test_the_middleware_says_it_when_it_is_made(tmp_path):
+def test_the_middleware_reports_a_setup_problem_when_constructed(tmp_path):
     code = f"""
 from tomldiary_langchain import DiaryMiddleware
 DiaryMiddleware({str(tmp_path)!r}, user_id="alice").writer.close_sync()
@@ -96,7 +96,7 @@ DiaryMiddleware({str(tmp_path)!r}, user_id="alice").writer.close_sync()
     assert "OPENAI_API_KEY" in done.stderr
 
 
-def test_a_host_with_logging_gets_records_instead(tmp_path, caplog, capsys, monkeypatch):
+def test_a_host_with_logging_gets_a_log_record(tmp_path, caplog, capsys, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with caplog.at_level(logging.WARNING, "tomldiary"):
         MemoryWriter(Diary(tmp_path, agent="openai:gpt-5")).close_sync()
@@ -121,7 +121,7 @@ def test_health_names_the_last_failure_until_a_turn_is_applied(tmp_path):
             assert "worse" not in str(reasons)
 
 
-def test_a_key_that_is_set_later_makes_the_writer_well(tmp_path, monkeypatch):
+def test_a_key_set_later_makes_the_writer_healthy(tmp_path, monkeypatch):
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with MemoryWriter(Diary(tmp_path, agent="openai:gpt-5")) as writer:
         assert writer.health().status == "unhealthy"
@@ -129,6 +129,6 @@ def test_a_key_that_is_set_later_makes_the_writer_well(tmp_path, monkeypatch):
         assert writer.health().status == "healthy"
 
 
-def test_a_writer_of_a_folder_s_name_is_refused(tmp_path):
+def test_a_folder_instead_of_a_diary_is_refused(tmp_path):
     with pytest.raises(InvalidValue, match="expected a Diary, found str"):
         MemoryWriter(str(tmp_path))

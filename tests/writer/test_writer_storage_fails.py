@@ -73,9 +73,7 @@ def fail_once(monkeypatch, name, error, when=lambda *_: True):
 
 
 @pytest.mark.parametrize("step", ["open", "fsync"])
-def test_after_a_failed_sync_its_file_gets_no_turn_even_if_no_new_one_opens(
-    tmp_path, monkeypatch, gate, step
-):
+def test_a_segment_whose_sync_failed_gets_no_further_turn(tmp_path, monkeypatch, gate, step):
     diary = Diary(tmp_path, agent=gate)
     with MemoryWriter(diary, workers=1) as writer:
         store(writer, "first", user="bob")
@@ -102,7 +100,7 @@ def test_after_a_failed_sync_its_file_gets_no_turn_even_if_no_new_one_opens(
     assert texts(diary) == ["tea", "juice"]
 
 
-def test_a_file_takes_no_turn_while_its_name_may_not_be_on_the_disk(tmp_path, monkeypatch, gate):
+def test_a_segment_gets_no_turn_before_its_name_is_synced(tmp_path, monkeypatch, gate):
     monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
     with MemoryWriter(Diary(tmp_path, agent=gate)) as writer:
         store(writer, "tea")
@@ -116,7 +114,7 @@ def test_a_file_takes_no_turn_while_its_name_may_not_be_on_the_disk(tmp_path, mo
         gate.open.set()
 
 
-def test_turns_of_two_journals_are_not_read_together(tmp_path, monkeypatch, gate):
+def test_turns_of_two_journals_form_no_group(tmp_path, monkeypatch, gate):
     """A group is recorded in one journal, where the other's number belongs to another turn."""
     seen = []
 
@@ -184,7 +182,7 @@ def test_a_journal_with_invalid_records_stops_no_writer(tmp_path, gate, body, ca
         ("fsync", lambda *_: True),
     ],
 )
-def test_a_journal_that_cannot_be_begun_leaves_nothing_behind(tmp_path, monkeypatch, name, when):
+def test_a_journal_that_cannot_be_created_leaves_no_file(tmp_path, monkeypatch, name, when):
     real, root = getattr(os, name), tmp_path / "journal"
     root.mkdir()
 

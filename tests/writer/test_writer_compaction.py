@@ -69,7 +69,7 @@ def run(folder, compactor):
         return diary, writer.stats()
 
 
-def test_a_clean_up_runs_part_by_part_and_is_not_due_again_at_once(tmp_path):
+def test_a_compaction_runs_in_parts_and_is_not_due_again_at_once(tmp_path):
     compactor = Shouting()
     diary, stats = run(tmp_path, compactor)
     assert texts(diary) == {name: [f"LIKES {name.upper()}"] for name in NAMES}
@@ -91,13 +91,13 @@ def test_a_failing_part_is_retried_then_parked_and_the_others_are_stored(tmp_pat
     assert "secret" not in caplog.text
 
 
-def test_a_part_that_fails_once_is_stored_by_the_second_try(tmp_path):
+def test_a_part_that_fails_once_is_stored_by_the_retry(tmp_path):
     diary, stats = run(tmp_path, Shouting(bad=["food"], failures=1))
     assert texts(diary) == {name: [f"LIKES {name.upper()}"] for name in NAMES}
     assert (stats["compactions"], stats["compactions_failed"]) == (5, 0)
 
 
-def test_turns_do_not_wait_for_a_clean_up(tmp_path):
+def test_turns_do_not_wait_for_a_compaction(tmp_path):
     gate, began = threading.Event(), threading.Event()
 
     class Slow:
@@ -120,7 +120,7 @@ def test_turns_do_not_wait_for_a_clean_up(tmp_path):
 
 
 @pytest.mark.parametrize("drain", [True, False])
-def test_closing_does_not_wait_longer_than_it_may(tmp_path, drain):
+def test_close_waits_no_longer_than_its_timeout(tmp_path, drain):
     class Endless:
         async def run(self, task, *, deps):
             await asyncio.Event().wait()

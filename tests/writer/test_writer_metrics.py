@@ -101,7 +101,7 @@ def watched(tmp_path, monkeypatch):
         yield writer, tracer, meter
 
 
-def test_each_attempt_is_a_span_with_the_names_of_the_conventions(watched):
+def test_each_attempt_is_a_span_with_conventional_names(watched):
     writer, tracer, _ = watched
     good, bad = tracer.spans
     assert good.name == bad.name == "update_memory"
@@ -130,7 +130,7 @@ def test_durations_turns_and_the_queue_are_measured(watched):
     assert seen["tomldiary.last_success_unixtime"][0] > 1_700_000_000
 
 
-def test_nothing_that_was_said_and_no_name_is_sent(watched):
+def test_telemetry_contains_no_text_and_no_user_id(watched):
     writer, tracer, meter = watched
     sent = repr([(span.name, span.attributes, span.status, span.events) for span in tracer.spans])
     sent += repr(meter.measured) + writer.prometheus()
@@ -138,7 +138,7 @@ def test_nothing_that_was_said_and_no_name_is_sent(watched):
     assert "alice" not in sent.replace(repr(writer.diary.backend), "")
 
 
-def test_what_the_extractor_does_is_part_of_the_turn(tmp_path, monkeypatch):
+def test_spans_of_the_extractor_are_children_of_the_turn(tmp_path, monkeypatch):
     tracer, seen = Tracer(), []
     monkeypatch.setattr(trace, "get_tracer", lambda *_names, **_more: tracer)
 
@@ -152,7 +152,7 @@ def test_what_the_extractor_does_is_part_of_the_turn(tmp_path, monkeypatch):
     assert seen[0] is not seen[1]
 
 
-def test_turns_are_measured_also_without_a_span_recorder(tmp_path, monkeypatch):
+def test_turns_are_measured_without_a_span_recorder(tmp_path, monkeypatch):
     meter = Meter()
     monkeypatch.setattr(metrics, "get_meter", lambda *_names, **_more: meter)
     with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
@@ -167,7 +167,7 @@ def test_turns_are_measured_also_without_a_span_recorder(tmp_path, monkeypatch):
     assert attempts == [(1, None), (1, "ValueError")]
 
 
-def test_it_works_without_opentelemetry(tmp_path):
+def test_a_writer_works_without_opentelemetry(tmp_path):
     code = """if True:
         import sys
         sys.modules["opentelemetry"] = None
@@ -189,7 +189,7 @@ def test_importing_the_writer_loads_no_telemetry():
     assert done.stdout == "False\n"
 
 
-def test_prometheus_reads_it(watched):
+def test_prometheus_parses_the_metrics(watched):
     writer, _, _ = watched
     text = writer.prometheus()
     samples = {}
@@ -223,7 +223,7 @@ def test_prometheus_reads_it(watched):
         ({"is_running": False}, "unhealthy", "the writer is closed"),
     ],
 )
-def test_the_verdict_names_its_reasons(tmp_path, change, status, reason):
+def test_health_names_its_reasons(tmp_path, change, status, reason):
     with MemoryWriter(Diary(tmp_path, agent=remember)) as writer:
         writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait(LONG)
         assert writer.health().status == "healthy"
@@ -235,7 +235,7 @@ def test_the_verdict_names_its_reasons(tmp_path, change, status, reason):
     assert verdict.to_dict()["status"] == status
 
 
-def test_a_turn_that_waits_for_a_disk_that_hangs_is_seen_to_wait(tmp_path, monkeypatch):
+def test_a_turn_blocked_by_a_hanging_disk_counts_as_queued(tmp_path, monkeypatch):
     began, may_go_on = threading.Event(), threading.Event()
     real = os.fdatasync
 

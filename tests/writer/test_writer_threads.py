@@ -62,7 +62,7 @@ def test_a_turn_is_committed_outside_the_event_loop(tmp_path, monkeypatch, durab
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_user_locked_by_another_process_holds_no_other_user_up(tmp_path, is_known):
+def test_a_lock_of_another_process_delays_no_other_user(tmp_path, is_known):
     diary = diary_at(tmp_path)
     if is_known:
         diary.user("locked").upsert_preference("likes", "tea")
