@@ -120,7 +120,7 @@ def test_case_04_an_update_cannot_give_two_facts_one_key(alice):
     }
 
 
-def test_case_05_undoing_a_removal_does_not_double_what_was_committed_again(alice):
+def test_case_05_undoing_a_removal_does_not_double_a_recommitted_fact(alice):
     fact = alice.commit(diet("vegan"), session_id="a")
     alice.delete(fact, session_id="a")
     alice.commit(diet("fish"), session_id="b")
@@ -132,7 +132,7 @@ def test_case_05_undoing_a_removal_does_not_double_what_was_committed_again(alic
 
 
 @pytest.mark.parametrize("fact", [Birth(who="user", year=1980), Stamp(text="signed")], ids=type)
-def test_case_06_immutable_means_that_nothing_changes_or_removes_it(alice, fact):
+def test_case_06_nothing_changes_or_removes_an_immutable_fact(alice, fact):
     key = alice.commit(fact, session_id="a")
     changes = {"year": 1999} if isinstance(fact, Birth) else {"text": "not signed"}
     for change in (
@@ -157,7 +157,7 @@ def test_case_06_committing_another_value_over_an_immutable_one_is_refused(alice
     assert [fact.data.year for fact in alice.query("birth")] == [1980]
 
 
-def test_case_07_what_failed_is_not_in_history_and_is_not_undone_later(failing):
+def test_case_07_a_failed_change_is_neither_logged_nor_undone(failing):
     alice = opened(failing).user("alice")
     alice.commit(diet("vegan"))
     alice.update("diet/user", {"food": "fish"})
@@ -171,7 +171,7 @@ def test_case_07_what_failed_is_not_in_history_and_is_not_undone_later(failing):
     assert foods(alice) == ["vegan"]
 
 
-def test_case_08_what_failed_cannot_overwrite_what_came_later(failing):
+def test_case_08_a_failed_change_cannot_overwrite_a_later_one(failing):
     alice = opened(failing).user("alice")
     alice.commit(diet("vegan"), session_id="a")
     failing.is_broken = True
@@ -196,7 +196,7 @@ def test_case_09_a_removal_that_fails_leaves_fact_and_index_as_they_were(failing
     assert (foods(alice), found(alice, "lentils")) == ([], [])
 
 
-def test_case_10_of_several_documents_none_is_written_if_one_cannot_be(failing):
+def test_case_10_no_document_is_written_if_one_cannot_be(failing):
     alice = opened(failing).user("alice")
     failing.is_broken = True
 
@@ -212,7 +212,7 @@ def test_case_10_of_several_documents_none_is_written_if_one_cannot_be(failing):
     assert alice.recall("lentils") == []
 
 
-def test_case_11_a_rollback_that_fails_can_be_done_again(failing):
+def test_case_11_a_failed_rollback_can_be_repeated(failing):
     alice = opened(failing).user("alice")
     alice.commit(diet("vegan"))
     alice.commit(diet("lentils"))
@@ -268,7 +268,7 @@ def test_case_15_a_restart_does_not_change_what_the_last_step_was(tmp_path):
     assert foods(alice) == ["3"]
 
 
-def test_case_16_the_caller_learns_how_many_steps_there_were(alice):
+def test_case_16_a_rollback_reports_its_steps(alice):
     alice.commit(diet("vegan"))
     with pytest.raises(Conflict, match="only 1"):
         alice.rollback(99)
@@ -293,7 +293,7 @@ def test_case_17_a_rollback_erases_no_history_and_can_be_undone(alice):
     ]  # fmt: skip
 
 
-def test_case_18_what_is_read_is_a_copy(alice):
+def test_case_18_reads_return_copies(alice):
     alice.commit(diet("vegan"))
     alice.get("diet/user").data.food = "changed"
     alice.query("diet")[0].data.food = "changed"
@@ -302,7 +302,7 @@ def test_case_18_what_is_read_is_a_copy(alice):
     assert foods(alice) == ["vegan"]
 
 
-def test_case_19_the_callers_fact_is_left_as_it_is(alice):
+def test_case_19_the_fact_of_the_caller_is_not_changed(alice):
     fact = diet("vegan")
     before = fact.model_copy(deep=True)
     alice.commit(fact, session_id="a")
@@ -328,7 +328,7 @@ def test_case_20_a_type_that_is_not_registered_is_refused(alice):
 
 
 @pytest.mark.parametrize("changes", [{"payload": {"food": "fish"}}, {"content": "fish"}])
-def test_case_21_an_update_of_a_field_that_is_not_there_is_an_error(alice, changes):
+def test_case_21_an_update_of_an_unknown_field_is_an_error(alice, changes):
     alice.commit(diet("vegan"))
     with pytest.raises(
         InvalidValue, match=f"diet.{next(iter(changes))}: DietFact has no such field"
@@ -337,7 +337,7 @@ def test_case_21_an_update_of_a_field_that_is_not_there_is_an_error(alice, chang
     assert foods(alice) == ["vegan"]
 
 
-def test_case_22_none_in_a_query_is_a_field_that_is_empty(alice):
+def test_case_22_none_in_a_query_matches_an_empty_field(alice):
     alice.commit(diet("vegan"))
     alice.commit(diet("fish", role="dog", note="picky"))
     assert [fact.id for fact in alice.query("diet", {"note": None})] == ["diet/user"]
@@ -349,7 +349,7 @@ def test_case_22_none_in_a_query_is_a_field_that_is_empty(alice):
 @pytest.mark.parametrize(
     "role", ["a:b", "a/b", "a%2fb", "a.b", "a b", '"', "日", "../x", "@", "null"]
 )
-def test_case_23_any_text_is_a_key_and_two_keys_are_never_one(alice, role):
+def test_case_23_any_text_is_a_key_and_keys_never_collide(alice, role):
     fact = alice.commit(diet("vegan", role=role))
     alice.commit(diet("fish", role=f"{role}."))
     assert alice.get(fact).data.role == role
@@ -357,7 +357,7 @@ def test_case_23_any_text_is_a_key_and_two_keys_are_never_one(alice, role):
     assert len(alice.query("diet")) == 2
 
 
-def test_case_24_what_is_forgotten_is_nowhere(alice, diary, tmp_path):
+def test_case_24_a_forgotten_fact_is_erased_everywhere(alice, diary, tmp_path):
     alice.commit(diet("canary-one", note="canary-two"), session_id="a")
     alice.delete("diet/user", session_id="a")
     alice.forget(session_id="a")
@@ -369,7 +369,7 @@ def test_case_24_what_is_forgotten_is_nowhere(alice, diary, tmp_path):
     assert b"forget" in everything  # this did look at the history
 
 
-def test_case_25_a_field_that_is_emptied_is_not_found_any_more(alice):
+def test_case_25_an_emptied_field_is_not_found(alice):
     alice.commit(diet("vegan", note="lentils"))
     assert found(alice, "lentils") == ["diet/user"]
     alice.update("diet/user", {"note": ""})

@@ -24,7 +24,7 @@ def kinds(user):
     return user.diary.engine.backend.kinds(user.user_id)
 
 
-def test_episodes_stand_in_one_document_for_each_month(alice):
+def test_each_month_has_one_document_of_episodes(alice):
     first = alice.add_episode(
         "hi", "hello", session_id="s1", now=datetime(2026, 1, 31, 23, tzinfo=UTC)
     )
@@ -39,7 +39,7 @@ def test_episodes_stand_in_one_document_for_each_month(alice):
     assert alice.history(f"episodes/{first}")[0].after["input"] == "hi"
 
 
-def test_two_episodes_of_one_instant_are_two(alice):
+def test_two_episodes_of_one_instant_have_two_ids(alice):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     keys = [alice.add_episode(str(number), "", now=now) for number in range(5)]
     assert len(set(keys)) == 5
@@ -83,14 +83,14 @@ def test_a_document_that_is_full_is_followed_by_another(alice, monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["x" * 100_001, None, 7])
-def test_what_is_no_text_of_a_usable_size_is_refused(alice, text):
+def test_text_that_is_too_long_or_no_text_is_refused(alice, text):
     for arguments in ((text, ""), ("", text)):
         with pytest.raises(InvalidValue, match=r"episodes\.(input|output)"):
             alice.add_episode(*arguments)
     assert kinds(alice) == []
 
 
-def test_episodes_of_threads_are_all_kept_within_one_transaction_too(alice):
+def test_concurrent_episodes_are_all_kept(alice):
     barrier = threading.Barrier(8)
 
     def add(number):
@@ -136,7 +136,7 @@ def test_a_past_state_has_the_episodes_of_then(alice):
 
 
 @pytest.mark.parametrize("full", [2_000, 256 * 1024])
-def test_episodes_told_late_stand_where_they_happened(alice, monkeypatch, full):
+def test_episodes_are_ordered_by_the_time_they_happened(alice, monkeypatch, full):
     monkeypatch.setattr(episodes_module, "_FULL", full)
     start = datetime(2026, 1, 30, tzinfo=UTC)
     hours = [30, 2, 60, 1, 31, 0, 3, 61]
@@ -149,7 +149,7 @@ def test_episodes_told_late_stand_where_they_happened(alice, monkeypatch, full):
     assert told == ["q60", "a" * 500, "q61", "a" * 500]
 
 
-def test_imported_episodes_stand_between_those_that_are_there(alice):
+def test_imported_episodes_are_ordered_among_existing_ones(alice):
     start = datetime(2026, 1, 1, tzinfo=UTC)
     other = Diary("memory:", agent="rules").user("alice")
     for number in range(6):
@@ -159,7 +159,7 @@ def test_imported_episodes_stand_between_those_that_are_there(alice):
     assert [each.input for each in alice.episodes("s")] == [f"q{n}" for n in range(6)]
 
 
-def test_a_hand_written_time_orders_an_episode_too(alice):
+def test_a_hand_written_time_orders_an_episode(alice):
     start = datetime(2026, 1, 10, tzinfo=UTC)
     for number in range(3):
         alice.add_episode(f"q{number}", "a", now=start + timedelta(days=number))

@@ -89,7 +89,7 @@ def cities(user, **when):
 # What is written
 
 
-def test_a_fact_is_a_table_that_people_can_read(alice, file):
+def test_a_fact_is_a_readable_table(alice, file):
     alice.commit(Diet(role="user", food="vegan"), session_id="s1", source="s1#2")
     table = tomllib.loads(file.read_text())["facts"]["diet"]["user"]
     created = table.pop("_created")
@@ -181,7 +181,7 @@ class Everything(BaseModel):
 
 
 @pytest.mark.parametrize("gone", ["there", None, "", 'multi\nline """ and \\'])
-def test_whatever_a_model_can_hold_comes_back_equal(tmp_path, gone):
+def test_every_value_of_a_model_survives_a_round_trip(tmp_path, gone):
     diary = opened(tmp_path)
     diary.register_schema("every", Everything, Constraint(singleton_key=("key", "colour")))
     fact = Everything(
@@ -275,9 +275,7 @@ def test_two_keys_that_look_alike_are_two_facts(tmp_path):
         ("diet", Diet, {"limit": 0}, "limit: expected a number from 1 on"),
     ],
 )
-def test_a_schema_that_cannot_work_is_refused_when_it_is_registered(
-    diary, name, model, constraint, message
-):
+def test_an_unusable_schema_is_refused_at_registration(diary, name, model, constraint, message):
     with pytest.raises(SchemaError, match=message):
         diary.register_schema(name, model, Constraint(**constraint))
 
@@ -339,7 +337,7 @@ def test_a_temporal_fact_ends_the_one_before_instead_of_overwriting_it(alice, fi
     assert "Paris" not in alice.render()
 
 
-def test_any_order_of_arrival_gives_the_same_timeline():
+def test_any_order_of_commits_gives_the_same_timeline():
     moves = [("Paris", 1), ("Rome", 3), ("Oslo", 5), ("Tokyo", 8)]
     for order in itertools.permutations(moves):
         alice = opened("memory:").user("alice")
@@ -466,7 +464,7 @@ def test_true_is_not_one_in_a_query(tmp_path):
     assert [fact.data.value for fact in alice.query("flag", {"value": True})] == [True]
 
 
-def test_inner_fields_are_asked_for_with_dots(tmp_path):
+def test_inner_fields_are_queried_with_dots(tmp_path):
     class Place(BaseModel):
         at: dict[str, str]
 
@@ -536,7 +534,7 @@ def test_forget_undoes_hand_edits_of_immutable_facts(alice, file):
         alice.rollback(to=1)
 
 
-def test_a_user_whose_facts_never_parsed_can_be_forgotten_as_a_whole(alice, file):
+def test_a_user_with_unparsable_facts_can_be_forgotten(alice, file):
     file.parent.mkdir(parents=True)
     file.write_text("[facts.birth.user\n")
     with pytest.raises(DocumentError):
@@ -575,7 +573,7 @@ def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transactio
         (('role = "user"\n', ""), "facts.diet.user.role: expected a value, found nothing."),
     ],
 )
-def test_a_fact_that_breaks_its_rules_stays_in_the_file_unread_with_a_message(
+def test_a_fact_that_breaks_its_rules_is_kept_but_not_read(
     diary, alice, file, monkeypatch, change, message
 ):
     monkeypatch.setattr("tomldiary.hand_edits.detect._SETTLING", 0)
@@ -590,7 +588,7 @@ def test_a_fact_that_breaks_its_rules_stays_in_the_file_unread_with_a_message(
     assert change[1] in file.read_text()
 
 
-def test_a_hand_edit_in_the_place_of_a_fact_is_not_overwritten(alice, file):
+def test_a_hand_edit_with_the_key_of_a_fact_is_not_overwritten(alice, file):
     alice.commit(Diet(role="user", food="vegan"))
     file.write_text(file.read_text().replace('food = "vegan"', "food = 7"))
     for write in (
@@ -643,14 +641,14 @@ for number in range(40):
 """
 
 
-def test_two_processes_that_commit_the_same_keys_leave_one_fact_for_each(tmp_path):
+def test_concurrent_commits_of_one_key_leave_one_fact(tmp_path):
     run_at_once(PROCESS, [str(tmp_path), "one"], [str(tmp_path), "two"])
     alice = opened(tmp_path).user("alice")
     assert sorted(int(fact.data.role) for fact in alice.query("diet")) == list(range(40))
     assert len([h for h in alice.history(limit=500) if h.type == "commit"]) == 80
 
 
-def test_threads_that_commit_temporal_facts_leave_one_that_holds(tmp_path):
+def test_concurrent_temporal_commits_leave_one_fact_that_holds(tmp_path):
     alice = opened(tmp_path).user("alice")
     barrier = threading.Barrier(8)
 
@@ -759,7 +757,7 @@ def test_a_query_takes_the_conditions_of_the_stores_filter(tasks, where, names):
         ({"$or": [{"rnak": 3}]}, "rnak"),
     ],
 )
-def test_a_condition_that_cannot_be_met_is_an_error(tasks, where, message):
+def test_an_invalid_condition_is_an_error(tasks, where, message):
     with pytest.raises(InvalidValue, match=message):
         tasks.query("task", where)
 
@@ -774,7 +772,7 @@ def test_an_update_never_makes_two_equal_facts(tasks):
     assert len(tasks.query("task")) == 4
 
 
-def test_a_fact_is_named_as_look_ups_show_it_and_a_preference_is_told_apart(tmp_path):
+def test_verbs_accept_the_fact_ids_that_recall_shows(tmp_path):
     alice = opened(tmp_path).user("alice")
     assert alice.commit(Diet(role="user", food="vegan")) == "diet/user"
     assert alice.get("facts/diet/user").data.food == "vegan"

@@ -100,7 +100,7 @@ def test_forget_removes_a_session_from_a_new_kind(alice, diary, tmp_path):
     assert not any(b"kayak" in content for content in files)
 
 
-def test_a_new_kind_may_drop_entries_after_their_time(alice, diary):
+def test_a_new_kind_can_expire_entries(alice, diary):
     add(diary, "t2", title="Water the orchids twice", until="2020-01-01")
     assert [hit.key for hit in alice.recall("orchids")] == ["t1"]
     assert "twice" not in alice.render()
@@ -141,7 +141,7 @@ def test_a_new_kind_has_keys(tasks):
     register(tasks)
 
 
-def test_preferences_and_conversations_go_before_categories():
+def test_the_names_of_kinds_come_before_categories():
     assert path_of("preferences/likes/x", ["preferences"]) == ("preferences", "likes", "x")
     assert path_of("preferences/x", ["preferences"]) == ("preferences", "preferences", "x")
     assert path_of("conversations/x", ["conversations"]) == ("conversations", "x")

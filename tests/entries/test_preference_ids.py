@@ -44,7 +44,7 @@ def test_id_new_from_an_extractor_always_creates():
     assert sorted(texts(diary.user("alice")).values()) == ["cocoa", "coffee", "tea"]
 
 
-def test_an_entry_stored_as_new_by_an_older_version_stays_reachable(alice):
+def test_an_entry_with_the_id_new_stays_reachable(alice):
     with alice.diary.engine.transaction("alice", Source("test")) as tx:
         tx.edit("preferences").put(("preferences", "likes", "new"), {"text": "tea"})
     alice.upsert_preference("likes", "coffee", id="new")

@@ -56,7 +56,7 @@ def run(source: str, name: str) -> type[BaseModel]:
     return namespace[name]
 
 
-def test_every_mapping_to_preferences_is_a_category_and_nothing_else_is():
+def test_only_mappings_to_preferences_are_categories():
     assert list(categories(Table)) == ALL
     assert extract_categories_from_schema(Table) == ALL
 
@@ -100,7 +100,7 @@ def test_a_word_inside_another_word_is_not_the_same_description():
         "Title\n\n    likes  :  close",
     ],
 )
-def test_docstring_lines_are_read_in_any_layout(doc):
+def test_docstrings_are_parsed_in_any_layout(doc):
     class Laid(BaseModel):
         likes: dict[str, PreferenceItem] = {}
 
@@ -128,7 +128,7 @@ def test_a_subclass_keeps_the_descriptions_of_its_base():
     assert "likes : What the user enjoys" in categories_doc(Child)
 
 
-def test_the_model_reads_the_docstring_and_what_only_fields_say():
+def test_the_model_gets_docstrings_and_field_descriptions():
     assert categories_doc(Table) == (
         "What a cook likes.\n\n"
         "likes    : What the user enjoys,\n"
@@ -141,7 +141,7 @@ def test_the_model_reads_the_docstring_and_what_only_fields_say():
     )
 
 
-def test_the_documentation_of_pydantic_itself_is_never_shown():
+def test_the_docstring_of_pydantic_is_never_shown():
     class Bare(BaseModel):
         likes: dict[str, PreferenceItem] = {}
 
@@ -209,7 +209,7 @@ def test_an_unusable_class_is_refused_with_place_and_remedy(reader, table, where
     assert remedy in message
 
 
-def test_pretty_names_the_true_types():
+def test_the_pretty_form_names_the_exact_types():
     assert show_preferences_schema(Table) == (
         "Table\n"
         "\n"
@@ -224,7 +224,7 @@ def test_pretty_names_the_true_types():
     )
 
 
-def test_pretty_shows_a_conversation():
+def test_the_pretty_form_shows_a_conversation():
     assert show_conversations_schema() == (
         "ConversationItem\n"
         "\n"
@@ -311,7 +311,7 @@ def test_python_source_runs_and_gives_the_same_categories(table):
     assert shown() == shown.model_validate({})
 
 
-def test_python_source_stands_in_for_an_entry_class_that_cannot_be_imported():
+def test_python_source_replaces_an_entry_class_that_cannot_be_imported():
     class Local(PreferenceItem):
         pass
 

@@ -83,7 +83,7 @@ def test_removals_apply_before_additions_in_any_order(diary):
     assert values(diary, LIKES)["b"]["text"] == "2"
 
 
-def test_a_reader_keeps_the_document_it_first_saw(diary):
+def test_a_reader_keeps_the_document_it_read_first(diary):
     apply(diary, (LIKES, "a", {"text": "tea"}))
     reader = TypedEntries.stored(diary, "alice")
     assert reader.get(LIKES, "a") is not None
@@ -109,13 +109,13 @@ def test_a_reader_keeps_the_document_it_first_saw(diary):
         (DIET, [1], "diet.k: expected a table, found a list."),
     ],
 )  # fmt: skip
-def test_a_value_that_does_not_fit_is_named_in_the_words_of_the_file(collection, value, message):
+def test_an_invalid_value_is_named_in_the_words_of_the_file(collection, value, message):
     with pytest.raises(InvalidValue) as caught:
         checked_value(collection, "k", value)
     assert str(caught.value).startswith(message)
 
 
-def test_a_checked_value_is_a_copy_and_ends_where_it_contains_itself():
+def test_a_checked_value_is_a_copy_without_cycles():
     value = {"text": "a", "contexts": ["b"]}
     copied = checked_value(LIKES, "k", value)
     copied["contexts"].append("c")
@@ -177,7 +177,7 @@ def test_stores_and_users_share_facts_blocks_and_episodes(
         ((HOME, "user@2020-01-01", {"who": "user", "city": "Oslo"}), InvalidValue, "home.user@2020-01-01: a temporal fact"),
     ],
 )  # fmt: skip
-def test_what_is_put_obeys_schema_and_constraints(diary, change, error, message):
+def test_puts_obey_schema_and_constraints(diary, change, error, message):
     apply(
         diary,
         (BIRTH, "user", {"who": "user", "year": 1980}),
@@ -210,7 +210,7 @@ def test_any_new_key_names_an_episode(tmp_path, key):
     assert values(diary, EPISODES) == {}
 
 
-def test_temporal_facts_without_a_singleton_key_take_new_keys_only(diary):
+def test_temporal_facts_without_a_singleton_key_need_new_keys(diary):
     class Like(BaseModel):
         what: str
 
