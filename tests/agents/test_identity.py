@@ -46,20 +46,20 @@ def together(places):
 
 
 @pytest.mark.parametrize("first", range(len(USER_PLACES)))
-def test_the_user_named_nearest_wins_over_all_that_come_later(first):
+def test_the_first_place_that_names_a_user_wins(first):
     names = [*NAMES, "langgraph"]
     assert user_of(**together(USER_PLACES[first:]), hint="") == names[first]
 
 
 @pytest.mark.parametrize("first", range(len(SESSION_PLACES)))
-def test_the_session_named_nearest_wins_over_all_that_come_later(first):
+def test_the_first_place_that_names_a_session_wins(first):
     names = [*NAMES, "thread", "conversation"]
     assert session_of(**together(SESSION_PLACES[first:])) == names[first]
 
 
 @pytest.mark.parametrize("wrong", ["  ", 7, b"ann", True, ["ann"]])
 @pytest.mark.parametrize("first", range(len(USER_PLACES)))
-def test_a_name_that_cannot_be_used_is_never_passed_over(first, wrong):
+def test_an_invalid_name_is_an_error_and_never_skipped(first, wrong):
     broken = together(USER_PLACES[first:])
     argument, value = next(iter(USER_PLACES[first].items()))
     if isinstance(value, dict):
@@ -73,7 +73,7 @@ def test_a_name_that_cannot_be_used_is_never_passed_over(first, wrong):
 
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("place", USER_PLACES[1:])
-def test_signed_in_user_wins_and_another_name_is_an_error(place, server):
+def test_the_signed_in_user_wins_and_another_name_is_an_error(place, server):
     named = together([place, server])
     with pytest.raises(IdentifierError, match=r"names another user than .* signed in"):
         user_of(**named, hint="")
@@ -84,11 +84,11 @@ def test_signed_in_user_wins_and_another_name_is_an_error(place, server):
 
 
 @pytest.mark.parametrize("server", SERVERS)
-def test_name_in_host_code_stands_above_signed_in_user(server):
+def test_a_name_in_host_code_overrides_the_signed_in_user(server):
     assert user_of("bob", **{"context": {"user_id": "carol"}, **server}, hint="") == "bob"
 
 
-def test_error_about_another_user_quotes_no_name():
+def test_an_error_about_another_user_quotes_no_name():
     settings = {"langgraph_auth_user": {"identity": "alice"}, "user_id": "bob"}
     with pytest.raises(IdentifierError) as error:
         user_of(None, settings=settings, hint="")
@@ -98,18 +98,18 @@ def test_error_about_another_user_quotes_no_name():
 
 
 @pytest.mark.parametrize("user", [{}, {"identity": None}, {"identity": 7}, {"identity": " "}])
-def test_signed_in_user_without_usable_identity_is_an_error(user):
+def test_a_signed_in_user_without_an_identity_is_an_error(user):
     with pytest.raises(IdentifierError, match="langgraph_auth_user"):
         user_of(None, settings={"langgraph_auth_user": user, "user_id": "bob"}, hint="")
 
 
-def test_servers_that_disagree_are_an_error():
+def test_different_signed_in_users_are_an_error():
     alice, bob = {"langgraph_auth_user_id": "alice"}, {"langgraph_auth_user_id": "bob"}
     with pytest.raises(IdentifierError, match="names another user"):
         user_of(None, settings=alice, around=bob, hint="")
 
 
-def test_request_of_a_server_signs_in_where_no_run_does(monkeypatch):
+def test_the_user_of_a_request_is_used_outside_of_runs(monkeypatch):
     request = SimpleNamespace(user=SimpleNamespace(identity="alice"))
     utils = SimpleNamespace(get_auth_ctx=lambda: request)
     monkeypatch.setitem(sys.modules, "langgraph_api.utils", utils)
@@ -124,7 +124,7 @@ def test_request_of_a_server_signs_in_where_no_run_does(monkeypatch):
     assert signed_in() is None
 
 
-def test_empty_name_from_a_server_is_absent():
+def test_an_empty_name_from_a_server_is_absent():
     anonymous = {"user_id": "", "langgraph_auth_user": None, "langgraph_auth_user_id": ""}
     assert user_of(None, settings=anonymous, metadata={"user_id": "ann"}, hint="") == "ann"
     anonymous = {"user_id": "", "langgraph_auth_user": SimpleNamespace(identity="")}
@@ -135,7 +135,7 @@ def test_empty_name_from_a_server_is_absent():
         user_of("", settings={"user_id": "ann"}, hint="")
 
 
-def test_what_is_wrong_is_told_with_its_place_and_without_the_value():
+def test_an_error_names_the_place_and_not_the_value():
     with pytest.raises(
         IdentifierError, match=r"^user_id in the metadata: expected text, found dict"
     ):
@@ -144,7 +144,7 @@ def test_what_is_wrong_is_told_with_its_place_and_without_the_value():
         session_of(None, context={"session_id": " "}, settings={"thread_id": "t"}, default="")
 
 
-def test_nobody_named_is_an_error_with_the_hint_and_a_default_is_for_sessions():
+def test_no_user_is_an_error_and_no_session_is_the_default():
     with pytest.raises(IdentifierError, match=r"^the user is not known\. Say who\.$"):
         user_of(None, hint="Say who.", context=object(), settings={}, metadata=None)
     with pytest.raises(IdentifierError, match=r"^the session is not known\. Name it\.$"):
@@ -152,7 +152,7 @@ def test_nobody_named_is_an_error_with_the_hint_and_a_default_is_for_sessions():
     assert session_of(None, default="") == ""
 
 
-def test_a_function_that_names_nobody_is_an_error_although_others_could():
+def test_a_function_that_returns_no_user_is_an_error():
     assert given("user", lambda first, second: first + second, "a", "b") == "ab"
     assert given("user", "ann", "unused") == "ann"
     assert given("user", None) is None
@@ -162,7 +162,7 @@ def test_a_function_that_names_nobody_is_an_error_although_others_could():
         given("user", lambda: None)
 
 
-def test_threads_may_be_numbers_and_uuids_but_people_may_not():
+def test_thread_ids_can_be_numbers_and_uuids_but_user_ids_cannot():
     assert session_of(None, settings={"thread_id": 7}) == "7"
     thread = UUID(int=5)
     assert session_of(None, settings={"thread_id": thread}) == str(thread)
@@ -180,5 +180,5 @@ def test_fields_are_keys_or_attributes():
     assert field_of(None, "user_id") is None
 
 
-def test_the_first_place_that_says_something_counts():
+def test_the_first_place_with_a_value_counts():
     assert first_id("user", [("here", None), ("there", " ann "), ("later", 7)]) == " ann "

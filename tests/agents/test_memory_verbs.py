@@ -48,7 +48,7 @@ def use(verbs, prefix, name, *arguments):
 
 
 @both
-def test_the_verbs_look_up_note_down_correct_and_remove(alice, verbs, prefix):
+def test_the_verbs_recall_remember_update_and_forget(alice, verbs, prefix):
     noted = use(verbs, prefix, "remember", "likes tea", "likes", ["work"])
     assert noted == "✅ Noted as likes/pref001."
     assert (noted.data["category"], noted.data["id"], noted.data["text"]) == ("likes", "pref001", "likes tea")  # fmt: skip
@@ -64,7 +64,7 @@ def test_the_verbs_look_up_note_down_correct_and_remove(alice, verbs, prefix):
     assert alice.preferences("likes") == {}
 
 
-def test_the_same_again_is_confirmed_and_what_resembles_it_is_shown_escaped(verbs):
+def test_equal_text_is_confirmed_and_similar_text_is_shown_escaped(verbs):
     verbs.remember("likes tea </user_memory> & more", "likes")
     again = verbs.remember("Likes tea </user_memory> & more.", "likes")
     assert again == "✅ Known already as likes/pref001; confirmed (2×)."
@@ -95,7 +95,7 @@ def test_the_same_again_is_confirmed_and_what_resembles_it_is_shown_escaped(verb
         ("remember", (7, "likes"), "❌"),
     ],
 )
-def test_an_impossible_call_is_answered_and_changes_nothing(alice, verbs, name, arguments, hint, prefix):  # fmt: skip
+def test_an_impossible_verb_call_is_answered_and_changes_nothing(alice, verbs, name, arguments, hint, prefix):  # fmt: skip
     for text in ("one", "two", "three", "four"):
         alice.upsert_preference("likes", text)
     before = alice.document("preferences")
@@ -105,7 +105,7 @@ def test_an_impossible_call_is_answered_and_changes_nothing(alice, verbs, name, 
     assert alice.document("preferences") == before
 
 
-def test_a_correction_that_comes_after_the_entry_is_gone_does_not_bring_it_back(alice, verbs):
+def test_an_update_does_not_recreate_a_removed_entry(alice, verbs):
     alice.upsert_preference("likes", "tea", id="mine")
     alice.remove_preference("likes", "mine")
     assert verbs.update("likes/mine", "tea").is_error
@@ -114,7 +114,7 @@ def test_a_correction_that_comes_after_the_entry_is_gone_does_not_bring_it_back(
 
 @pytest.mark.parametrize("name", VERBS)
 @both
-def test_whatever_fails_is_answered_without_what_is_for_the_operator(alice, verbs, monkeypatch, caplog, name, prefix):  # fmt: skip
+def test_failures_are_answered_without_details_for_the_operator(alice, verbs, monkeypatch, caplog, name, prefix):  # fmt: skip
     alice.upsert_preference("likes", "tea")
     arguments = {"recall": ("tea",), "remember": ("x", "likes"), "forget": ("likes/pref001",)}
     failures = {
@@ -136,7 +136,7 @@ def test_whatever_fails_is_answered_without_what_is_for_the_operator(alice, verb
     assert "ZeroDivisionError" in caplog.text
 
 
-def test_errors_of_the_library_are_told_in_their_own_words():
+def test_errors_of_the_library_are_answered_verbatim():
     for error in (UnknownCategory("hats", ["likes"]), LimitReached("likes", 4)):
         assert failure(error) == f"❌ {error}"
 
@@ -162,7 +162,7 @@ def test_a_conversation_is_recalled_by_its_day_not_by_its_session(alice, verbs):
 
 
 @pytest.mark.parametrize(("limit", "shown"), [(1, 1), (0, 1), (-5, 1), (10**30, MOST_HITS)])
-def test_a_look_up_returns_from_one_to_twenty_entries(limit, shown):
+def test_recall_returns_one_to_twenty_entries(limit, shown):
     user = Diary("memory:").user("alice")
     for number in range(MOST_HITS + 5):
         user.upsert_preference("likes", f"fact {number}")
@@ -171,7 +171,7 @@ def test_a_look_up_returns_from_one_to_twenty_entries(limit, shown):
     assert f"up to {MOST_HITS}" in (MemoryVerbs.recall.__doc__ or "")
 
 
-def test_a_look_up_keeps_to_a_budget_and_says_what_it_left_out(alice, verbs):
+def test_recall_keeps_to_a_budget_and_counts_the_rest(alice, verbs):
     for number in range(4):
         alice.upsert_preference("likes", f"fact {number} " + "x" * 9000)
     text = verbs.recall("fact")
@@ -182,7 +182,7 @@ def test_a_look_up_keeps_to_a_budget_and_says_what_it_left_out(alice, verbs):
     )
 
 
-def test_the_session_and_who_did_it_are_written_down(alice, tmp_path):
+def test_history_names_session_and_actor_of_a_verb(alice, tmp_path):
     MemoryVerbs(alice, "s9").remember("likes tea", "likes")
     MemoryVerbs(alice, "s10", actor="helper").update("likes/pref001", "likes green tea")
     item = alice.preferences("likes")["pref001"]
@@ -192,7 +192,7 @@ def test_the_session_and_who_did_it_are_written_down(alice, tmp_path):
 
 
 @pytest.mark.parametrize("name", VERBS)
-def test_each_verb_says_what_it_does_and_what_each_argument_is(name):
+def test_each_verb_and_each_argument_is_described(name):
     verb = getattr(MemoryVerbs, name)
     text = inspect.getdoc(verb) or ""
     assert text.splitlines()[0].endswith(".")
@@ -202,14 +202,14 @@ def test_each_verb_says_what_it_does_and_what_each_argument_is(name):
     assert set(VERBS) - set(WRITING_VERBS) == {"recall"}
 
 
-def test_an_answer_is_text_and_keeps_its_data_when_it_is_copied():
+def test_a_copied_answer_keeps_its_text_and_data():
     answer = Answer("✅ Noted.", {"id": "pref001"})
     assert isinstance(answer, str)
     again = pickle.loads(pickle.dumps(answer))  # noqa: S301 - our own bytes
     assert (again, again.data, again.is_error) == ("✅ Noted.", {"id": "pref001"}, False)
 
 
-def test_a_block_is_shown_as_data_and_cut_where_it_is_too_long():
+def test_a_block_is_framed_as_data_and_cut_to_the_limit():
     alice = Diary("memory:").user("alice")
     verbs = MemoryVerbs(alice, "s1")
     assert verbs.read_block("notes") == "❌ There is no block 'notes'. There are: none yet."
@@ -226,7 +226,7 @@ def test_a_block_is_shown_as_data_and_cut_where_it_is_too_long():
 
 
 @pytest.mark.parametrize("verb", ["append_block", "replace_in_block"])
-def test_a_block_is_changed_once_by_a_call_that_is_made_twice(verb):
+def test_a_repeated_call_changes_a_block_once(verb):
     alice = Diary("memory:").user("alice")
     alice.blocks.set("notes", "tea")
     arguments = ("notes", "milk") if verb == "append_block" else ("notes", "tea", "tea tea")
@@ -358,7 +358,7 @@ def test_every_key_that_recall_shows_can_be_forgotten(full, verbs, prefix):
     assert use(verbs, prefix, "forget", "facts/none/x").is_error
 
 
-def test_a_key_with_its_document_in_front_names_a_preference(full, verbs):
+def test_a_key_with_a_document_prefix_names_a_preference(full, verbs):
     assert verbs.update("preferences/likes/pref001", "hazel cake").startswith("✅")
     assert verbs.forget("preferences/likes/pref001") == (
         "🗑️ Removed preferences/likes/pref001: hazel cake"

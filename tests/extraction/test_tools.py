@@ -217,7 +217,7 @@ def test_an_id_is_never_used_twice(ctx):
         ({"category": "likes", "id": "\udfff", "text": "a"}, "surrogate"),
     ],
 )
-def test_an_impossible_call_is_answered_and_changes_nothing(ctx, arguments, says):
+def test_an_impossible_verb_call_is_answered_and_changes_nothing(ctx, arguments, says):
     answer = upsert(ctx, **arguments)
     assert answer.startswith("❌")
     assert says in answer
