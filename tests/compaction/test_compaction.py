@@ -199,7 +199,7 @@ def test_sizes_are_characters_of_the_main_text():
 # Around a turn
 
 
-def test_it_runs_after_the_commit_of_the_turn(tmp_path):
+def test_compaction_runs_after_the_commit_of_the_turn(tmp_path):
     seen = []
 
     def look(deps):
@@ -212,7 +212,7 @@ def test_it_runs_after_the_commit_of_the_turn(tmp_path):
     assert seen == [(["tea"], 1)]
 
 
-def test_below_its_thresholds_it_does_not_run(tmp_path):
+def test_compaction_does_not_run_below_its_thresholds(tmp_path):
     compactor = Recording()
     diary = diary_at(tmp_path, compactor, total_char_threshold=10)
     turn(diary, "123456789")
@@ -221,7 +221,7 @@ def test_below_its_thresholds_it_does_not_run(tmp_path):
     assert compactor.calls == [(True, False)]
 
 
-def test_a_diary_without_configuration_never_runs_it(tmp_path):
+def test_a_diary_without_a_configuration_never_compacts(tmp_path):
     compactor = Recording()
     diary = Diary(tmp_path, Table, agent=remember, compactor=compactor)
     turn(diary, "x" * 1000)
@@ -230,7 +230,7 @@ def test_a_diary_without_configuration_never_runs_it(tmp_path):
     assert compactor.calls == []
 
 
-def test_what_it_wants_is_stored_with_its_name(tmp_path):
+def test_changes_of_the_compactor_are_stored_under_its_name(tmp_path):
     async def tidy(deps):
         ctx = Context(deps)
         listed = await tools.list_preference_blocks(ctx)
@@ -266,7 +266,7 @@ def failing(deps):
     raise ValueError("the model is down")
 
 
-def test_one_that_fails_never_costs_the_turn_and_changes_nothing(tmp_path, caplog):
+def test_a_failed_compaction_changes_nothing_and_keeps_the_turn(tmp_path, caplog):
     compactor = Recording(failing)
     diary = diary_at(tmp_path, compactor, total_char_threshold=1)
     assert turn(diary, "tea").applied == 1
@@ -276,7 +276,7 @@ def test_one_that_fails_never_costs_the_turn_and_changes_nothing(tmp_path, caplo
     assert "the turn is stored" in caplog.text
 
 
-def test_one_that_failed_is_tried_again_only_after_the_cooldown(tmp_path):
+def test_a_failed_compaction_is_retried_after_the_cooldown(tmp_path):
     compactor = Recording(failing)
     diary = diary_at(tmp_path, compactor, total_char_threshold=1, cooldown_seconds=600)
     for minute in range(10):
@@ -289,7 +289,7 @@ def test_one_that_failed_is_tried_again_only_after_the_cooldown(tmp_path):
     assert len(texts(diary)) == 11
 
 
-def test_after_the_cooldown_it_runs_as_often_as_it_is_due(tmp_path):
+def test_compaction_runs_whenever_it_is_due_after_the_cooldown(tmp_path):
     compactor = Recording()
     diary = diary_at(
         tmp_path, compactor, total_char_threshold=1, cooldown_seconds=180,
@@ -309,7 +309,7 @@ def test_after_the_cooldown_it_runs_as_often_as_it_is_due(tmp_path):
     ],
     ids=["preferences", "conversations", "both"],
 )
-def test_every_so_many_turns_means_both_kinds(tmp_path, left_out, expected):
+def test_the_turn_interval_covers_both_kinds(tmp_path, left_out, expected):
     compactor = Recording()
     diary = diary_at(tmp_path, compactor, user_turn_interval=3, **left_out)
     counted = []
@@ -377,7 +377,7 @@ alice.add_turn("hello", "hi", "s")
 """
 
 
-def test_what_another_process_counts_meanwhile_is_kept(tmp_path):
+def test_counts_of_another_process_during_compaction_are_kept(tmp_path):
     def slow(deps):
         deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
         deps.rewrite_conversation_block("s", summary="About tea.")
@@ -435,7 +435,7 @@ def call(name, deps, *args, **kwargs):
         ("delete_conversation_block", ("live",)),
     ],
 )
-def test_tools_answer_what_is_wrong_and_never_raise(name, arguments):
+def test_tools_answer_errors_and_never_raise(name, arguments):
     deps = deps_with()
     before = (repr(deps.prefs), repr(deps.convs))
     answer = call(name, deps, *arguments)
@@ -456,14 +456,14 @@ def test_tools_answer_what_is_wrong_and_never_raise(name, arguments):
         ("rewrite_conversation_block", "old", {"summary": "x", "keywords": ["\ud800"]}),
     ],
 )
-def test_what_cannot_be_stored_is_refused_at_once(name, target, change):
+def test_text_that_cannot_be_stored_is_refused_at_once(name, target, change):
     deps = deps_with()
     before = (repr(deps.prefs), repr(deps.convs))
     assert call(name, deps, target, **change).startswith("❌")
     assert (repr(deps.prefs), repr(deps.convs)) == before
 
 
-def test_tools_show_what_there_is():
+def test_tools_list_and_show_blocks():
     deps = deps_with()
     assert call("list_preference_blocks", deps) == (
         "- likes/pref001 (3 characters): tea\n- likes/odd (1 characters): 5"
@@ -485,7 +485,7 @@ def test_tools_show_what_there_is():
         empty.get_preference_block("likes/pref001")
 
 
-def test_what_is_stored_cannot_look_like_another_block():
+def test_stored_text_cannot_imitate_another_block():
     deps = deps_with()
     deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea\n- likes/odd (1 characters): x"
     deps.convs["conversations"]["old"]["summary"] = "tea\r\n- live (1 characters): x"
@@ -494,7 +494,7 @@ def test_what_is_stored_cannot_look_like_another_block():
 
 
 @pytest.mark.parametrize("kind", ["preference", "conversation"])
-def test_a_kind_that_takes_no_part_is_not_touched(kind):
+def test_an_excluded_kind_is_not_changed(kind):
     deps = deps_with(**{f"include_{kind}s": False})
     before = (repr(deps.prefs), repr(deps.convs))
     target = "likes/pref001" if kind == "preference" else "old"
@@ -553,7 +553,7 @@ def test_the_default_compactor_is_loaded_once(tmp_path, monkeypatch):
     assert len(loaded[0].calls) == 2
 
 
-def test_a_missing_adapter_is_told_in_the_log_and_costs_no_turn(tmp_path, monkeypatch, caplog):
+def test_a_missing_adapter_is_logged_and_keeps_the_turn(tmp_path, monkeypatch, caplog):
     def load():
         raise MissingExtra("compactor_agent", "pydantic-ai")
 
@@ -565,7 +565,7 @@ def test_a_missing_adapter_is_told_in_the_log_and_costs_no_turn(tmp_path, monkey
     assert "pip install" in caplog.text
 
 
-def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path):
+def test_entries_forgotten_during_compaction_stay_forgotten(tmp_path):
     def slow(deps):
         deps.rewrite_preference_block("likes/pref001", text="tea, mostly green")
         deps.rewrite_conversation_block("old", summary="About tea.")
@@ -578,7 +578,7 @@ def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path):
     assert "mostly green" not in diary.user("alice").document("preferences")
 
 
-def test_what_was_rewritten_meanwhile_stays_as_it_was_rewritten(tmp_path):
+def test_entries_rewritten_during_compaction_stay_as_rewritten(tmp_path):
     def slow(deps):
         deps.rewrite_preference_block("likes/pref001", text="lives in Bergen")
         deps.delete_preference_block("likes/pref002")
@@ -609,7 +609,7 @@ def test_the_rules_hold_for_a_compactor_that_changes_the_tables_directly(tmp_pat
     assert list(diary.user("alice").conversations()) == kept["conversations"]
 
 
-def test_an_entry_in_the_short_form_is_rewritten_where_it_stands(tmp_path):
+def test_an_entry_in_the_short_form_is_rewritten_in_place(tmp_path):
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/preferences.toml").write_text('[likes.tea]\ntext = "tea"\n')
 
@@ -644,7 +644,7 @@ def test_loading_the_default_compactor_does_not_hold_the_event_loop(tmp_path, mo
     assert len(diary.compactor.calls) == 1
 
 
-def test_an_extractor_does_not_bring_back_what_was_forgotten_while_it_worked(tmp_path):
+def test_an_extractor_cannot_restore_entries_forgotten_meanwhile(tmp_path):
     def edit(message, *, deps):
         deps.prefs["preferences"]["likes"]["pref001"]["text"] = "tea, mostly green"
         diary.user("alice").remove_preference("likes", "pref001")
