@@ -99,13 +99,13 @@ def test_a_check_changes_nothing_not_even_after_a_crash(root, monkeypatch):
     assert state(root) == before
 
 
-def test_a_checkup_of_one_user_leaves_the_others_out(root):
+def test_a_check_of_one_user_skips_other_users(root):
     (root / "bob/preferences.toml").write_text("[broken")
     assert wrong(root, ["alice"]) == []
     assert any("bob" in found.place for found in wrong(root, ["bob"]))
 
 
-def test_the_worst_comes_first(root):
+def test_problems_come_before_warnings(root):
     (root / "alice/preferences.toml").write_text("[broken")
     (root / "bob/.staged-999999999-0-preferences.tmp").touch(0o600)
     levels = [found.level for found in findings(root)]
@@ -113,7 +113,7 @@ def test_the_worst_comes_first(root):
     assert set(levels) == {"problem", "warning", "note"}
 
 
-def test_other_storage_is_checked_as_far_as_it_goes():
+def test_other_backends_are_checked_through_the_protocol():
     backend = MemoryBackend()
     user = Diary(backend, agent="rules").user("alice")
     user.upsert_preference("likes", "tea")
@@ -129,7 +129,7 @@ def test_other_storage_is_checked_as_far_as_it_goes():
 
 
 @pytest.mark.skipif(os.name != "posix", reason="modes are POSIX")
-def test_what_others_could_read_is_found(root):
+def test_files_that_others_can_read_are_found(root):
     (root / "alice/preferences.toml").chmod(0o644)
     found = only(wrong(root))
     assert found.place == str(root / "alice/preferences.toml")
@@ -147,7 +147,7 @@ def test_what_others_could_read_is_found(root):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a process of another user is needed")
-def test_what_cannot_be_read_or_written_is_found():
+def test_unreadable_and_unwritable_files_are_found():
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)
         root = Path(folder) / "m"
@@ -207,7 +207,7 @@ def test_temporary_files_of_a_crash_are_found_not_those_of_a_write(root):
     assert wrong(root) == []
 
 
-def test_a_forgetting_that_was_stopped_is_found(root):
+def test_an_unfinished_forget_job_is_found(root):
     job = root / "alice/.forgetting.toml"
     job.touch(0o600)
     assert wrong(root) == []  # it may be under way
@@ -216,7 +216,7 @@ def test_a_forgetting_that_was_stopped_is_found(root):
     assert (found.place, "forgotten" in found.message) == (str(job), True)
 
 
-def test_history_is_whole_after_something_was_forgotten(root):
+def test_history_is_consistent_after_forget(root):
     user = Diary(root, agent="rules").user("alice")
     user.upsert_preference("goals", "a secret", session_id="s9")
     user.upsert_preference("goals", "rest", session_id="s8")
@@ -226,7 +226,7 @@ def test_history_is_whole_after_something_was_forgotten(root):
     assert wrong(root) == []
 
 
-def test_a_user_with_a_very_long_id_is_checked_too(root):
+def test_a_user_with_a_very_long_id_is_checked(root):
     name = "ä" * 300
     Diary(root, agent="rules", durability="process").user(name).upsert_preference("likes", "tea")
     assert any(found.place == name for found in findings(root))
@@ -280,7 +280,7 @@ def test_a_full_disk_is_found(root, monkeypatch):
     assert "are free" in found.message
 
 
-def test_a_folder_that_is_not_there_is_a_problem(tmp_path):
+def test_a_missing_folder_is_a_problem(tmp_path):
     found = only(wrong(tmp_path / "nothing"))
     assert (found.level, found.message) == ("problem", "there is no such folder.")
     assert not (tmp_path / "nothing").exists()
@@ -312,7 +312,7 @@ def test_a_document_that_does_not_parse_is_named_with_line_and_column(root):
         (b'[_meta]\nversion = "9.9"\n', "'9.9'"),
     ],
 )
-def test_other_documents_that_cannot_be_used_are_problems(root, data, says):
+def test_other_unusable_documents_are_problems(root, data, says):
     (root / "alice/preferences.toml").write_bytes(data)
     found = only(wrong(root))
     assert found.level == "problem"
@@ -379,7 +379,7 @@ WRONG = {
 }
 
 
-def test_entries_that_do_not_fit_are_named_in_toml_words(tmp_path):
+def test_invalid_entries_are_named_in_toml_words(tmp_path):
     folder = tmp_path / "alice"
     folder.mkdir(0o700)
     tmp_path.chmod(0o700)
@@ -400,7 +400,7 @@ def test_entries_that_do_not_fit_are_named_in_toml_words(tmp_path):
     assert only(list(typed)).endswith("the entry is left out")
 
 
-def test_a_table_of_another_name_says_nothing_about_categories(tmp_path):
+def test_a_table_of_another_name_reports_no_unknown_categories(tmp_path):
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/preferences.toml").write_text(
         '[_meta]\nschema_name = "Other"\n[preferences.hobbies.pref001]\ntext = "chess"\n'
@@ -409,7 +409,7 @@ def test_a_table_of_another_name_says_nothing_about_categories(tmp_path):
     assert not any("hobbies" in message for message in told)
 
 
-def test_sessions_that_do_not_fit_are_named_too(root):
+def test_invalid_sessions_are_named_in_toml_words(root):
     file = root / "alice/conversations.toml"
     rewrite(
         file,
@@ -448,7 +448,7 @@ def test_an_unpublished_document_is_found(root):
     assert found.message == "the file is behind history: transaction 1 is not in it."
 
 
-def test_a_document_that_is_gone_is_found(root):
+def test_a_missing_document_is_found(root):
     (root / "alice/conversations.toml").unlink()
     found = only(wrong(root))
     assert found.message == "the file is gone; history has it up to transaction 3."
@@ -505,7 +505,7 @@ def test_the_first_damaged_record_is_named(root):
         assert verify(LocalBackend(root), "alice").seq == seq
 
 
-def test_a_torn_end_is_distinguished_from_damage(root):
+def test_a_torn_log_tail_is_distinguished_from_damage(root):
     backend = LocalBackend(root)
     path = segment(root)
     whole = path.read_bytes()
@@ -530,7 +530,7 @@ def test_a_torn_end_is_distinguished_from_damage(root):
     assert only(wrong(root)).level == "problem"
 
 
-def test_a_lost_end_of_history_is_found_through_the_documents(root):
+def test_a_lost_log_tail_is_found_through_the_documents(root):
     path = segment(root)
     data = path.read_bytes()
     path.write_bytes(data[: data.rfind(b"[[tx]]")])
@@ -541,7 +541,7 @@ def test_a_lost_end_of_history_is_found_through_the_documents(root):
     assert verify(LocalBackend(root), "alice").seq == 3
 
 
-def test_a_record_that_is_missing_in_the_middle_is_found(root):
+def test_a_missing_record_is_found(root):
     path = segment(root)
     data = path.read_bytes()
     second = data.index(b"[[tx]]", 1)
@@ -573,7 +573,7 @@ def test_a_record_with_a_wrong_result_is_found_despite_its_checksum(root):
     assert "does not lead to the text" in damage.message
 
 
-def test_history_that_was_shortened_at_its_beginning_is_no_damage(root, monkeypatch):
+def test_history_without_its_oldest_segment_is_no_damage(root, monkeypatch):
     monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
     user = Diary(root, agent="rules", durability="process").user("alice")
     for number in range(10):
@@ -595,7 +595,7 @@ def call(*arguments):
     )
 
 
-def test_the_command_says_0_healthy_1_something_found_2_not_possible(root, tmp_path):
+def test_the_exit_codes_are_0_healthy_1_findings_2_impossible(root, tmp_path):
     done = call("--path", root)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[-1] == "0 problems, 0 warnings."
@@ -613,7 +613,7 @@ def test_the_command_says_0_healthy_1_something_found_2_not_possible(root, tmp_p
         assert done.stderr.count("\n") == 1
 
 
-def test_the_command_takes_a_table_of_your_own(tmp_path):
+def test_the_command_accepts_a_preference_table(tmp_path):
     (tmp_path / "food.py").write_text(
         "from pydantic import BaseModel\nfrom tomldiary import PreferenceItem\n"
         "class Food(BaseModel):\n    likes: dict[str, PreferenceItem] = {}\n"
@@ -657,7 +657,7 @@ def test_a_damaged_last_record_is_kept_and_reported_until_removed(root):
     assert wrong(root, ["alice"]) == []
 
 
-def test_the_torn_end_of_an_append_is_truncated_not_kept(root):
+def test_a_torn_log_tail_is_truncated_and_not_kept(root):
     path = segment(root)
     whole = path.read_bytes()
     last = whole.rfind(b"[[tx]]\n")
@@ -668,7 +668,7 @@ def test_the_torn_end_of_an_append_is_truncated_not_kept(root):
     assert not list(path.parent.glob("*.damaged-*"))
 
 
-def test_forgetting_removes_what_was_set_aside_too(root):
+def test_forgetting_removes_damaged_records_that_were_kept(root):
     damage_the_end(root)
     alice = Diary(root, agent="rules").user("alice")
     alice.upsert_preference("likes", "next")
