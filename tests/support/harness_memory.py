@@ -312,7 +312,7 @@ def test_one_line_switches_the_memory_of_an_agent(tmp_path):
 
 
 @pytest.mark.parametrize("runs", [20, 40])
-def test_runs_that_write_to_one_user_at_once_all_keep_what_they_wrote(tmp_path, runs):
+def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path, runs):
     agent = agent_on(TomlMemoryStore(tmp_path))
     facts = [f"- fact {n}." for n in range(runs)]
 

@@ -48,7 +48,7 @@ def diary(tmp_path):
 
 
 @both
-def test_the_retriever_returns_what_the_core_and_the_store_wrote(diary, mode):
+def test_the_retriever_returns_entries_of_the_core_and_the_store(diary, mode):
     diary.user("alice").add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
     DiaryStore(diary).put(("alice", "diary", "conversations"), "s2", {"summary": "About walnuts."})
     DiaryStore(diary).put(("bob", "diary", "conversations"), "s3", {"summary": "Bob's walnuts."})
@@ -69,7 +69,7 @@ def test_the_retriever_returns_what_the_core_and_the_store_wrote(diary, mode):
 
 
 @both
-def test_k_is_set_by_the_constructor_and_by_the_call(diary, mode):
+def test_the_constructor_and_the_call_set_k(diary, mode):
     alice = diary.user("alice")
     for number in range(8):
         alice.upsert_preference("likes", f"thing {number}")
@@ -181,7 +181,7 @@ def test_the_tools_change_the_diary_of_the_run(diary, mode):
         ("forget", {}, "validation error"),
     ],
 )  # fmt: skip
-def test_what_a_model_can_put_right_is_the_tools_answer(name, arguments, message, mode):
+def test_correctable_errors_are_answers_of_the_tools(name, arguments, message, mode):
     diary = Diary("memory:", max_prefs_per_category=2)
     alice = diary.user("alice")
     alice.upsert_preference("likes", "one")
@@ -194,7 +194,7 @@ def test_what_a_model_can_put_right_is_the_tools_answer(name, arguments, message
     assert (alice.document("preferences"), alice.document("blocks")) == before
 
 
-def test_a_user_in_the_arguments_is_not_obeyed(diary):
+def test_a_user_in_the_arguments_is_ignored(diary):
     diary.user("bob").upsert_preference("likes", "tea")
     for tools in (named(diary), named(diary, "alice")):
         answer = tools["recall"].invoke(
@@ -216,7 +216,7 @@ def test_recalled_text_cannot_leave_its_frame(diary):
 
 
 @both
-def test_the_tools_keep_blocks_whole(diary, mode):
+def test_the_tools_read_and_change_blocks(diary, mode):
     tools = named(diary)
     text = "Be <brief>.\n  Never guess."
     added = call(tools["append_block"], asked("append_block", name="notes", text=text), ALICE, mode)
@@ -241,11 +241,11 @@ def test_the_tools_keep_blocks_whole(diary, mode):
         (["forget", "recall"], ["recall", "forget"]),
     ],
 )
-def test_only_the_tools_that_are_wanted_are_made(diary, tools, made):
+def test_only_chosen_tools_are_made(diary, tools, made):
     assert list(named(diary, tools=tools)) == made
 
 
-def test_names_and_descriptions_can_be_others(diary):
+def test_names_and_descriptions_of_tools_can_be_replaced(diary):
     tools = named(
         diary,
         "alice",
@@ -262,7 +262,7 @@ def test_names_and_descriptions_can_be_others(diary):
 
 @pytest.mark.parametrize("option", [{"tools": ["rm"]}, {"tools": "some"}, {"names": {"rm": "x"}},
                                     {"descriptions": {"rm": "x"}}])  # fmt: skip
-def test_a_tool_that_does_not_exist_is_refused(diary, option):
+def test_an_unknown_tool_is_refused(diary, option):
     with pytest.raises(InvalidValue, match="Use one of"):
         diary_tools(diary, **option)
 

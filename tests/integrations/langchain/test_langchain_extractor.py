@@ -99,7 +99,7 @@ def test_wrong_calls_are_answered_and_the_model_goes_on():
     assert len(diary.user("alice").preferences("likes")) == 1
 
 
-def test_a_model_that_never_ends_is_stopped_and_changes_nothing():
+def test_an_endless_model_is_stopped_and_changes_nothing():
     looping = calling(("upsert_preference", {"category": "likes", "id": "new", "text": "tea"}))
     model, diary = extraction(looping, max_rounds=3)
     with pytest.raises(ExtractionError, match="after 3 answers"):
@@ -157,7 +157,7 @@ class Structured(Writer):
 
 @both
 @pytest.mark.parametrize("kind", [Writer, Structured])
-def test_a_model_without_tools_writes_its_calls_down(kind, mode):
+def test_a_model_without_tools_writes_its_calls_as_json(kind, mode):
     fence = "```json\n%s\n```" if kind is Writer else "%s"
     model = kind(
         answers=[
@@ -182,7 +182,7 @@ def test_a_model_without_tools_writes_its_calls_down(kind, mode):
 
 
 @pytest.mark.parametrize("kind", [Writer, Structured])
-def test_what_cannot_be_read_is_told_and_stores_nothing(kind):
+def test_an_unreadable_answer_is_reported_and_stores_nothing(kind):
     half = written(LIKES_TEA)[:-9]
     model = kind(
         answers=[
@@ -211,7 +211,7 @@ def test_stored_text_cannot_leave_the_frame_of_the_answers():
     assert model.asked[-1][3].content.count("</tool_answers>") == 1
 
 
-def test_a_model_that_only_writes_is_stopped_as_well():
+def test_an_endless_model_without_tools_is_stopped():
     model = GenericFakeChatModel(messages=iter([AIMessage(written(LIKES_TEA))] * 3))
     diary = Diary("memory:", agent=ChatModelExtractor(model, max_rounds=3))
     with pytest.raises(ExtractionError, match="after 3 answers"):
@@ -228,7 +228,7 @@ def test_a_model_with_fallbacks_extracts():
 
 
 @both
-def test_it_extracts_in_a_graph_and_its_words_are_in_no_stream(mode):
+def test_extraction_in_a_graph_adds_no_text_to_its_streams(mode):
     model = Scripted(answers=[calling(LIKES_TEA), AIMessage("extractor's last words")])
     diary = Diary("memory:", agent=ChatModelExtractor(model))
     builder = StateGraph(MessagesState)

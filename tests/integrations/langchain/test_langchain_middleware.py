@@ -101,7 +101,7 @@ def memories(messages):
 
 @modes
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
-def test_the_model_sees_the_memory_once_per_call_and_nothing_keeps_it(diary, writer, mode, saver):
+def test_the_model_sees_the_memory_once_per_call_and_no_state_has_it(diary, writer, mode, saver):
     model = Scripted(answers=[calling(("clock", {})), OK])
 
     def clock() -> str:
@@ -151,7 +151,7 @@ def test_no_stream_shows_the_memory(diary, writer, mode):
     )  # what a server sends to its clients
 
 
-def test_the_memory_stands_in_front_of_the_turn_behind_what_a_cache_holds(diary, writer):
+def test_the_memory_stands_between_the_cached_prefix_and_the_turn(diary, writer):
     model = Scripted(answers=[OK])
     agent = create_agent(
         model,
@@ -175,7 +175,7 @@ def test_the_memory_stands_in_front_of_the_turn_behind_what_a_cache_holds(diary,
         (None, ""),
     ],
 )
-def test_it_can_go_into_the_instructions_behind_those_of_the_agent(diary, writer, mode, prompt, before):  # fmt: skip
+def test_the_memory_can_follow_the_instructions_of_the_agent(diary, writer, mode, prompt, before):  # fmt: skip
     model = Scripted(answers=[OK])
     middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, inject="instructions")
     agent = create_agent(model, middleware=[middleware], system_prompt=prompt)
@@ -190,7 +190,7 @@ def test_it_can_go_into_the_instructions_behind_those_of_the_agent(diary, writer
 
 
 @both
-def test_it_can_be_left_out_and_the_turn_is_still_submitted(diary, writer, mode):
+def test_without_injection_the_turn_is_still_submitted(diary, writer, mode):
     model = Scripted(answers=[OK])
     middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, inject=False)
     talk(create_agent(model, middleware=[middleware]), "Hello", mode=mode)
@@ -198,7 +198,7 @@ def test_it_can_be_left_out_and_the_turn_is_still_submitted(diary, writer, mode)
     assert writer.said == [("Hello", "ok")]
 
 
-def test_budget_and_query_go_to_the_core(diary, writer):
+def test_budget_and_query_reach_the_core(diary, writer):
     alice = diary.user("alice")
     for _ in range(3):
         alice.upsert_preference("likes", "dark roast")
@@ -219,7 +219,7 @@ def test_budget_and_query_go_to_the_core(diary, writer):
     assert shown.content == alice.render(question, 60)
 
 
-def test_the_summary_of_the_thread_itself_is_not_repeated_to_its_model(diary, writer):
+def test_the_model_does_not_see_the_summary_of_its_own_thread(diary, writer):
     store = DiaryStore(diary)
     for session in ("t1", "t0"):
         key = ("alice", "diary", "conversations")
@@ -232,7 +232,7 @@ def test_the_summary_of_the_thread_itself_is_not_repeated_to_its_model(diary, wr
     assert "About t1." not in shown.content
 
 
-def test_a_call_that_is_made_again_has_no_second_effect(diary, writer):
+def test_a_repeated_call_has_no_second_effect(diary, writer):
     class Twice(AgentMiddleware):
         def wrap_tool_call(self, request, handler):
             handler(request)
@@ -262,14 +262,14 @@ def test_stored_text_cannot_leave_its_frame(diary, writer):
     assert text.endswith("</user_memory>")
 
 
-def test_nothing_is_shown_of_somebody_unknown(diary, writer):
+def test_an_unknown_user_has_no_memory_to_show(diary, writer):
     model = Scripted(answers=[OK])
     agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="zoe", writer=writer)])
     talk(agent, "Hello")
     assert [one.content for one in model.asked[0]] == ["Hello"]
 
 
-def test_the_memory_is_read_once_per_turn_and_anew_in_the_next(diary, writer):
+def test_the_memory_is_read_once_in_each_turn(diary, writer):
     alice = diary.user("alice")
 
     def move() -> str:
@@ -318,7 +318,7 @@ def test_ten_turns_of_a_thread_are_ten_submits_of_one_turn_each(diary, writer, m
     assert {key: one.turns for key, one in alice.conversations().items()} == {"t1": 10}
 
 
-def test_a_replayed_chat_does_not_grow_the_memory(diary, writer):
+def test_a_replayed_chat_adds_no_entry(diary, writer):
     agent = create_agent(
         Scripted(answers=[OK]), middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)]
     )
@@ -354,7 +354,7 @@ def test_the_same_messages_again_are_the_same_operation(diary, writer):
     assert diary.user("alice").preferences("likes")["pref002"].count == 2
 
 
-def test_memory_and_summaries_are_never_taken_for_the_users_words(diary, writer):
+def test_memory_and_summaries_are_never_part_of_the_turn(diary, writer):
     quoting = AIMessage("As you like dark roast: here.")
     summarizer = Scripted(answers=[AIMessage("They like everything.")])
     agent = create_agent(
@@ -373,7 +373,7 @@ def test_memory_and_summaries_are_never_taken_for_the_users_words(diary, writer)
     assert writer.said[-1][1].endswith("here.")
 
 
-def test_what_a_client_sends_back_of_the_memory_is_not_extracted(diary, writer):
+def test_memory_that_a_client_sends_back_is_not_extracted(diary, writer):
     model = Scripted(answers=[OK])
     agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer)])
     talk(agent, "Hello")
@@ -386,7 +386,7 @@ def noop() -> str:
     return "done"
 
 
-def test_a_question_that_was_cut_away_meanwhile_is_not_replaced_by_an_older_one(diary, writer):
+def test_a_removed_question_is_not_replaced_by_an_older_one(diary, writer):
     class Cutter(AgentMiddleware):
         def after_model(self, state, runtime):
             return {"messages": [RemoveMessage(id=state["messages"][-2].id)]}
@@ -399,7 +399,7 @@ def test_a_question_that_was_cut_away_meanwhile_is_not_replaced_by_an_older_one(
     assert writer.said == [("I like rain.", "ok")]
 
 
-def test_it_does_not_wait_for_the_extraction(tmp_path):
+def test_the_middleware_does_not_wait_for_the_extraction(tmp_path):
     goes_on = threading.Event()
 
     def slow(message, deps):
@@ -417,7 +417,7 @@ def test_it_does_not_wait_for_the_extraction(tmp_path):
         assert writer.flush(20)
 
 
-def test_without_a_writer_it_has_one_of_its_own(diary):
+def test_the_middleware_makes_a_writer_if_none_is_given(diary):
     middleware = DiaryMiddleware(diary, user_id="alice")
     talk(create_agent(Scripted(answers=[OK]), middleware=[middleware]), "I like rain.")
     middleware.writer.close_sync()
@@ -469,7 +469,7 @@ class Down(Exception):
 
 
 @both
-def test_a_turn_that_failed_in_the_model_is_submitted_once_and_says_so(diary, writer, mode):
+def test_a_turn_that_failed_in_the_model_is_submitted_as_failed(diary, writer, mode):
     model = Scripted(answers=[calling(("noop", {})), Down(), OK])
     agent = create_agent(
         model,
@@ -491,7 +491,7 @@ def test_a_turn_that_failed_in_the_model_is_submitted_once_and_says_so(diary, wr
     assert writer.said[-1] == ("I like snow.", "ok")
 
 
-def test_a_turn_that_failed_and_then_ended_without_words_is_no_conflict(diary, writer):
+def test_a_failed_turn_that_ends_without_text_is_no_conflict(diary, writer):
     middleware = DiaryMiddleware(diary, user_id="alice", writer=writer, on_error="raise")
     agent = create_agent(Scripted(answers=[Down(), AIMessage("")]), middleware=[middleware])
     question = HumanMessage("I like rain.", id="m1")
@@ -503,7 +503,7 @@ def test_a_turn_that_failed_and_then_ended_without_words_is_no_conflict(diary, w
     assert writer.stats()["failed"] == 0
 
 
-def test_a_turn_that_is_retried_behind_it_is_submitted_when_it_is_done(diary, writer):
+def test_a_turn_retried_by_later_middleware_is_submitted_once(diary, writer):
     agent = create_agent(
         Scripted(answers=[Down(), Down(), OK]),
         middleware=[
@@ -515,7 +515,7 @@ def test_a_turn_that_is_retried_behind_it_is_submitted_when_it_is_done(diary, wr
     assert [(turn.status, turn.assistant_msg) for turn in writer.turns] == [("completed", "ok")]
 
 
-def test_a_cancelled_turn_says_so(diary, writer):
+def test_a_cancelled_turn_is_submitted_as_cancelled(diary, writer):
     class Endless(Scripted):
         async def _agenerate(self, messages, stop=None, run_manager=None, **_):
             self.asked.append(messages)
@@ -540,7 +540,7 @@ def test_a_cancelled_turn_says_so(diary, writer):
 
 
 @both
-def test_an_interrupted_turn_is_submitted_when_it_was_resumed(diary, writer, mode):
+def test_an_interrupted_turn_is_submitted_after_it_is_resumed(diary, writer, mode):
     class Asking(AgentMiddleware):
         def wrap_model_call(self, request, handler):
             interrupt("go on?")
@@ -566,7 +566,7 @@ def test_an_interrupted_turn_is_submitted_when_it_was_resumed(diary, writer, mod
 
 
 @both
-def test_a_memory_that_cannot_be_read_is_done_without_or_fails_the_run(diary, writer, tmp_path, mode, caplog):  # fmt: skip
+def test_an_unreadable_memory_is_skipped_or_fails_the_run(diary, writer, tmp_path, mode, caplog):  # fmt: skip
     # Never written by the diary, so history has no good state to show instead.
     (tmp_path / "bob").mkdir()
     (tmp_path / "bob" / "preferences.toml").write_text("= broken", encoding="utf-8")
@@ -633,7 +633,7 @@ class Meeting(Scripted):
 
 
 @both
-def test_twenty_users_at_once_see_and_change_only_their_own_memory(tmp_path, mode):
+def test_twenty_concurrent_users_use_only_their_own_memory(tmp_path, mode):
     diary = Diary(tmp_path, agent="rules")
     users = [f"user{number}" for number in range(20)]
     for user in users:
@@ -708,7 +708,7 @@ def test_a_run_without_a_user_fails_before_the_model_is_called(diary, writer, mo
         (None, None, {"langgraph_auth_user": {"identity": "finn"}}, {}, "finn"),
     ],
 )
-def test_the_user_is_the_first_who_is_named(diary, writer, mode, explicit, context, settings, metadata, user):  # fmt: skip
+def test_the_first_place_that_names_a_user_is_used(diary, writer, mode, explicit, context, settings, metadata, user):  # fmt: skip
     agent = create_agent(
         Scripted(answers=[calling(("remember", {"category": "likes", "text": "tea"})), OK]),
         middleware=[DiaryMiddleware(diary, user_id=explicit, writer=writer, tools="all")],
@@ -750,7 +750,7 @@ def test_a_user_in_the_state_is_found_by_a_function(diary, writer):
         (None, {}, "m1"),
     ],
 )
-def test_the_session_is_the_thread_or_the_chats_first_question(diary, writer, explicit, settings, session):  # fmt: skip
+def test_the_session_is_the_thread_or_the_first_question(diary, writer, explicit, settings, session):  # fmt: skip
     agent = create_agent(
         Scripted(answers=[OK]),
         middleware=[DiaryMiddleware(diary, user_id="alice", session_id=explicit, writer=writer)],
@@ -771,7 +771,7 @@ def test_the_session_is_the_thread_or_the_chats_first_question(diary, writer, ex
         (["forget", "recall"], ["recall", "forget"]),
     ],
 )
-def test_the_model_is_offered_the_tools_that_were_asked_for(diary, writer, tools, offered):
+def test_the_model_is_offered_the_chosen_tools(diary, writer, tools, offered):
     model = Scripted(answers=[OK])
     agent = create_agent(model, middleware=[DiaryMiddleware(diary, user_id="alice", writer=writer, tools=tools)])  # fmt: skip
     talk(agent, "Hello")
@@ -783,12 +783,12 @@ def test_the_model_is_offered_the_tools_that_were_asked_for(diary, writer, tools
     [{"inject": "system"}, {"inject": True}, {"query": "last"}, {"on_error": "log"}, {"tools": "some"},
      {"tools": ["recall", "rm"]}],
 )  # fmt: skip
-def test_an_option_that_does_not_exist_is_refused(diary, options):
+def test_an_unknown_option_of_the_middleware_is_refused(diary, options):
     with pytest.raises(InvalidValue, match="Use one of"):
         DiaryMiddleware(diary, user_id="alice", **options)
 
 
-def test_without_langchain_the_rest_works_and_the_middleware_names_the_install_line(tmp_path):
+def test_without_langchain_the_middleware_names_the_install_command(tmp_path):
     program = """
 import sys
 sys.modules["langchain"] = None  # as if it were not installed

@@ -47,7 +47,7 @@ def names(found):
 
 
 @both
-def test_kinds_narrow_what_is_looked_through(diary, mode):
+def test_kinds_limit_the_search(diary, mode):
     retriever = DiaryRetriever(diary=diary, user_id="alice", kinds=["blocks"])
     assert names(ask(retriever, "tea", mode)) == {"notes"}
 
@@ -66,7 +66,7 @@ def test_items_of_the_user_are_found(diary, mode, items, expected):
     assert len(both_found) == len(expected) + 2
 
 
-def test_items_of_a_namespace_with_the_user_behind_are_found(tmp_path):
+def test_items_with_the_user_as_second_label_are_found(tmp_path):
     store = DiaryStore(tmp_path, user_label=1)
     for user in ("alice", "bob"):
         store.put(("memories", user), "m1", {"content": f"tea of {user}"})
@@ -75,7 +75,7 @@ def test_items_of_a_namespace_with_the_user_behind_are_found(tmp_path):
     assert [document.page_content for document in found] == ["tea of bob"]
 
 
-def test_a_filter_is_about_metadata_and_values(diary):
+def test_a_filter_applies_to_metadata_and_values(diary):
     def found(**options):
         return names(ask(DiaryRetriever(diary=diary, user_id="alice", **options), "tea"))
 
@@ -85,7 +85,7 @@ def test_a_filter_is_about_metadata_and_values(diary):
     assert found(filter={"kind": "blocks"}, k=1) == {"notes"}
 
 
-def test_a_score_threshold_leaves_out_what_matches_less(diary):
+def test_a_score_threshold_omits_weaker_matches(diary):
     found = ask(DiaryRetriever(diary=diary, user_id="alice"), "green tea")
     best, *others = [document.metadata["score"] for document in found]
     assert others
@@ -95,7 +95,7 @@ def test_a_score_threshold_leaves_out_what_matches_less(diary):
 
 
 @pytest.mark.parametrize("options", [{"top_k": 3}, {"k": 0}, {"search_kwargs": {"k": 3}}])
-def test_an_option_that_the_retriever_lacks_is_refused(diary, options):
+def test_an_unknown_option_of_the_retriever_is_refused(diary, options):
     with pytest.raises(ValidationError, match=next(iter(options))):
         DiaryRetriever(diary=diary, **options)
 
@@ -109,7 +109,7 @@ class Wrapping(BaseRetriever):
         return self.inner.invoke(query, config={"callbacks": run_manager.get_child()})
 
 
-def test_a_retriever_within_another_knows_a_bound_user_or_that_of_the_chain(diary):
+def test_a_nested_retriever_uses_the_bound_user_or_that_of_the_chain(diary):
     bound = Wrapping(inner=DiaryRetriever(diary=diary, user_id="alice"))
     assert bound.invoke("tea")
     free = Wrapping(inner=DiaryRetriever(diary=diary))
@@ -123,7 +123,7 @@ def test_a_retriever_within_another_knows_a_bound_user_or_that_of_the_chain(diar
 
 
 @pytest.mark.parametrize("given", ["openai:gpt-5", 7, Diary("memory:")])
-def test_an_extractor_takes_chat_models_alone(given):
+def test_an_extractor_accepts_only_chat_models(given):
     with pytest.raises(InvalidValue, match="expected a chat model, found"):
         ChatModelExtractor(given)
 
@@ -143,7 +143,7 @@ class Down(Exception):
     ],
     ids=["retry", "bind and retry", "fallback", "config"],
 )
-def test_a_model_with_something_around_it_calls_tools(around, mode):
+def test_a_wrapped_model_calls_tools(around, mode):
     answers = [TEA, DONE]
     model = Scripted(answers=answers)
     diary = Diary("memory:", agent=around(model))
@@ -201,18 +201,18 @@ def test_bytes_of_a_user_are_forgotten_with_the_user(tmp_path):
     assert shared.mget(["k"]) == [b"3"]
 
 
-def test_a_store_of_bytes_lists_more_keys_than_one_page(tmp_path):
+def test_a_byte_store_lists_more_keys_than_one_page(tmp_path):
     store = DiaryByteStore("memory:")
     store.mset([(f"k{number}", b"") for number in range(1_201)])
     assert len(list(store.yield_keys())) == 1_201
 
 
 @pytest.mark.parametrize("namespace", ["cache", ()])
-def test_a_store_of_bytes_needs_labels(namespace):
+def test_a_byte_store_needs_labels(namespace):
     with pytest.raises(InvalidValue, match="expected a tuple of labels"):
         DiaryByteStore("memory:", namespace)
 
 
-def test_a_store_of_bytes_refuses_other_values():
+def test_a_byte_store_refuses_other_values():
     with pytest.raises(InvalidValue, match="expected bytes, found str"):
         DiaryByteStore("memory:").mset([("k", "text")])

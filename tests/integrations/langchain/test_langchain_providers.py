@@ -84,7 +84,7 @@ def _agents(tmp_path, chat_model, url: str, writers: int, *, same: bool):
 
 @pytest.mark.parametrize("same", [False, True], ids=["two objects", "one object"])
 @pytest.mark.parametrize("writers", [1, 2])
-def test_turns_of_async_runs_are_kept_over_broken_connections(
+def test_turns_of_async_runs_survive_broken_connections(
     tmp_path, chat_model, server, writers, same
 ):
     made = list(_agents(tmp_path, chat_model, server.url, writers, same=same))
@@ -110,7 +110,7 @@ def test_turns_of_async_runs_are_kept_over_broken_connections(
 
 
 @pytest.mark.parametrize("writers", [1, 2])
-def test_turns_of_sync_runs_are_kept_over_broken_connections(tmp_path, chat_model, server, writers):
+def test_turns_of_sync_runs_survive_broken_connections(tmp_path, chat_model, server, writers):
     made = list(_agents(tmp_path, chat_model, server.url, writers, same=True))
     for number in range(TURNS):
         for agent, _ in made:
@@ -124,7 +124,7 @@ def test_turns_of_sync_runs_are_kept_over_broken_connections(tmp_path, chat_mode
     assert server.counts["reset"]
 
 
-def test_turns_of_runs_at_the_same_time_are_kept(tmp_path, chat_model, server):
+def test_turns_of_concurrent_runs_are_kept(tmp_path, chat_model, server):
     ((agent, middleware),) = _agents(tmp_path, chat_model, server.url, 1, same=False)
 
     async def talk() -> list[object]:
@@ -160,7 +160,7 @@ print(writer.close_sync(timeout=0)["pending"])
 """
 
 
-def test_a_model_that_hangs_does_not_keep_the_process_alive(tmp_path):
+def test_a_hanging_model_does_not_keep_the_process_alive(tmp_path):
     turn = "__import__('tomldiary').Turn('ann', 's', 'I like tea.', 'ok')"
     code = _HANGS.format(path=sys.path, folder=str(tmp_path), turn=turn)
     done = subprocess.run(

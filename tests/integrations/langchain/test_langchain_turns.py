@@ -63,7 +63,7 @@ def test_messages_in_a_row_are_one_turn(writer, mode):
 
 
 @pytest.mark.parametrize("inject", ["user", "instructions"])
-def test_the_memory_stands_in_front_of_all_messages_of_the_turn(writer, inject):
+def test_the_memory_precedes_all_messages_of_the_turn(writer, inject):
     writer.diary.user("alice").upsert_preference("likes", "rain")
     model = Scripted(answers=[OK])
     memory = DiaryMiddleware(writer.diary, user_id="alice", writer=writer, inject=inject)
@@ -75,7 +75,7 @@ def test_the_memory_stands_in_front_of_all_messages_of_the_turn(writer, inject):
         assert model.asked[0].index(memories(model.asked[0])[0]) == 2
 
 
-def test_a_message_while_an_approval_is_pending_joins_the_turn(writer):
+def test_a_message_during_a_pending_approval_joins_the_turn(writer):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
     talk(agent, "I am a vegan.", THREAD)
@@ -83,7 +83,7 @@ def test_a_message_while_an_approval_is_pending_joins_the_turn(writer):
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
 
 
-def test_an_approval_is_one_turn_when_it_was_resumed(writer):
+def test_a_resumed_approval_is_one_turn(writer):
     approval = HumanInTheLoopMiddleware(interrupt_on={"noop": True})
     agent = agent_of(writer, NOOP, OK, behind=[approval], checkpointer=InMemorySaver())
     talk(agent, "I am a vegan.", THREAD)
@@ -92,7 +92,7 @@ def test_an_approval_is_one_turn_when_it_was_resumed(writer):
     assert ended(writer) == [("completed", "I am a vegan.", "ok")]
 
 
-def test_words_of_a_failed_run_are_not_submitted_twice(writer):
+def test_messages_of_a_failed_run_are_not_submitted_twice(writer):
     agent = agent_of(writer, Down(), OK, checkpointer=InMemorySaver())
     with pytest.raises(Down):
         talk(agent, "I am a vegan.", THREAD)
@@ -100,7 +100,7 @@ def test_words_of_a_failed_run_are_not_submitted_twice(writer):
     assert ended(writer) == [("failed", "I am a vegan.", ""), ("completed", "What should I cook?", "ok")]  # fmt: skip
 
 
-def test_words_that_another_process_left_unanswered_join_the_turn(writer):
+def test_messages_left_unanswered_by_another_process_join_the_turn(writer):
     saver = InMemorySaver()
     other = create_agent(Scripted(answers=[Down()]), [noop], checkpointer=saver)
     with pytest.raises(Down):
@@ -109,7 +109,7 @@ def test_words_that_another_process_left_unanswered_join_the_turn(writer):
     assert writer.said == [("I am a vegan.\n\nWhat should I cook?", "ok")]
 
 
-def test_earlier_exchanges_go_with_the_turn(writer):
+def test_the_turn_includes_earlier_exchanges(writer):
     agent = agent_of(writer, NOOP, AIMessage("Any allergies?"), OK, checkpointer=InMemorySaver())
     talk(agent, [HumanMessage("Hi."), HumanMessage("Book me a table.")], THREAD)
     talk(agent, "Yes, peanuts.", THREAD)
@@ -122,7 +122,7 @@ def test_earlier_exchanges_go_with_the_turn(writer):
 # Replays, and clients that keep no ids
 
 
-def test_a_replay_from_the_first_checkpoint_is_the_same_turn(writer):
+def test_a_replay_from_the_first_checkpoint_is_one_turn(writer):
     agent = agent_of(writer, OK, checkpointer=InMemorySaver())
     talk(agent, {"messages": [{"role": "user", "content": "I like rain."}]}, THREAD)
     first = list(agent.get_state_history(THREAD))[-1]
@@ -132,7 +132,7 @@ def test_a_replay_from_the_first_checkpoint_is_the_same_turn(writer):
     assert writer.diary.user("alice").conversations()["t1"].turns == 1
 
 
-def test_the_same_words_later_in_a_thread_are_another_turn(writer):
+def test_equal_text_later_in_a_thread_is_another_turn(writer):
     agent = agent_of(writer, OK, checkpointer=InMemorySaver())
     for _ in range(3):
         talk(agent, "Thanks.", THREAD)
@@ -171,7 +171,7 @@ def broken() -> str:
 
 @pytest.mark.parametrize("mode", ["invoke", "ainvoke", "stream", "astream"])
 @pytest.mark.parametrize("saver", [None, InMemorySaver])
-def test_a_tool_that_raises_reaches_the_writer(writer, mode, saver):
+def test_a_turn_with_a_failing_tool_is_submitted(writer, mode, saver):
     call = AIMessage("Let me see.", tool_calls=[{"name": "broken", "args": {}, "id": "1"}])
     agent = agent_of(writer, call, tools=[broken], checkpointer=saver and saver())
     with pytest.raises(Down):
@@ -181,14 +181,14 @@ def test_a_tool_that_raises_reaches_the_writer(writer, mode, saver):
 
 @both
 @pytest.mark.parametrize("limit", [3, 4, 5])
-def test_a_recursion_limit_reaches_the_writer(writer, mode, limit):
+def test_a_turn_that_reaches_the_recursion_limit_is_submitted(writer, mode, limit):
     agent = agent_of(writer, NOOP)
     with pytest.raises(GraphRecursionError):
         talk(agent, "I like rain.", {"recursion_limit": limit}, mode)
     assert ended(writer) == [("failed", "I like rain.", "")]
 
 
-def test_a_sync_stream_that_is_left_reaches_the_writer(writer):
+def test_a_turn_of_an_abandoned_sync_stream_is_submitted(writer):
     stream = agent_of(writer, NOOP, OK).stream(
         {"messages": [HumanMessage("I like rain.")]}, stream_mode="updates"
     )
@@ -197,7 +197,7 @@ def test_a_sync_stream_that_is_left_reaches_the_writer(writer):
     assert ended(writer) == [("aborted", "I like rain.", "")]
 
 
-def test_an_async_stream_that_is_left_reaches_the_writer(writer):
+def test_a_turn_of_an_abandoned_async_stream_is_submitted(writer):
     async def leave():
         agent = agent_of(writer, NOOP, OK)
         given = {"messages": [HumanMessage("I like rain.")]}
@@ -279,7 +279,7 @@ def test_the_prompt_of_a_sub_agent_is_no_turn(writer, mode):
 
 
 @both
-def test_an_agent_has_a_memory_of_the_user_and_one_of_the_team(tmp_path, writer, mode):
+def test_an_agent_can_have_a_user_memory_and_a_team_memory(tmp_path, writer, mode):
     team = Diary(tmp_path / "team", agent="rules")
     team.user("blue").upsert_preference("likes", "stand-ups at nine")
     writer.diary.user("alice").upsert_preference("likes", "rain")
@@ -309,7 +309,7 @@ def test_an_agent_has_a_memory_of_the_user_and_one_of_the_team(tmp_path, writer,
         ({"tools": "write"}, "unknown"),
     ],
 )
-def test_an_option_that_cannot_be_meant_is_refused(diary, options, message):
+def test_an_invalid_option_of_the_middleware_is_refused(diary, options, message):
     with pytest.raises(InvalidValue, match=message):
         DiaryMiddleware(diary, **options)
 
@@ -324,7 +324,7 @@ def test_a_writer_of_another_diary_is_refused(diary, tmp_path):
         assert DiaryMiddleware(diary, writer=same).writer is same
 
 
-def test_a_store_where_a_diary_belongs_is_refused(diary):
+def test_a_store_instead_of_a_diary_is_refused(diary):
     for make in (DiaryMiddleware, lambda given: DiaryRetriever(diary=given)):
         with pytest.raises(ValueError, match="expected a Diary or a folder, found DiaryStore"):
             make(DiaryStore(diary))

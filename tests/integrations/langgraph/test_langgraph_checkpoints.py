@@ -152,7 +152,7 @@ def test_no_checkpoint_of_a_subgraph_keeps_the_memory(diary, kind, mode, tmp_pat
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @states
-def test_a_recall_after_an_interrupt_gives_the_memory(diary, state, kind, tmp_path):
+def test_a_recall_after_an_interrupt_restores_the_memory(diary, state, kind, tmp_path):
     seen = []
 
     def confirm(_state):
@@ -192,7 +192,7 @@ def test_a_node_may_declare_the_memory_that_the_state_lacks(diary, tmp_path, cap
 
 
 @both
-def test_a_field_that_checkpoints_keep_is_warned_of_once(diary, mode, tmp_path, caplog):
+def test_a_field_kept_in_checkpoints_is_warned_about_once(diary, mode, tmp_path, caplog):
     seen = []
     builder = builder_of(diary, Tracked, answering(seen))
     kept = run(builder, "memory", mode, tmp_path, [QUESTION, QUESTION])
@@ -209,7 +209,7 @@ def test_a_field_without_checkpoints_needs_no_warning(diary, caplog):
 
 
 @pytest.mark.parametrize("key", ["memory", "known"])
-def test_a_state_that_drops_the_memory_is_warned_of_once(diary, key, caplog):
+def test_a_state_that_drops_the_memory_is_warned_about_once(diary, key, caplog):
     recalled = recall_node(diary, state_key=key)
     graph = builder_of(diary, MessagesState, answering([]), recalled=recalled).compile()
     graph.invoke(QUESTION, ALICE)

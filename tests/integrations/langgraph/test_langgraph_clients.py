@@ -85,9 +85,7 @@ def test_an_agent_s_tools_reach_the_store_both_ways(store, is_async):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_what_a_run_puts_is_filed_under_its_session_and_forgotten_with_it(
-    store, tmp_path, is_async
-):
+def test_items_of_a_run_have_its_session_and_are_forgotten_with_it(store, tmp_path, is_async):
     model = Scripted(answers=[calling(("anote", {"text": "walnuts"})), DONE])
     agent = create_agent(
         model, [anote if is_async else note_again], store=store, checkpointer=InMemorySaver()
@@ -108,7 +106,7 @@ class State(TypedDict):
 
 
 @pytest.mark.parametrize("is_async", [False, True])
-def test_nodes_that_fan_out_put_at_once(store, is_async):
+def test_parallel_nodes_put_at_once(store, is_async):
     def one(state):
         get_store().put(("alice", "fan"), str(state["n"]), {"n": state["n"]})
         return {"done": [state["n"]]}
@@ -136,7 +134,7 @@ def test_an_entrypoint_and_its_tasks_share_the_store(store):
     assert work.invoke(4) == 4
 
 
-def test_a_bad_call_in_the_same_tick_harms_nobody_and_a_get_sees_an_earlier_put(store):
+def test_an_invalid_call_fails_alone_and_a_get_sees_an_earlier_put(store):
     async def run():
         return await asyncio.gather(
             store.aput(("alice", "x"), "k", {"n": 1}),
@@ -169,7 +167,7 @@ def needs(package):
         pytest.skip(f"{package} is not installed")
 
 
-def test_the_agent_example_remembers_across_runs_and_per_user(tmp_path):
+def test_the_agent_example_remembers_across_runs_for_each_user(tmp_path):
     lines = example("agent.py", tmp_path)
     assert lines[3] == "  A table by the window, please.."
     assert lines[5] == "  nothing."
@@ -213,7 +211,7 @@ class Updates(BaseChatModel):
         return ChatResult(generations=[ChatGeneration(message=AIMessage("", tool_calls=[call]))])
 
 
-def test_langmem_manager_ends_with_the_memories_it_has_on_an_in_memory_store(tmp_path):
+def test_langmem_gives_the_same_memories_as_on_an_in_memory_store(tmp_path):
     needs("langmem")
     ends = []
     for store in (InMemoryStore(), DiaryStore(tmp_path / "m")):
@@ -267,7 +265,7 @@ def served_example():
     return served
 
 
-def test_server_example_knows_its_users_by_their_tokens(monkeypatch):
+def test_the_server_example_identifies_users_by_tokens(monkeypatch):
     monkeypatch.setenv("DEMO_TOKENS", "one=robin,two=kim")
     signed_in = served_example().signed_in
     assert [asyncio.run(signed_in(f"Bearer {token}")) for token in ("one", "two")] == [

@@ -233,7 +233,7 @@ TURNS = [
 
 @both
 @pytest.mark.parametrize(("messages", "expected"), TURNS)
-def test_only_the_finished_current_turn_is_taken(messages, expected, mode):
+def test_only_the_finished_current_turn_is_submitted(messages, expected, mode):
     extractor = Noted()
     node = extract_node(Diary("memory:", agent=extractor))
     state: dict[str, Any] = {"messages": messages}
@@ -246,7 +246,7 @@ def test_only_the_finished_current_turn_is_taken(messages, expected, mode):
 
 @both
 @pytest.mark.parametrize("kind", ["submit", "extract"])
-def test_earlier_exchanges_go_with_the_turn_of_a_node(kind, mode):
+def test_the_turn_of_a_node_includes_earlier_exchanges(kind, mode):
     seen = []
 
     def look(message, *, deps):
@@ -297,7 +297,7 @@ def test_messages_and_memory_may_have_other_names():
             node.invoke(state, ALICE)
 
 
-def test_the_budget_and_the_question_reach_the_renderer():
+def test_budget_and_query_reach_the_renderer():
     diary = Diary("memory:")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "walnuts make me ill")
@@ -405,7 +405,7 @@ def test_an_unknown_user_is_an_error_before_the_model_is_called(explicit, config
 @both
 @pytest.mark.parametrize("kind", ["submit", "extract"])
 @pytest.mark.parametrize("place", ["run_id", "metadata", ""])
-def test_a_turn_without_a_session_is_kept_under_its_run(place, kind, mode):
+def test_a_turn_without_a_session_has_the_session_of_its_run(place, kind, mode):
     diary = Diary("memory:", agent=Likes())
     with MemoryWriter(diary) as writer:
         record = submit_node(writer) if kind == "submit" else extract_node(diary)
@@ -469,20 +469,20 @@ def test_a_node_outside_a_graph_needs_no_session():
 
 
 @pytest.mark.parametrize("session", [" ", lambda state, runtime: None])
-def test_a_session_that_cannot_be_used_is_an_error(session):
+def test_an_invalid_session_is_an_error(session):
     node = extract_node(Diary("memory:", agent="rules"), user_id="alice", session_id=session)
     with pytest.raises(IdentifierError, match="session_id"):
         node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
 
 
-def test_a_user_is_still_needed_where_no_session_is():
+def test_a_run_without_a_session_still_needs_a_user():
     node = extract_node(Diary("memory:", agent="rules"))
     with pytest.raises(IdentifierError, match="user is not known"):
         node.invoke({"messages": [HumanMessage("a"), AIMessage("b")]})
 
 
 @both
-def test_two_users_of_one_graph_never_see_each_other(mode):
+def test_two_users_of_one_graph_never_share_memory(mode):
     diary = Diary("memory:", agent="rules")
     seen = []
     nodes = [
@@ -528,7 +528,7 @@ class Scripted(GenericFakeChatModel):
 
 
 @both
-def test_what_the_extraction_model_says_stays_out_of_the_message_stream(mode):
+def test_the_message_stream_contains_no_extraction_output(mode):
     diary = Diary("memory:", agent=ChatModelExtractor(Scripted(messages=iter([AIMessage("done")]))))
     nodes = [("chat", chat_node(answering("hello"))), ("extract", extract_node(diary))]
     graph = graph_of(nodes)
@@ -545,7 +545,7 @@ def test_what_the_extraction_model_says_stays_out_of_the_message_stream(mode):
 
 
 @both
-def test_the_graph_s_own_model_extracts_and_the_diary_s_stays_what_it_was(mode):
+def test_a_node_can_extract_with_the_model_of_the_graph(mode):
     model = Tools(
         answers=[calling(("upsert_preference", {"category": "likes", "text": "tea"})), DONE]
     )
@@ -581,7 +581,7 @@ def test_nodes_work_in_an_entrypoint(mode):
 
 
 @both
-def test_turns_of_many_users_extracted_at_once_stay_apart(mode):
+def test_concurrent_turns_of_many_users_are_kept_apart(mode):
     diary = Diary("memory:", agent="rules")
     graph = graph_of([("chat", chat_node(Echo())), ("extract", extract_node(diary))])
     things = [f"thing{number}" for number in range(8)]
@@ -598,7 +598,7 @@ def test_turns_of_many_users_extracted_at_once_stay_apart(mode):
 
 
 @both
-def test_a_run_that_breaks_before_the_node_leaves_no_turn(mode):
+def test_a_run_that_fails_before_the_node_submits_no_turn(mode):
     def breaks(state):
         raise OSError("the model is away")
 
@@ -706,7 +706,7 @@ def test_node_passed_twice_records_new_messages_and_no_old_ones(kind):
 
 
 @recorded
-def test_same_words_in_two_runs_are_two_turns(kind):
+def test_equal_text_in_two_runs_is_two_turns(kind):
     diary = Diary("memory:", agent=Likes())
 
     class Plain(TypedDict):
@@ -723,7 +723,7 @@ def test_same_words_in_two_runs_are_two_turns(kind):
 
 
 @both
-def test_on_error_ignore_goes_on_without_the_memory(mode, caplog):
+def test_on_error_ignore_continues_without_the_memory(mode, caplog):
     class Full:
         diary = Diary("memory:")
 
@@ -776,7 +776,7 @@ def test_on_error_ignore_goes_on_without_the_memory(mode, caplog):
         (lambda: recall_node("memory:", on_error="warn"), "'warn' is unknown. Use one of"),
     ],
 )
-def test_wrong_arguments_are_refused_with_what_to_give(make, sentence):
+def test_invalid_arguments_are_refused_with_the_expected_ones(make, sentence):
     with pytest.raises(InvalidValue, match=sentence):
         make()
 

@@ -165,7 +165,7 @@ def test_every_turn_of_many_users_is_applied_once_and_nothing_blocks(server):
     assert "Exception ignored" not in log
 
 
-def test_signed_in_user_is_told_only_its_own_memory_whatever_the_client_sends(server):
+def test_a_signed_in_user_sees_only_its_own_memory(server):
     async def use():
         await outcome(server.client("alice"), "chat", said("my secret is 4711"))
         async with server.client("alice") as alice:

@@ -109,7 +109,7 @@ def test_retriever_and_tools_refuse_a_name_beside_the_signed_in_user(diary, more
             graph_of(node).invoke({}, **more)
 
 
-def test_settings_given_inside_a_run_do_not_replace_its_signed_in_user(diary):
+def test_settings_inside_a_run_do_not_replace_the_signed_in_user(diary):
     retriever = DiaryRetriever(diary=diary)
     other = {"configurable": {"user_id": "alice"}}
     with pytest.raises(IdentifierError, match=ANOTHER):
@@ -212,7 +212,7 @@ def test_signed_in_run_searches_and_lists_only_its_own_and_shared(diary, layout,
     assert in_run(lambda: store.get(alices, "k"), mode, user="alice").value["text"] == "a secret"
 
 
-def test_request_of_the_server_s_own_store_routes_is_held_to_its_user(diary, monkeypatch):
+def test_a_request_of_the_store_routes_is_limited_to_its_user(diary, monkeypatch):
     store, alices, mallorys = filled(diary, "first label")
     request = SimpleNamespace(user=SimpleNamespace(identity="mallory"))
     monkeypatch.setitem(

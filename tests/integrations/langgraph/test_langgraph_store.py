@@ -75,7 +75,7 @@ def keys(items):
 # One memory
 
 
-def test_what_the_core_wrote_is_read_by_the_store(diary, store):
+def test_entries_of_the_core_are_read_by_the_store(diary, store):
     alice = diary.user("alice")
     key, item = alice.upsert_preference("likes", "dark roast", contexts=["morning"])
     alice.add_turn("I'm allergic to walnuts.", "Noted.", session_id="s1")
@@ -88,7 +88,7 @@ def test_what_the_core_wrote_is_read_by_the_store(diary, store):
     assert any("walnuts" in hit.value["text"] for hit in store.search(("alice",), query="walnuts"))
 
 
-def test_what_the_store_wrote_is_read_by_the_core(diary, store):
+def test_entries_of_the_store_are_read_by_the_core(diary, store):
     store.put(LIKES, "coffee", {"text": " dark roast ", "contexts": ["a"], "rating": 5})
     store.put(TALKS, "s1", {"summary": "About coffee.", "keywords": ["coffee"], "mood": "calm"})
     alice = diary.user("alice")
@@ -125,7 +125,7 @@ def test_a_put_replaces_the_value_and_keeps_count_and_creation(diary, store):
     assert store.get(LIKES, key).value == {"text": "green tea", "contexts": []}
 
 
-def test_what_was_read_can_be_put_back(diary, store):
+def test_an_item_that_was_read_can_be_put_again(diary, store):
     diary.user("alice").add_turn("I love tea.", "Nice.", session_id="s1")
     for item in store.search(("alice",)):
         store.put(item.namespace, item.key, item.value)
@@ -168,7 +168,7 @@ def test_values_are_copies_in_both_directions(store):
     assert store.search(LIKES)[0].value == {"text": "tea", "contexts": [], "tags": {"list": ["a"]}}
 
 
-def test_entries_a_person_wrote_are_shown_with_times_they_may_lack(tmp_path):
+def test_hand_written_entries_without_times_are_shown(tmp_path):
     folder = tmp_path / "alice"
     folder.mkdir()
     (folder / "preferences.toml").write_text(
@@ -212,9 +212,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize(("value", "message"), BROKEN)
-def test_a_value_that_breaks_the_schema_is_named_in_toml_words_and_nothing_is_written(
-    diary, store, value, message
-):
+def test_an_invalid_value_is_named_in_toml_words_and_not_written(diary, store, value, message):
     store.put(LIKES, "kept", {"text": "kept"})
     before = everything(diary)
     earlier = [PutOp(TALKS, "s", {"summary": "x"}), PutOp(LIKES, "other", {"text": "other"})]
@@ -224,7 +222,7 @@ def test_a_value_that_breaks_the_schema_is_named_in_toml_words_and_nothing_is_wr
         assert everything(diary) == before
 
 
-def test_the_fields_of_an_item_type_of_your_own_are_checked(store):
+def test_fields_of_a_custom_item_type_are_checked(store):
     diet = ("alice", "diary", "preferences", "diet")
     store.put(diet, "k", {"text": "light", "calories": 500})
     with pytest.raises(InvalidValue, match=r"diet\.k\.calories: "):
@@ -232,7 +230,7 @@ def test_the_fields_of_an_item_type_of_your_own_are_checked(store):
     assert store.get(diet, "k").value["calories"] == 500
 
 
-def test_conversations_have_a_schema_too(store):
+def test_conversations_are_checked_against_a_schema(store):
     with pytest.raises(
         InvalidValue, match=r"conversations\.s\.summary: expected text, found nothing"
     ):
@@ -259,7 +257,7 @@ def test_the_rules_of_the_diary_hold_for_puts(tmp_path):
     assert store.get(LIKES, "a").value["text"] == "coffee"
 
 
-def test_an_id_the_diary_gave_out_before_is_not_taken_over(diary, store):
+def test_an_id_used_before_cannot_be_put(diary, store):
     key, _ = diary.user("alice").upsert_preference("likes", "tea")
     store.delete(LIKES, key)
     with pytest.raises(InvalidValue, match="the diary gives out ids"):
@@ -270,7 +268,7 @@ def test_an_id_the_diary_gave_out_before_is_not_taken_over(diary, store):
 # Batches
 
 
-def test_results_keep_the_order_and_reads_see_what_was_there_before(store):
+def test_a_batch_keeps_its_order_and_reads_the_state_before_it(store):
     store.put(LIKES, "a", {"text": "old"})
     results = store.batch(
         [
@@ -303,7 +301,7 @@ def test_a_batch_of_one_user_is_one_transaction(tmp_path):
     assert sum(1 for _ in diary.engine.backend.records("alice")) == 1
 
 
-def test_nothing_is_written_for_any_user_if_one_of_them_breaks_a_rule(diary, store):
+def test_a_batch_writes_nothing_if_one_user_breaks_a_rule(diary, store):
     bob = ("bob", *LIKES[1:])
     store.put(bob, "a", {"text": "tea"})
     before = everything(diary)
@@ -335,7 +333,7 @@ def filled(store, count=7):
     return [f"k{number}" for number in reversed(range(count))]
 
 
-def test_without_a_question_the_newest_comes_first_and_pages_are_disjoint(store):
+def test_without_a_query_pages_are_disjoint_and_newest_first(store):
     order = filled(store)
     assert keys(store.search(LIKES)) == order
     pages = [store.search(LIKES, limit=3, offset=offset) for offset in range(0, 9, 3)]
@@ -350,7 +348,7 @@ def test_entries_of_one_moment_are_ordered_by_key(store):
     assert keys(store.search(LIKES)) == ["a", "b", "c"]
 
 
-def test_a_question_ranks_by_words_and_prefix_and_filter_still_hold(store):
+def test_a_query_ranks_within_prefix_and_filter(store):
     store.put(LIKES, "roast", {"text": "dark roast coffee", "n": 1})
     store.put(LIKES, "latte", {"text": "coffee with milk and sugar in the morning", "n": 2})
     store.put(LIKES, "hike", {"text": "hiking", "n": 3})
@@ -542,7 +540,7 @@ def test_hostile_filters_answer_like_a_naive_reference(varied, condition):
     ],
     ids=lambda c: ascii(c)[:40],
 )
-def test_filters_that_mean_nothing_are_refused_before_anything_is_written(varied, condition):
+def test_invalid_filters_are_refused_before_any_write(varied, condition):
     with pytest.raises(InvalidValue, match="filter"):
         varied.search(LIKES, filter=condition)
     with pytest.raises(InvalidValue, match="filter"):
@@ -574,9 +572,7 @@ def test_filters_that_mean_nothing_are_refused_before_anything_is_written(varied
         "alice",
     ],
 )
-def test_a_typed_namespace_that_does_not_exist_is_refused_in_sync_and_async(
-    diary, store, namespace
-):
+def test_an_unknown_typed_namespace_is_refused_in_sync_and_async(diary, store, namespace):
     for op in (
         GetOp(namespace, "k"),
         PutOp(namespace, "k", {"text": "x"}),
@@ -602,7 +598,7 @@ def test_the_error_names_the_namespaces_that_exist(store):
 
 
 @pytest.mark.parametrize("user", ["/", "\\", "~", "%2e%2e", "*", "langgraphs", "Ålice", "a b", "CON"])  # fmt: skip
-def test_odd_user_ids_are_users_like_others(diary, store, user):
+def test_unusual_user_ids_are_accepted(diary, store, user):
     namespace = (user, *LIKES[1:])
     store.put(namespace, "k/../é\0", {"text": user})
     store.put(LIKES, "k", {"text": "alice"})
@@ -612,7 +608,7 @@ def test_odd_user_ids_are_users_like_others(diary, store, user):
     assert namespace in store.list_namespaces(prefix=(user,))
 
 
-def test_two_users_never_see_each_other(store):
+def test_two_users_never_share_items(store):
     names = ["alice", "alic", "alice2", "ALICE", "*", "diary"]
     for name in names:
         store.put((name, *LIKES[1:]), "k", {"text": f"coffee of {name}"})
@@ -646,7 +642,7 @@ def test_limits_are_whole_numbers(store, name, value):
             store.batch([op])
 
 
-def test_odd_keys_and_questions_are_refused(store):
+def test_invalid_keys_and_queries_are_refused(store):
     for op in (GetOp(LIKES, 5), PutOp(LIKES, None, {"text": "x"}), SearchOp(LIKES, query=5)):
         with pytest.raises(InvalidValue):
             store.batch([op])
@@ -770,7 +766,7 @@ def test_threads_and_tasks_lose_no_put(diary, store):
     assert len(diary.user("alice").preferences("likes")) == 40
 
 
-def test_what_is_not_supported_says_so_and_says_what_is(diary, store):
+def test_an_unsupported_call_names_the_supported_one(diary, store):
     with pytest.raises(NotSupported, match="Put without a ttl"):
         store.put(LIKES, "k", {"text": "x"}, ttl=5)
     with pytest.raises(NotSupported, match="Put without a ttl"):
@@ -867,7 +863,7 @@ def test_nan_is_refused(store, number):
 
 
 @pytest.mark.parametrize("fields", ["text", ["text"]])
-def test_text_fields_of_sqlite_say_what_is_embedded(tmp_path, fields):
+def test_text_fields_of_sqlite_name_the_embedded_fields(tmp_path, fields):
     embedded = []
 
     def embed(texts):
@@ -885,7 +881,7 @@ def test_two_different_lists_of_fields_are_refused(tmp_path):
         DiaryStore(tmp_path, index=index)
 
 
-def test_a_store_shows_its_index_as_the_other_stores_do(tmp_path):
+def test_a_store_exposes_its_index_as_other_stores_do(tmp_path):
     assert DiaryStore(tmp_path).index_config is DiaryStore(tmp_path).embeddings is None
     index = {"dims": 2, "embed": lambda texts: [[float(len(text)), 1.0] for text in texts]}
     store = DiaryStore(tmp_path, index=index)

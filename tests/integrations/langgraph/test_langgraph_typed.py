@@ -37,7 +37,7 @@ def diary(tmp_path):
     return diary
 
 
-def test_what_one_door_writes_the_other_reads_at_once(diary):
+def test_core_and_store_read_the_writes_of_each_other_at_once(diary):
     store, alice = DiaryStore(diary), diary.user("alice")
     store.put(DIET, "user", {"role": "user", "food": "lentils"})
     store.put(BLOCKS, "persona", {"text": "Brief."})
@@ -72,9 +72,7 @@ def test_what_one_door_writes_the_other_reads_at_once(diary):
         (("alice", "diary", "facts", "nope"), "x", {"a": 1}, InvalidValue, "there is no namespace"),
     ],
 )
-def test_rules_hold_through_the_store_and_a_batch_that_breaks_one_writes_nothing(
-    diary, namespace, key, value, error, message
-):
+def test_a_batch_that_breaks_a_rule_writes_nothing(diary, namespace, key, value, error, message):
     store, alice = DiaryStore(diary), diary.user("alice")
     store.put(BIRTH, "user", {"who": "user", "year": 1980})
     store.put(EPISODES, "first", {"input": "hi", "output": "hello"})
@@ -84,7 +82,7 @@ def test_rules_hold_through_the_store_and_a_batch_that_breaks_one_writes_nothing
     assert alice.export()["documents"] == before
 
 
-def test_a_default_time_to_live_is_for_items_and_not_for_entries(diary):
+def test_a_default_ttl_applies_to_items_and_not_to_entries(diary):
     store = DiaryStore(diary, ttl={"default_ttl": 60})
     store.put(BLOCKS, "persona", {"text": "Brief."})
     asyncio.run(store.aput(BLOCKS, "tone", {"text": "Warm."}))
@@ -97,7 +95,7 @@ def test_a_default_time_to_live_is_for_items_and_not_for_entries(diary):
         store.put(BLOCKS, "persona", {"text": "Short."}, ttl=5)
 
 
-def test_a_put_that_fails_within_a_transaction_leaves_nothing_in_it(diary):
+def test_a_failed_put_leaves_nothing_in_its_transaction(diary):
     store, alice, notes = DiaryStore(diary), diary.user("alice"), ("alice", "notes")
     store.put(notes, "k", {"n": 1})
     with alice.transaction(session_id="s1"):

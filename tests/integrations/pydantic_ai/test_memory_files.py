@@ -22,7 +22,7 @@ def files(tmp_path):
     return MemoryFiles(Diary(tmp_path))
 
 
-def test_a_file_belongs_to_the_first_part_of_its_path_and_a_short_path_to_nobody(files):
+def test_the_first_part_of_a_path_names_the_owner_of_the_file(files):
     files.write(PATH, "of alice", expected=None)
     files.write("main/MEMORY.md", "of nobody", expected=None)
     diary = files.diary
@@ -34,7 +34,7 @@ def test_a_file_belongs_to_the_first_part_of_its_path_and_a_short_path_to_nobody
     assert files.read(PATH) is None
 
 
-def test_only_who_knows_the_present_version_may_write(files):
+def test_a_write_needs_the_current_version(files):
     first = files.write(PATH, "one", expected=None)
     second = files.write(PATH, "one", expected=first.version)
     assert second.version != first.version
@@ -48,7 +48,7 @@ def test_only_who_knows_the_present_version_may_write(files):
     assert files.read(PATH) is None
 
 
-def test_an_edit_by_hand_makes_another_version(files, tmp_path):
+def test_a_hand_edit_makes_a_new_version(files, tmp_path):
     first = files.write(PATH, "by the agent", expected=None)
     document = tmp_path / "alice" / "blocks.toml"
     document.write_text(document.read_text("utf-8").replace("by the agent", "by a person"), "utf-8")
@@ -71,7 +71,7 @@ def test_an_operation_has_one_effect_also_after_a_restart(files, tmp_path):
     assert files.done("unknown", "f") is None
 
 
-def test_only_so_many_receipts_are_kept_and_the_diary_stays_sound(files, monkeypatch):
+def test_a_limited_number_of_receipts_is_kept(files, monkeypatch):
     monkeypatch.setattr(memory_files, "_KEPT_RECEIPTS", 5)
     version = None
     for number in range(8):
@@ -106,7 +106,7 @@ def test_a_path_that_leads_elsewhere_is_refused(files, tmp_path, path):
     assert not list(tmp_path.glob("*.toml"))
 
 
-def test_of_threads_that_write_the_same_version_one_wins(files):
+def test_one_of_concurrent_writes_of_a_version_succeeds(files):
     first = files.write(PATH, "base", expected=None)
     together = threading.Barrier(8)
     won = []
@@ -125,7 +125,7 @@ def test_of_threads_that_write_the_same_version_one_wins(files):
     assert files.read(PATH).version == won[0].version
 
 
-def test_metadata_is_kept_with_its_write_and_no_other(files):
+def test_metadata_belongs_to_one_write(files):
     first = files.write(PATH, "one", expected=None, metadata={"by": "ui"})
     assert files.read(PATH).metadata == {"by": "ui"}
     files.write(PATH, "two", expected=first.version)

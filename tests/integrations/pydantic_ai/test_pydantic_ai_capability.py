@@ -102,7 +102,7 @@ MANY = [f"fact number {n}" for n in range(20)]
 # What the model is told, and when
 
 
-def test_the_memory_is_told_once_and_then_what_changed(tmp_path: Path):
+def test_the_memory_is_injected_once_and_then_its_changes(tmp_path: Path):
     diary = diary_with(*MANY)
     alice = diary.user("alice")
     talk = Talk(DiaryCapability(diary, "alice"))
@@ -116,7 +116,7 @@ def test_the_memory_is_told_once_and_then_what_changed(tmp_path: Path):
     assert talk.say("fourth") == ""
 
 
-def test_twenty_turns_in_which_memory_changes_stay_cheap(tmp_path: Path):
+def test_twenty_turns_with_changes_stay_within_a_token_budget(tmp_path: Path):
     # Peers need 85,000 to 121,000 units for the same; the benchmark runs them.
     place = ROOT / "benchmarks" / "pydantic_ai.py"
     spec = importlib.util.spec_from_file_location("memory_benchmark", place)
@@ -145,7 +145,7 @@ def texts(message: ModelMessage) -> list[str]:
     return [str(getattr(part, "content", "")) for part in message.parts]
 
 
-def test_the_instructions_are_the_same_for_everybody():
+def test_the_instructions_are_the_same_for_all_users():
     diary = diary_with(*MANY)
     given: set[str] = set()
     for user in ("alice", "bob", "müller@example.org"):
@@ -156,7 +156,7 @@ def test_the_instructions_are_the_same_for_everybody():
     assert "fact" not in text
 
 
-def test_a_conversation_that_was_stored_and_loaded_is_not_told_again():
+def test_a_reloaded_conversation_gets_no_second_injection():
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice"))
     talk.say("hello")
@@ -168,7 +168,7 @@ def test_a_conversation_that_was_stored_and_loaded_is_not_told_again():
     assert talk.say("third").splitlines()[1:-1] == ["+ likes: milk"]
 
 
-def test_a_conversation_that_lost_its_marks_is_told_afresh():
+def test_a_conversation_without_marks_gets_a_new_injection():
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice"))
     talk.say("hello")
@@ -181,7 +181,7 @@ def test_a_conversation_that_lost_its_marks_is_told_afresh():
     assert talk.say("again").count("\n- likes: ") == 20
 
 
-def test_a_text_of_the_users_that_looks_like_memory_is_not_taken_for_it():
+def test_a_user_text_that_resembles_memory_is_no_injection():
     talk = Talk(DiaryCapability(diary_with("tea"), "alice"))
     talk.say("hello")
     (fake,) = (text for message in talk.messages for text in told(message))
@@ -190,7 +190,7 @@ def test_a_text_of_the_users_that_looks_like_memory_is_not_taken_for_it():
 
 
 @pytest.mark.parametrize("where", ["response", "history"])
-def test_after_a_compaction_the_memory_is_told_afresh(where: str):
+def test_a_compaction_causes_a_new_injection(where: str):
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice"))
     talk.say("hello")
@@ -205,7 +205,7 @@ def test_after_a_compaction_the_memory_is_told_afresh(where: str):
     assert talk.say("again").count("\n- likes: ") == 20
 
 
-def test_a_compaction_within_a_run_has_the_memory_told_again_at_once():
+def test_a_compaction_within_a_run_causes_a_new_injection():
     diary = diary_with(*MANY)
 
     def shorten(messages: list[ModelMessage]) -> list[ModelMessage]:
@@ -221,7 +221,7 @@ def test_a_compaction_within_a_run_has_the_memory_told_again_at_once():
     assert any(isinstance(p, ToolReturnPart) for m in shortening.sent[1] for p in m.parts)
 
 
-def test_the_model_is_told_at_the_prompt_and_not_among_the_results_of_tools():
+def test_memory_is_injected_at_the_prompt_not_among_tool_results():
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice"))
     talk.replies = [
@@ -233,7 +233,7 @@ def test_the_model_is_told_at_the_prompt_and_not_among_the_results_of_tools():
     assert talk.say("again").splitlines()[1:-1] == ["+ likes: milk"]
 
 
-def test_the_system_prompt_and_the_prompt_stay_where_they_were():
+def test_system_prompt_and_prompt_keep_their_place():
     talk = Talk(DiaryCapability(diary_with("tea"), "alice"), system_prompt="Be kind.")
     talk.say("hello")
     kinds = [type(part) for message in talk.sent[0] for part in message.parts]
@@ -264,7 +264,7 @@ def test_two_memories_in_one_agent_are_kept_apart():
 
 
 @pytest.mark.parametrize("is_first", [True, False])
-def test_memory_is_told_whichever_order_capabilities_have(is_first: bool):
+def test_memory_is_injected_for_any_order_of_capabilities(is_first: bool):
     def shorten(messages: list[ModelMessage]) -> list[ModelMessage]:
         return messages[-1:]
 
@@ -300,7 +300,7 @@ def test_hints_name_the_tools_as_the_model_sees_them(kind: str):
     assert ("(mem_forget)" if kind != "renamed" else "(forget)") in sent[0]
 
 
-def test_a_model_is_told_only_of_tools_that_it_has():
+def test_the_guidance_names_only_available_tools():
     def instructions(toolset: Any) -> str:
         model = TestModel(call_tools=[])
         asyncio.run(Agent(model, toolsets=[toolset]).run("hello"))
@@ -320,14 +320,14 @@ def test_a_model_is_told_only_of_tools_that_it_has():
 
 
 @pytest.mark.parametrize("record", [True, False])
-def test_a_model_is_asked_to_note_everything_down_only_where_nothing_else_does(record: bool):
+def test_the_guidance_asks_for_notes_only_without_a_writer(record: bool):
     talk = Talk(DiaryCapability(diary_with("tea"), "alice", record=record))
     talk.say("hello")
     assert ("Note down what users say" in talk.instructions[0]) is not record
     assert ("only if the user asks for it" in talk.instructions[0]) is record
 
 
-def test_one_saying_that_a_tool_notes_too_counts_once(tmp_path: Path):
+def test_an_entry_that_a_tool_also_stores_counts_once(tmp_path: Path):
     diary = Diary(tmp_path, agent="rules")
     capability = DiaryCapability(diary, "alice", "s1")
     talk = Talk(capability)
@@ -353,7 +353,7 @@ def test_the_data_of_an_answer_is_in_the_metadata_of_the_tool_return():
     ModelMessagesTypeAdapter.dump_json(talk.messages)
 
 
-def test_in_a_conversation_of_several_users_each_frame_says_whose_it_is():
+def test_frames_name_their_user_if_a_conversation_has_several():
     diary = diary_with("tea")
     diary.user("bob").upsert_preference("likes", "milk")
     talk = Talk(DiaryCapability(diary, lambda ctx: ctx.deps), deps_type=str)
@@ -375,7 +375,7 @@ def test_two_diaries_under_one_id_are_refused():
         Talk(first, second).say("hello")
 
 
-def test_memory_of_two_users_in_one_conversation_is_told_to_each():
+def test_each_user_of_a_conversation_gets_its_own_memory():
     diary = diary_with("tea")
     diary.user("bob").upsert_preference("likes", "milk")
     talk = Talk(DiaryCapability(diary, lambda ctx: ctx.deps), deps_type=str)
@@ -385,7 +385,7 @@ def test_memory_of_two_users_in_one_conversation_is_told_to_each():
     assert "tea" not in text
 
 
-def test_what_matches_the_prompt_is_told_where_that_is_asked_for():
+def test_matches_of_the_prompt_are_injected_first_on_request():
     diary = diary_with("sails at weekends", *MANY, *MANY)
     talk = Talk(DiaryCapability(diary, "alice", query="prompt", max_tokens=60))
     assert "sails" not in talk.say("hello")
@@ -394,7 +394,7 @@ def test_what_matches_the_prompt_is_told_where_that_is_asked_for():
     )
 
 
-def test_memory_in_the_instructions_is_there_only_where_that_is_asked_for():
+def test_memory_is_in_the_instructions_only_on_request():
     diary = diary_with(*MANY)
     talk = Talk(DiaryCapability(diary, "alice", inject="instructions"))
     assert talk.say("hello") == ""
@@ -430,7 +430,7 @@ def test_a_capability_offers_the_tools_of_the_toolset(tmp_path: Path):
     assert "likes/pref001: tea" in str(prefixed.sent[1])
 
 
-def test_whose_run_it_is_is_asked_once():
+def test_the_owner_of_a_run_is_resolved_once():
     asked: list[str] = []
 
     def user(ctx: Any) -> str:
@@ -446,7 +446,7 @@ def test_whose_run_it_is_is_asked_once():
     assert len(diary.user("alice").preferences("likes")) == 2
 
 
-def test_a_memory_that_cannot_be_read_stops_a_run_only_where_that_is_asked_for(
+def test_an_unreadable_memory_fails_a_run_only_on_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "alice").mkdir()
@@ -461,7 +461,7 @@ def test_a_memory_that_cannot_be_read_stops_a_run_only_where_that_is_asked_for(
 @pytest.mark.parametrize(
     "options", [{}, {"system_prompt": "Be kind."}, {"instructions": "Be kind."}]
 )
-def test_a_run_without_a_prompt_is_told_the_memory(options: Any):
+def test_a_run_without_a_prompt_gets_the_memory(options: Any):
     talk = Talk(DiaryCapability(diary_with("tea"), "alice"), **options)
     assert "likes: tea" in talk.say(None)
     assert "likes: tea" in str(talk.sent[0])
@@ -498,7 +498,7 @@ def wrong_options(path: Path) -> dict[str, tuple[dict[str, Any], str]]:
 
 
 @pytest.mark.parametrize("case", wrong_options(Path("unused")))
-def test_a_wrong_option_is_refused_when_it_is_given(tmp_path: Path, case: str):
+def test_a_wrong_option_is_refused_by_the_constructor(tmp_path: Path, case: str):
     options, said = wrong_options(tmp_path)[case]
     given: Any = {"diary": tmp_path / "mine", "user_id": "alice", **options}
     with pytest.raises(InvalidValue, match=said):
@@ -508,20 +508,20 @@ def test_a_wrong_option_is_refused_when_it_is_given(tmp_path: Path, case: str):
             DiaryToolset(**given)
 
 
-def test_a_writer_is_not_made_of_a_folder(tmp_path: Path):
+def test_a_folder_instead_of_a_writer_is_refused(tmp_path: Path):
     given: Any = str(tmp_path)
     with pytest.raises(InvalidValue, match="expected a Diary, found str"):
         MemoryWriter(given)
 
 
-def test_a_writer_of_the_same_folder_is_taken(tmp_path: Path):
+def test_a_writer_of_the_same_folder_is_accepted(tmp_path: Path):
     with MemoryWriter(Diary(tmp_path / "here", agent="rules")) as writer:
         capability = DiaryCapability(tmp_path / "x" / ".." / "here", "alice", writer=writer)
         assert capability.writer is writer
 
 
 @pytest.mark.parametrize("is_user", [True, False])
-def test_a_folder_that_became_a_file_stops_a_run_where_that_is_asked_for(
+def test_a_folder_that_became_a_file_fails_a_run_on_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, is_user: bool
 ):
     root = tmp_path / "memories"
@@ -541,7 +541,7 @@ def test_a_folder_that_became_a_file_stops_a_run_where_that_is_asked_for(
 # Specs, spans, durable execution
 
 
-def test_an_agent_spec_makes_one(tmp_path: Path):
+def test_an_agent_spec_makes_a_capability(tmp_path: Path):
     spec = {
         "model": "test",
         "capabilities": [
@@ -582,7 +582,7 @@ def test_a_template_in_a_spec_is_filled_in_from_the_deps(tmp_path: Path):
 
 
 @pytest.mark.parametrize("option", ["user_id", "session_id"])
-def test_a_template_that_nothing_fills_in_is_refused(tmp_path: Path, option: str):
+def test_an_unfilled_template_is_refused(tmp_path: Path, option: str):
     given: Any = {option: "{{user}}"}
     for make in (DiaryCapability, DiaryToolset, DiaryCapability.from_spec):
         with pytest.raises(InvalidValue, match="is a template"):
@@ -599,7 +599,7 @@ def find(agent: Any) -> list[Any]:
     return [one for one in found if isinstance(one, DiaryCapability)]
 
 
-def test_a_spec_file_makes_one(tmp_path: Path):
+def test_a_spec_file_makes_a_capability(tmp_path: Path):
     pytest.importorskip("yaml")
     diary_with("tea", path=tmp_path / "memories")
     file = tmp_path / "agent.yaml"
@@ -614,7 +614,7 @@ def test_a_spec_file_makes_one(tmp_path: Path):
     assert "likes: tea" in str(result.all_messages())
 
 
-def test_spans_say_what_was_done_and_neither_what_is_stored_nor_whose_it_is(
+def test_spans_name_verbs_and_neither_text_nor_users(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     trace = pytest.importorskip("opentelemetry.trace")
@@ -676,7 +676,7 @@ def told_by(span: Any) -> dict[str, Any]:
     return {key.removeprefix("tomldiary."): value for key, value in span.attributes.items()}
 
 
-def test_spans_stand_where_they_belong_in_the_trace_of_a_run(tmp_path: Path):
+def test_spans_have_the_right_parents_in_the_trace_of_a_run(tmp_path: Path):
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace import TracerProvider  # noqa: PLC0415 - needs what is looked for above
     from opentelemetry.sdk.trace.export import SimpleSpanProcessor  # noqa: PLC0415 - the same
@@ -745,7 +745,7 @@ def test_an_agent_with_a_diary_can_be_made_durable(tmp_path: Path, engine: str):
     assert done.stdout.strip().endswith("ok")
 
 
-def test_without_the_package_of_the_engine_nothing_durable_is_needed(tmp_path: Path):
+def test_durability_needs_no_package_of_an_engine(tmp_path: Path):
     code = "import tomldiary_pydantic_ai, sys; print({'temporalio', 'dbos', 'prefect'} & set(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60

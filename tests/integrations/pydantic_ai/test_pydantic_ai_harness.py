@@ -19,7 +19,7 @@ HARNESS = os.environ.get("TOMLDIARY_HARNESS_PYTHON")
 
 
 @pytest.mark.skipif(HARNESS is None, reason="$TOMLDIARY_HARNESS_PYTHON names no interpreter")
-def test_the_store_does_what_the_harness_promises_of_its_own():
+def test_the_store_passes_the_tests_of_the_harness():
     done = subprocess.run(
         [
             str(HARNESS),
@@ -41,7 +41,7 @@ def test_the_store_does_what_the_harness_promises_of_its_own():
     assert "skipped" not in done.stdout
 
 
-def test_without_the_harness_the_store_names_the_command_that_installs_it(
+def test_a_missing_harness_names_the_install_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "pydantic_ai_harness", None)

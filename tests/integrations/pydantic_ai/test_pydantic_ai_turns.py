@@ -127,14 +127,14 @@ class Setting:
 # The ways in which a run ends
 
 
-def test_a_run_is_handed_in(tmp_path: Path):
+def test_a_run_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     asyncio.run(setting.agent.run(SAID))
     setting.the_turn("completed", "Good choice.")
     assert [item.text for item in setting.diary.user("alice").preferences("likes").values()] == [SAID]  # fmt: skip
 
 
-def test_a_sync_run_is_handed_in(tmp_path: Path):
+def test_a_sync_run_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     loop = asyncio.new_event_loop()  # else the framework makes one that nobody closes
     asyncio.set_event_loop(loop)
@@ -146,7 +146,7 @@ def test_a_sync_run_is_handed_in(tmp_path: Path):
         loop.close()
 
 
-def test_a_streamed_run_is_handed_in(tmp_path: Path):
+def test_a_streamed_run_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
 
     async def run() -> None:
@@ -157,7 +157,7 @@ def test_a_streamed_run_is_handed_in(tmp_path: Path):
     setting.the_turn("completed", "Good choice.")
 
 
-def test_a_run_that_was_stepped_through_is_handed_in(tmp_path: Path):
+def test_a_stepped_run_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
 
     async def run() -> None:
@@ -169,7 +169,7 @@ def test_a_run_that_was_stepped_through_is_handed_in(tmp_path: Path):
     setting.the_turn("completed", "Good choice.")
 
 
-def test_a_stream_that_its_reader_left_is_handed_in(tmp_path: Path):
+def test_an_abandoned_stream_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
 
     async def run() -> None:
@@ -181,7 +181,7 @@ def test_a_stream_that_its_reader_left_is_handed_in(tmp_path: Path):
     setting.the_turn("cancelled", "Good choice.")
 
 
-def test_a_stepped_run_that_its_reader_left_is_handed_in(tmp_path: Path):
+def test_an_abandoned_stepped_run_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"))
 
     @setting.agent.tool_plain
@@ -198,7 +198,7 @@ def test_a_stepped_run_that_its_reader_left_is_handed_in(tmp_path: Path):
     setting.the_turn("cancelled", "Let me see.")
 
 
-def test_a_run_whose_task_was_cancelled_in_a_tool_is_handed_in(tmp_path: Path):
+def test_a_run_cancelled_in_a_tool_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("wait"))
 
     async def run() -> None:
@@ -220,7 +220,7 @@ def test_a_run_whose_task_was_cancelled_in_a_tool_is_handed_in(tmp_path: Path):
     setting.the_turn("cancelled", "Let me see.")
 
 
-def test_a_run_whose_task_was_cancelled_while_the_model_was_asked_is_handed_in(tmp_path: Path):
+def test_a_run_cancelled_during_a_model_request_is_submitted(tmp_path: Path):
     waiting = asyncio.Event()
 
     async def respond(_messages: list[ModelMessage], _info: AgentInfo) -> ModelResponse:
@@ -241,14 +241,14 @@ def test_a_run_whose_task_was_cancelled_while_the_model_was_asked_is_handed_in(t
     setting.the_turn("cancelled", "")
 
 
-def test_a_run_whose_model_failed_is_handed_in(tmp_path: Path):
+def test_a_run_whose_model_failed_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, fail)
     with pytest.raises(ModelHTTPError):
         asyncio.run(setting.agent.run(SAID))
     setting.the_turn("failed", "")
 
 
-def test_a_run_that_used_up_its_requests_is_handed_in(tmp_path: Path):
+def test_a_run_that_reached_its_request_limit_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"))
 
     @setting.agent.tool_plain
@@ -260,14 +260,14 @@ def test_a_run_that_used_up_its_requests_is_handed_in(tmp_path: Path):
     setting.the_turn("failed", "Let me see.")
 
 
-def test_a_run_that_was_not_allowed_one_request_is_handed_in(tmp_path: Path):
+def test_a_run_without_any_allowed_request_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     with pytest.raises(UsageLimitExceeded):
         asyncio.run(setting.agent.run(SAID, usage_limits=UsageLimits(request_limit=0)))
     setting.the_turn("failed", "")
 
 
-def test_a_run_whose_tool_failed_is_handed_in(tmp_path: Path):
+def test_a_run_whose_tool_failed_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"))
 
     @setting.agent.tool_plain
@@ -279,7 +279,7 @@ def test_a_run_whose_tool_failed_is_handed_in(tmp_path: Path):
     setting.the_turn("failed", "Let me see.")
 
 
-def test_a_capability_records_turns_unless_it_is_told_not_to(tmp_path: Path):
+def test_a_capability_records_turns_unless_record_is_false(tmp_path: Path):
     for record in (True, False):
         diary = Diary(tmp_path / str(record), agent="rules")
         capability = DiaryCapability(diary, user_id="alice", record=record)
@@ -292,7 +292,7 @@ def test_a_capability_records_turns_unless_it_is_told_not_to(tmp_path: Path):
         assert stored == ([SAID] if record else [])
 
 
-def test_a_capability_that_is_dropped_leaves_no_thread(tmp_path: Path):
+def test_a_dropped_capability_leaves_no_thread(tmp_path: Path):
     before = set(threading.enumerate())
     capability = DiaryCapability(Diary(tmp_path, agent="rules"), user_id="alice")
     asyncio.run(Agent(FunctionModel(answer), capabilities=[capability]).run(SAID))
@@ -307,7 +307,7 @@ def test_a_capability_that_is_dropped_leaves_no_thread(tmp_path: Path):
     assert [thread.name for thread in started if thread.is_alive()] == []
 
 
-def test_a_program_without_a_writer_of_its_own_keeps_its_turns_and_warns_of_nothing(
+def test_a_program_without_a_writer_keeps_its_turns_silently(
     tmp_path: Path,
 ):
     code = f"""
@@ -333,7 +333,7 @@ agent.run_sync({SAID!r})
 # What of a run is handed in
 
 
-def test_what_the_diary_itself_told_the_model_is_not_handed_in(tmp_path: Path):
+def test_injected_memory_is_not_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     seen: list[str] = []
 
@@ -347,7 +347,7 @@ def test_what_the_diary_itself_told_the_model_is_not_handed_in(tmp_path: Path):
     assert "green" not in turn.user_msg + turn.assistant_msg
 
 
-def test_what_tools_and_other_applications_put_in_is_not_taken_for_the_users_word(tmp_path: Path):
+def test_parts_of_tools_and_applications_are_not_user_messages(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"))
 
     @setting.agent.tool_plain
@@ -360,7 +360,7 @@ def test_what_tools_and_other_applications_put_in_is_not_taken_for_the_users_wor
     setting.the_turn("completed", "Let me see.\n\nGood choice.")
 
 
-def test_only_the_turn_itself_is_handed_in_and_not_those_before_it(tmp_path: Path):
+def test_only_the_current_turn_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     first = asyncio.run(setting.agent.run(SAID))
     asyncio.run(setting.agent.run("And cake.", message_history=first.all_messages()))
@@ -369,7 +369,7 @@ def test_only_the_turn_itself_is_handed_in_and_not_those_before_it(tmp_path: Pat
     setting.writer.close_sync()
 
 
-def test_an_answer_that_is_no_text_is_handed_in_as_json(tmp_path: Path):
+def test_an_answer_that_is_no_text_is_submitted_as_json(tmp_path: Path):
     class Order(BaseModel):
         drink: str
 
@@ -381,14 +381,14 @@ def test_an_answer_that_is_no_text_is_handed_in_as_json(tmp_path: Path):
     setting.the_turn("completed", '{"drink":"tea"}')
 
 
-def test_a_prompt_with_pictures_is_handed_in_with_its_words(tmp_path: Path):
+def test_a_prompt_with_images_is_submitted_with_its_text(tmp_path: Path):
     setting = Setting(tmp_path)
     picture = BinaryContent(b"x", media_type="image/png")
     asyncio.run(setting.agent.run([SAID, picture]))
     setting.the_turn("completed", "Good choice.")
 
 
-def test_a_run_that_waits_for_approval_is_handed_in_and_so_is_the_rest_of_it(tmp_path: Path):
+def test_both_parts_of_a_run_with_an_approval_are_submitted(tmp_path: Path):
     setting = Setting(
         tmp_path,
         call_once("look"),
@@ -423,7 +423,7 @@ def user_says(*texts: str) -> list[ModelMessage]:
     return [ModelRequest(parts=[UserPromptPart(text)]) for text in texts]
 
 
-def test_prompts_that_come_in_the_history_are_handed_in(tmp_path: Path):
+def test_prompts_in_the_message_history_are_submitted(tmp_path: Path):
     # As UI adapters do it: the prompt is the last message of the history.
     setting = Setting(tmp_path)
     history = user_says(SAID)
@@ -438,7 +438,7 @@ def test_prompts_that_come_in_the_history_are_handed_in(tmp_path: Path):
 
 
 @pytest.mark.parametrize("prompt", [None, "And cake."])
-def test_all_messages_since_the_last_answer_are_of_the_turn(tmp_path: Path, prompt: str | None):
+def test_the_turn_has_all_messages_since_the_last_answer(tmp_path: Path, prompt: str | None):
     setting = Setting(tmp_path)
     answered = ModelResponse(parts=[TextPart("Hello.")])
     history = [*user_says("Hi."), answered, *user_says(SAID, "I like milk.")]
@@ -449,7 +449,7 @@ def test_all_messages_since_the_last_answer_are_of_the_turn(tmp_path: Path, prom
 
 
 @pytest.mark.parametrize("history", ["kept", "kept without ids"])
-def test_what_a_failed_run_handed_in_is_not_repeated_by_the_next(tmp_path: Path, history: str):
+def test_messages_of_a_failed_run_are_not_submitted_again(tmp_path: Path, history: str):
     setting = Setting(tmp_path)
     with pytest.raises(ModelHTTPError):
         asyncio.run(setting.agent.run(SAID, model=FunctionModel(fail)))
@@ -466,7 +466,7 @@ def test_what_a_failed_run_handed_in_is_not_repeated_by_the_next(tmp_path: Path,
     setting.writer.close_sync()
 
 
-def test_what_a_run_elsewhere_left_unanswered_is_handed_in(tmp_path: Path):
+def test_messages_left_unanswered_elsewhere_are_submitted(tmp_path: Path):
     setting = Setting(tmp_path)
     other = Agent(FunctionModel(fail))
     with capture_run_messages() as messages, pytest.raises(ModelHTTPError):
@@ -477,7 +477,7 @@ def test_what_a_run_elsewhere_left_unanswered_is_handed_in(tmp_path: Path):
     setting.writer.close_sync()
 
 
-def test_a_message_that_comes_with_an_approval_is_handed_in(tmp_path: Path):
+def test_a_message_with_an_approval_is_submitted(tmp_path: Path):
     setting = Setting(tmp_path, call_once("look"), output_type=[str, DeferredToolRequests])
 
     @setting.agent.tool_plain(requires_approval=True)
@@ -500,7 +500,7 @@ def test_a_message_that_comes_with_an_approval_is_handed_in(tmp_path: Path):
 
 
 @pytest.mark.parametrize("priority", ["asap", "when_idle"])
-def test_what_is_enqueued_during_a_run_is_the_users_word(tmp_path: Path, priority: Any):
+def test_messages_enqueued_during_a_run_are_user_messages(tmp_path: Path, priority: Any):
     setting = Setting(tmp_path, call_once("look"))
 
     @setting.agent.tool
@@ -514,7 +514,7 @@ def test_what_is_enqueued_during_a_run_is_the_users_word(tmp_path: Path, priorit
     setting.writer.close_sync()
 
 
-def test_what_the_host_enqueues_during_a_run_is_the_users_word(tmp_path: Path):
+def test_messages_that_the_host_enqueues_are_user_messages(tmp_path: Path):
     setting = Setting(tmp_path)
 
     async def run() -> None:
@@ -530,7 +530,7 @@ def test_what_the_host_enqueues_during_a_run_is_the_users_word(tmp_path: Path):
 
 
 @pytest.mark.parametrize("records", [True, False])
-def test_the_prompt_of_a_sub_agent_is_not_the_users_word(tmp_path: Path, records: bool):
+def test_the_prompt_of_a_sub_agent_is_no_user_message(tmp_path: Path, records: bool):
     setting = Setting(tmp_path, call_once("delegate"))
     helper = Agent(FunctionModel(answer), capabilities=[setting.capability])
     if not records:
@@ -547,7 +547,7 @@ def test_the_prompt_of_a_sub_agent_is_not_the_users_word(tmp_path: Path, records
     setting.writer.close_sync()
 
 
-def test_a_run_for_another_user_within_a_tool_is_handed_in(tmp_path: Path):
+def test_a_run_for_another_user_in_a_tool_is_submitted(tmp_path: Path):
     diary = Diary(tmp_path, agent="rules")
     writer = Kept(diary)
     capability = DiaryCapability(diary, lambda ctx: ctx.deps.user_id, writer=writer)
@@ -564,7 +564,7 @@ def test_a_run_for_another_user_within_a_tool_is_handed_in(tmp_path: Path):
     writer.close_sync()
 
 
-def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
+def test_a_repeated_run_counts_once(tmp_path: Path):
     setting = Setting(tmp_path)
     for _ in range(2):
         handed_in = ("alice", "s1", SAID, "Good choice.", "completed", "run 1")
@@ -576,7 +576,7 @@ def test_a_run_that_its_host_repeats_counts_once(tmp_path: Path):
 
 
 @names_its_run
-def test_a_run_id_that_comes_again_in_another_conversation_loses_no_turn(tmp_path: Path):
+def test_a_run_id_reused_in_another_conversation_loses_no_turn(tmp_path: Path):
     setting = Setting(tmp_path)
     agent = Agent(
         FunctionModel(answer),
@@ -605,7 +605,7 @@ def with_room_for_one(path: Path) -> tuple[Setting, threading.Event]:
     return setting, hold
 
 
-def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
+def test_a_full_queue_blocks_a_run_and_loses_no_turn(tmp_path: Path):
     setting, hold = with_room_for_one(tmp_path)
 
     async def run() -> None:
@@ -621,7 +621,7 @@ def test_a_full_queue_makes_a_run_wait_and_loses_no_turn(tmp_path: Path):
     setting.writer.close_sync()
 
 
-def test_a_run_that_is_cancelled_while_it_waits_for_room_is_handed_in(tmp_path: Path):
+def test_a_run_cancelled_while_the_queue_is_full_is_submitted(tmp_path: Path):
     setting, hold = with_room_for_one(tmp_path)
 
     async def run() -> None:
@@ -639,7 +639,7 @@ def test_a_run_that_is_cancelled_while_it_waits_for_room_is_handed_in(tmp_path: 
     setting.writer.close_sync()
 
 
-def test_a_writer_that_is_closed_does_not_change_how_a_run_ends(
+def test_a_closed_writer_does_not_change_the_result_of_a_run(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ):
     setting = Setting(tmp_path)
@@ -649,7 +649,7 @@ def test_a_writer_that_is_closed_does_not_change_how_a_run_ends(
     assert SAID not in caplog.text
 
 
-def test_turns_of_a_program_that_ends_at_once_are_applied(tmp_path: Path):
+def test_turns_of_a_program_that_exits_at_once_are_applied(tmp_path: Path):
     code = f"""
 import sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests/integrations/pydantic_ai"), str(ROOT / "tests/support")]!r}
@@ -670,7 +670,7 @@ class Deps:
     word: str = ""
 
 
-def test_thirty_users_at_once_never_see_or_get_what_is_anothers(tmp_path: Path):
+def test_thirty_concurrent_users_never_share_memory(tmp_path: Path):
     diary = Diary(tmp_path, agent="rules")
     users = [f"user {n}@example.org" for n in range(30)]
     for user in users:
@@ -713,7 +713,7 @@ def test_thirty_users_at_once_never_see_or_get_what_is_anothers(tmp_path: Path):
 
 @names_its_run
 @pytest.mark.parametrize("door", ["toolset", "capability", "prefixed", "instructions"])
-def test_a_run_id_that_comes_again_never_shows_another_users_memory(tmp_path: Path, door: str):
+def test_a_reused_run_id_never_shows_memory_of_another_user(tmp_path: Path, door: str):
     diary = Diary(tmp_path, agent="rules")
     diary.user("ann").upsert_preference("likes", "the secret of ann")
     diary.user("bob").upsert_preference("likes", "the secret of bob")
@@ -751,17 +751,13 @@ def test_a_run_id_that_comes_again_never_shows_another_users_memory(tmp_path: Pa
 
 @pytest.mark.parametrize("runs", [20, 40])
 @pytest.mark.parametrize("door", ["toolset", "capability", "notes"])
-def test_runs_that_write_to_one_user_at_once_all_keep_what_they_wrote(
-    tmp_path: Path, runs: int, door: str
-):
+def test_concurrent_runs_of_one_user_keep_all_writes(tmp_path: Path, runs: int, door: str):
     assert write_together(tmp_path, door, [f"fact {n}" for n in range(runs)]) == "done"
     assert written(tmp_path, door) == sorted(f"fact {n}" for n in range(runs))
 
 
 @pytest.mark.parametrize("door", ["toolset", "capability", "notes"])
-def test_two_processes_that_write_to_one_user_at_once_keep_what_both_wrote(
-    tmp_path: Path, door: str
-):
+def test_concurrent_processes_of_one_user_keep_all_writes(tmp_path: Path, door: str):
     code = f"""
 import sys
 sys.path[:0] = {[str(ROOT), str(ROOT / "integrations"), str(ROOT / "tests/integrations/pydantic_ai"), str(ROOT / "tests/support")]!r}
@@ -813,7 +809,7 @@ def write_together(path: Path, door: str, facts: list[str]) -> str:
     return output
 
 
-def test_a_run_without_a_user_fails_before_its_model_and_hands_in_nothing(tmp_path: Path):
+def test_a_run_without_a_user_fails_first_and_submits_nothing(tmp_path: Path):
     writer = Kept(Diary(tmp_path))
     requests: list[Any] = []
 
