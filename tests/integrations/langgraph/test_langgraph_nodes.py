@@ -98,7 +98,7 @@ both = pytest.mark.parametrize("mode", ["sync", "async"])
 
 @both
 @pytest.mark.parametrize("state", [Dictionary, Data, Model])
-def test_memory_is_recalled_before_the_model_and_the_turn_extracted_after_it(state, mode):
+def test_memory_is_recalled_before_and_extracted_after_the_model(state, mode):
     diary = Diary("memory:", agent="rules")
     diary.user("alice").upsert_preference("likes", "dark roast")
     seen = []
