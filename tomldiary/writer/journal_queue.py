@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.entries.models import timestamp
 from tomldiary.logging import get_logger
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_turn
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
     from pathlib import Path
     from threading import Condition
@@ -90,7 +90,6 @@ class JournalQueue:
         Raises:
             InvalidValue: A text cannot be stored in a file.
         """
-        job.time = timestamp()
         job.rendered = render_turn(job.turn, job.operation, job.time)
 
     def put(self, job: Job) -> None:
@@ -155,18 +154,22 @@ class JournalQueue:
                     self._journal = None  # the next turn creates another one
                     self.close_if_done(journal)
                 self._refuse(jobs, error)
-                return self._ends_batch()
+                goes_on = self._ends_batch()
+            _wake(jobs, error)
+            return goes_on
         for job in jobs:
             job.rendered = ""
         with self._state:
             self._batch = []
             self._deliver(jobs)
-            return self._ends_batch()
+            goes_on = self._ends_batch()
+        _wake(jobs, None)  # without the lock, which the next submit of a woken caller needs
+        return goes_on
 
     def _ends_batch(self) -> bool:
         """Return whether turns were queued meanwhile; the caller holds the lock.
 
-        The submits of this batch are already woken, so a single caller finds the queue idle.
+        The submits of this batch are woken afterwards, so a single caller finds the queue idle.
         """
         self._is_storing = bool(self._pending) or not self._has_looked
         if not self._is_storing:
@@ -245,3 +248,26 @@ def close_journals(journals: list[Journal]) -> int:
     left = sum(journal.close() for journal in journals)
     journals.clear()
     return left
+
+
+def _wake(jobs: list[Job], error: BaseException | None) -> None:
+    """Wake the submits that wait for their turns to be stored, with one call for each event loop."""
+    waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+    for job in jobs:
+        if job.waiter is not None:
+            waiting.setdefault(job.waiter[0], []).append(job.waiter[1])
+    for loop, futures in waiting.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, futures, error)
+        except RuntimeError:  # the loop is closed
+            continue
+
+
+def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:
+    for future in futures:
+        if future.done():
+            continue
+        if error is not None:
+            future.set_exception(error)
+        else:
+            future.set_result(None)

@@ -10,6 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.models import timestamp
 from tomldiary.errors import OperationConflict, WriterBusy
 from tomldiary.extraction.dialogue import checked_exchanges
 from tomldiary.writer.receipts import Job
@@ -132,7 +133,7 @@ class Admission:
                 turn = replace(turn, earlier=checked_exchanges(turn.earlier, self._sessions.most))
         operation = turn.operation_id or f"{self._prefix}-{next(self._numbers)}"
         job = Job(turn, operation, is_new=not turn.operation_id)
-        job.began, job.time = began, now
+        job.began, job.time = began, now or timestamp()
         if self.journal_queue is not None:
             self.journal_queue.prepare(job)
         elif self._backend is not None and self._backend.is_quick:
@@ -189,7 +190,6 @@ class Admission:
             else:
                 job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
         self._workers.add(jobs)
-        _wake(jobs, None)
         if cancelled:
             self.admit_waiting()
 
@@ -200,7 +200,6 @@ class Admission:
             job.receipt.settle_stored(error)
             job.receipt.settle(None, error)
             self.forget_operation(job)
-        _wake(jobs, error)
         self.admit_waiting()
         self._state.notify_all()
 
@@ -246,29 +245,6 @@ class Admission:
                 _, space = self.waiting.popleft()
                 if space.set_running_or_notify_cancel():
                     space.set_exception(RuntimeError(_CLOSED))
-
-
-def _wake(jobs: list[Job], error: BaseException | None) -> None:
-    """Wake the submits that wait for their turns to be stored, with one call for each event loop."""
-    waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for job in jobs:
-        if job.waiter is not None:
-            waiting.setdefault(job.waiter[0], []).append(job.waiter[1])
-    for loop, futures in waiting.items():
-        try:
-            loop.call_soon_threadsafe(_resolve, futures, error)
-        except RuntimeError:  # the loop is closed
-            continue
-
-
-def _resolve(futures: list[asyncio.Future[None]], error: BaseException | None) -> None:
-    for future in futures:
-        if future.done():
-            continue
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(None)
 
 
 class UserQueues:
