@@ -1,22 +1,19 @@
 """Splits the versions of one document into blocks and entries.
 
-Equal texts are parsed once and shared by all versions. So a history of thousands of versions costs little more
-than its changes.
+Equal parts of a text are split and parsed once and shared by all versions. So a history of thousands of versions
+costs little more than its changes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections import Counter
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.kinds import entry_path
 from tomldiary.forgetting.selection import content
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import find_any
-from tomldiary.toml.lexer import Block, split_blocks
+from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
 
 if TYPE_CHECKING:
@@ -38,8 +35,6 @@ class Version:
     """A document split into blocks, with the entries that it holds."""
 
     blocks: list[Block]
-    ends: list[int]
-    """The end of each block, in characters."""
     groups: dict[Path, list[Block]]
     """The blocks of each entry that has its own headers."""
     states: dict[Path, State]
@@ -48,11 +43,12 @@ class Version:
 
 
 class Versions:
-    """Splits the versions of one document; parses only the difference to the previous version."""
+    """Splits the versions of one document; parses only the parts that no earlier version has."""
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._blocks: dict[str, Block] = {}
+        self._parts: dict[str, Version | None] = {}
         self._paths: dict[Block, Path | None] = {}
         self._states: dict[tuple[Path, str], State] = {}
         self._inline: dict[str, dict[Path, State]] = {}
@@ -68,97 +64,54 @@ class Versions:
         for known, version in self._cuts:
             if known is text:
                 return version
-        version = self._stepped(*self._cuts[-1], text) if self._cuts else None
-        version = version or self._cut_whole(text)
+        parts = self._parts_of(text)
+        if parts is None:
+            version = self._version(split_blocks(text))
+        else:
+            version = Version([], {}, {}, [])
+            for part in parts:
+                version.blocks += part.blocks
+                version.groups.update(part.groups)
+                version.states.update(part.states)
+            if len(version.groups) < sum([len(part.groups) for part in parts]):
+                version = self._version(version.blocks)  # an entry stands in several parts
+        before = self._cuts[-1][1].states if self._cuts else {}
+        version.fresh += [
+            path for path, state in version.states.items() if state is not before.get(path)
+        ]
         self._cuts = [*self._cuts[-1:], (text, version)]
         return version
 
-    def _stepped(self, old_text: str, old: Version, text: str) -> Version | None:
-        """Split a version in two steps: every transaction changes `_meta`, and one other place."""
-        between = text[: _end_of_meta(text)] + old_text[_end_of_meta(old_text) :]
-        first = self._made_from(old_text, old, between)
-        if first is None:
+    def _parts_of(self, text: str) -> list[Version] | None:
+        """Return the parts of a text, split at headers behind a blank line; None if a value may span parts."""
+        first, *others = text.split("\n\n[")
+        if not others:
             return None
-        version = self._made_from(between, first, text)
-        if version is not None:
-            version.fresh[:0] = first.fresh
-        return version
+        last = others.pop()
+        parts = [self._part(f"{first}\n\n", is_first=True), self._part(f"[{last}")]
+        known = self._parts
+        for other in set(others) - known.keys():
+            known[other] = self._part(f"[{other}\n\n")
+        parts[1:1] = [known[other] for other in others]
+        return None if None in parts else cast("list[Version]", parts)
 
-    def _cut_whole(self, text: str) -> Version:
-        """Split a version without the previous one."""
-        blocks = [self.same(block) for block in split_blocks(text)]
-        version = Version(blocks, list(accumulate(len(block.text) for block in blocks)), {}, {}, [])
-        self._fill(version, [], blocks)
-        return version
-
-    def _made_from(self, old_text: str, old: Version, text: str) -> Version | None:
-        """Split a version by parsing only its difference to another one; None if that is not possible."""
-        begin = _common_start(old_text, text)
-        rest = _common_end(old_text, text, begin)
-        # The neighbouring blocks may have new lines, or new comments above them.
-        low = bisect_right(old.ends, begin) - 1
-        low = low if low > 1 else 0
-        high = bisect_left([0, *old.ends], len(old_text) - rest)
-        start = old.ends[low - 1] if low else 0
-        last = old.blocks[high] if high < len(old.blocks) else None
-        end = len(text) - (len(old_text) - old.ends[high]) if last is not None else len(text)
-        changed = text[start:end]
-        head, *made = split_blocks(changed)
-        if (
-            '"""' in changed
-            or "'''" in changed
-            or (start and (head.text or not made))
-            or (last is not None and ([head, *made][-1].path != last.path))
-        ):
+    def _part(self, text: str, *, is_first: bool = False) -> Version | None:
+        head, *blocks = split_blocks(text)
+        if may_span_lines(text) or (head.text and not is_first):
             return None
-        fresh = [self.same(block) for block in (made if start else [head, *made])]
-        blocks = [*old.blocks[:low], *fresh, *old.blocks[high + 1 :]]
-        shift = len(text) - len(old_text)
-        behind = old.ends[high + 1 :]
-        ends = [
-            *old.ends[:low],
-            *accumulate(
-                [len(block.text) for block in fresh[1:]], initial=start + len(fresh[0].text)
-            ),
-            *([place + shift for place in behind] if shift else behind),
-        ]
-        version = Version(blocks, ends, dict(old.groups), dict(old.states), [])
-        self._fill(version, old.blocks[low : high + 1], fresh)
-        return version
+        return self._version([head, *blocks] if is_first else blocks)
 
-    def _fill(self, version: Version, gone: list[Block], fresh: list[Block]) -> None:
-        """Update the entries of a version after the blocks `gone` were replaced by `fresh`."""
-        for block in gone:
-            if self.path(block) is None:
-                for path in self.inline(block):
-                    version.states.pop(path, None)
-        paths: dict[Path, None] = {}
-        for block in [*gone, *fresh]:
-            if (path := self.path(block)) is not None:
-                paths[path] = None
-        left = Counter(self.path(block) for block in gone)
-        came: dict[Path, list[Block]] = {}
-        for block in fresh:
-            path = self.path(block)
-            if path is not None:
-                came.setdefault(path, []).append(block)
+    def _version(self, blocks: list[Block]) -> Version:
+        """Return blocks with their entries."""
+        version = Version(list(map(self.same, blocks)), {}, {}, [])
+        for block in version.blocks:
+            if (path := self.path(block)) is None:
+                version.states |= self.inline(block)
             else:
-                states = self.inline(block)
-                version.states.update(states)
-                version.fresh += states
-        for path in paths:
-            group = came.get(path, [])
-            if len(version.groups.get(path, [])) != left[path]:
-                group = [block for block in version.blocks if self.path(block) == path]
-            if not group:
-                version.groups.pop(path, None)
-                version.states.pop(path, None)
-                continue
-            version.groups[path] = group
-            state = self._state(path, joined(group))
-            if version.states.get(path) is not state:
-                version.states[path] = state
-                version.fresh.append(path)
+                version.groups.setdefault(path, []).append(block)
+        for path, group in version.groups.items():
+            version.states[path] = self._state(path, joined(group))
+        return version
 
     def split(self, block: Block) -> tuple[str, str]:
         """Return a block's own text, and the comments behind it that belong to no entry."""
@@ -221,34 +174,3 @@ def values_at(text: str, path: Path) -> dict[str, Any]:
 def joined(blocks: list[Block]) -> str:
     """Return the joined text of blocks."""
     return "".join([block.text for block in blocks])
-
-
-def _end_of_meta(text: str) -> int:
-    at = text.find("\n[", text.find("[_meta]"))
-    while text.startswith("\n[_meta", at):
-        at = text.find("\n[", at + 1)
-    return at if at >= 0 else len(text)
-
-
-def _common_start(one: str, two: str) -> int:
-    """Return the length of the common prefix of two texts, by bisection."""
-    low, high = 0, min(len(one), len(two)) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[low:middle] == two[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
-
-
-def _common_end(one: str, two: str, start: int) -> int:
-    """Return the length of the common suffix of two texts, excluding their first `start` characters."""
-    low, high = 0, min(len(one), len(two)) - start + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if one[len(one) - middle : len(one) - low] == two[len(two) - middle : len(two) - low]:
-            low = middle
-        else:
-            high = middle
-    return low

@@ -10,7 +10,7 @@ import re
 import tomllib
 from dataclasses import dataclass
 
-__all__ = ["Block", "header_path", "split_blocks"]
+__all__ = ["Block", "header_path", "may_span_lines", "split_blocks"]
 
 _KEY = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
 _HEADER = re.compile(
@@ -57,12 +57,17 @@ def header_path(line: str) -> tuple[tuple[str, ...], bool] | None:
     return tuple(keys), match.group(1) == "[["
 
 
+def may_span_lines(text: str) -> bool:
+    """Return whether a value in `text` may span lines; False is certain."""
+    return _MAYBE_MULTILINE.search(text) is not None
+
+
 def split_blocks(text: str) -> list[Block]:
     """Cut `text` into blocks whose texts join to `text`; the first one is the head (maybe empty)."""
     if text.startswith("\ufeff"):
         head, *rest = split_blocks(text[1:])
         return [Block((), f"\ufeff{head.text}"), *rest]
-    if _MAYBE_MULTILINE.search(text):
+    if may_span_lines(text):
         starts, comments = _exact_starts(text)
     else:
         starts = [match.start() for match in _HEADER_LINE.finditer(text)]
