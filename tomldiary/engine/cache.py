@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from tomldiary.hand_edits.detect import Known
-    from tomldiary.history.index import Since
+    from tomldiary.history.index import Indexed
     from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Document
 
@@ -124,7 +124,7 @@ class DocumentCache:
                 found.append(self.load(user, kind, is_written=True))
         return found
 
-    def _changes(self, user: str) -> Since[int] | None:
+    def _changes(self, user: str) -> Indexed[int] | None:
         try:
             return self.logged.changes(user)
         except InvalidTOML:
@@ -182,7 +182,7 @@ class DocumentCache:
 
 
 def _is_current(
-    cached: Known, token: Token | None, kind: str, changes: Since[int] | None, *, is_written: bool
+    cached: Known, token: Token | None, kind: str, changes: Indexed[int] | None, *, is_written: bool
 ) -> bool:
     """Return whether a cached document is that of this version of its file; see `DocumentCache.load`."""
     if cached.token != token or cached.is_young:

@@ -31,6 +31,7 @@ __all__ = [
     "Changed",
     "Prepared",
     "Saves",
+    "add_save",
     "log_only",
     "merge_displaced",
     "prepare",
@@ -176,7 +177,7 @@ def _prepare_displaced(
         _keep_removed_ids(kind, edit, known.logged)
     known = _numbered(replace(known, document=edit.done(), is_merged=True), seq)
     record = Record(seq, "hand", [], {}, {}, actor="hand")
-    _add_save(record, kind, known)
+    add_save(record, kind, known)
     contents = {kind: known.document.encoded} if is_published else {}
     return Commit(contents, {kind: known.token}, [render_record(record)], replaces_save=True)
 
@@ -320,11 +321,11 @@ def _hand_record(
             saved.changes.append(Change(kind, 0, text, ""))
             saved.bases[kind], saved.results[kind] = last.results[kind], EMPTY
         else:
-            _add_save(saved, kind, base)
+            add_save(saved, kind, base)
     return saved if saved.results else None
 
 
-def _add_save(record: Record, kind: str, known: Known) -> None:
+def add_save(record: Record, kind: str, known: Known) -> None:
     """Add the hand edit of one document to a record, if there is one."""
     if known.logged is not None:
         record.changes.extend(block_changes(kind, known.logged.blocks, known.document.blocks))

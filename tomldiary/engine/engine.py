@@ -391,13 +391,13 @@ class Engine(DocumentCache):
         """Return the fingerprint of what was done under an idempotency key; None if nothing was."""
         is_mine = self._readable(user) is not None
         with nullcontext() if is_mine else self.backend.lock(user, self.lock_timeout):
-            before = self._operations.of(user).get(operation)
+            before = self._operations.of(user).found.get(operation)
         return before[1] if before is not None else None
 
     def done_operations(self, user: str) -> frozenset[str]:
         """Return the idempotency keys that are in the user's history."""
         with self.backend.lock(user, self.lock_timeout):
-            return frozenset(self._operations.of(user))
+            return frozenset(self._operations.of(user).found)
 
     def repetition(self, user: str, source: Source) -> int | None:
         """Return the number of the transaction that did this operation before; the caller holds the lock.
@@ -407,7 +407,7 @@ class Engine(DocumentCache):
         """
         if not source.operation or source.is_new:
             return None
-        before = self._operations.of(user).get(source.operation)
+        before = self._operations.of(user).found.get(source.operation)
         if before is not None and before[1] != source.fingerprint():
             raise OperationConflict.of(source.operation)
         return before[0] if before is not None else None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from tomldiary.engine.commit import add_save
 from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
 from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.forgetting.redact_tables import Tables
@@ -209,7 +210,10 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     history.reverse()
     records.reverse()
     stored, known = _documents(engine, user, history)
-    all_records = [*records, *_unlogged(known, records[-1].seq if records else 0)]
+    saved = Record((records[-1].seq if records else 0) + 1, "hand", [], {}, {}, actor="hand")
+    for kind, found in known.items():
+        add_save(saved, kind, found)
+    all_records = [*records, saved] if saved.results else records
     texts = {kind: found.document.text for kind, found in known.items()}
     erased = erase(all_records, texts, selection)
     removed = erased.removed & known.keys()
@@ -277,24 +281,6 @@ class _ReadableHistory:
 
     def is_being_saved(self, user: str, kind: str) -> bool:
         return is_being_saved(self._backend, user, kind)
-
-
-def _unlogged(known: Mapping[str, Known], seq: int) -> list[Record]:
-    """Return the record of the hand edits that are not in history yet, if there are any."""
-    saved = Record(seq + 1, "hand", [], {}, {}, actor="hand")
-    for kind, found in known.items():
-        if found.is_logged:
-            continue
-        base = found.logged
-        saved.changes += (
-            block_changes(kind, base.blocks, found.document.blocks)
-            if base is not None
-            else [Change(kind, 0, "", found.document.text)]
-        )
-        saved.conflicts += found.conflicts
-        saved.bases[kind] = base.fingerprint if base is not None else EMPTY
-        saved.results[kind] = found.digest
-    return [saved] if saved.results else []
 
 
 def _keep_ids(erased: Erased, forget: Record) -> None:

@@ -136,7 +136,7 @@ def _comments(document: Document) -> Iterator[tuple[Path, str]]:
 
 
 def _take(
-    edit: Any, base: Document, ours: Document, theirs: Document, path: Path, new: dict[str, Any]
+    edit: Edit, base: Document, ours: Document, theirs: Document, path: Path, new: dict[str, Any]
 ) -> None:
     block, known = ours.index.get(path), theirs.index.get(path)
     untouched = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tomldiary.errors import InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
@@ -16,31 +16,22 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["HistoryIndex", "LoggedKinds", "Since"]
+__all__ = ["HistoryIndex", "Indexed", "LoggedKinds"]
 
 V = TypeVar("V")
 _CACHED_USERS = 256
 
 
 @dataclass(slots=True)
-class _Known(Generic[V]):
-    """The index of one user up to transaction `seq`; it may hold keys of records dropped since."""
+class Indexed(Generic[V]):
+    """The index of one user; it may hold keys of records dropped since."""
 
-    seq: int = 0
-    epoch: int = 0
     start: int = 0
     """The transaction after which it is complete."""
-    found: dict[str, V] = field(default_factory=dict[str, Any])
-
-
-class Since(NamedTuple, Generic[V]):
-    """The index of one user from a transaction to the end of history."""
-
-    start: int
-    """The transaction after which `found` is complete."""
-    last: int
+    last: int = 0
     """The newest transaction."""
-    found: Mapping[str, V]
+    epoch: int = 0
+    found: dict[str, V] = field(default_factory=dict[str, Any])
 
 
 class HistoryIndex(Generic[V]):
@@ -62,7 +53,7 @@ class HistoryIndex(Generic[V]):
         self._backend = backend
         self._read = read
         self._is_whole = is_whole
-        self._users: Recent[str, _Known[V]] = Recent(_CACHED_USERS)
+        self._users: Recent[str, Indexed[V]] = Recent(_CACHED_USERS)
         self.renew()
         renew_after_fork(self)
 
@@ -79,47 +70,35 @@ class HistoryIndex(Generic[V]):
         """Add the keys of the latest transaction; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
-        if known is not None and known.seq == seq - 1:
+        if known is not None and known.last == seq - 1:
             known.found.update(found)
-            known.seq = seq
+            known.last = seq
 
-    def of(self, user: str) -> Mapping[str, V]:
-        """Return the values by key; the caller holds the user's lock.
-
-        Raises:
-            InvalidTOML: A record is damaged.
-        """
-        return self._up_to_date(user).found
-
-    def since(self, user: str) -> Since[V]:
+    def of(self, user: str) -> Indexed[V]:
         """Return the values by key and the range they cover; the caller holds the user's lock.
 
         Raises:
             InvalidTOML: A record is damaged.
         """
-        known = self._up_to_date(user)
-        return Since(known.start, known.seq, known.found)
-
-    def _up_to_date(self, user: str) -> _Known[V]:
         epoch = self._backend.epoch(user) if self._is_whole else 0
         last = next_sequence(self._backend.last_record(user)) - 1  # repairs a torn log tail
         with self._guard:
             known = self._users.get(user)
-        if known is None or known.epoch != epoch or last < known.seq:
-            # `last < known.seq`: the user was removed and has a new history.
+        if known is None or known.epoch != epoch or last < known.last:
+            # `last < known.last`: the user was removed and has a new history.
             start = 0 if self._is_whole else last
-            known = _Known[V](seq=start, epoch=epoch, start=start)
+            known = Indexed[V](start, start, epoch)
         fresh: dict[str, V] = {}
-        for text in self._backend.records(user) if last > known.seq else ():
+        for text in self._backend.records(user) if last > known.last else ():
             seq = next_sequence(text) - 1
-            if seq <= known.seq:
+            if seq <= known.last:
                 break
             for key, value in self._read(seq, text).items():
                 fresh.setdefault(key, value)
             if is_snapshot(text):
                 break
         known.found.update(fresh)  # safe: the user's lock is held
-        known.seq = last
+        known.last = last
         with self._guard:
             self._users.keep(user, known)
         return known
@@ -143,17 +122,17 @@ class LoggedKinds:
         self._index.note(user, seq, dict.fromkeys(found))
         self._changes.note(user, seq, dict.fromkeys(found, seq))
 
-    def changes(self, user: str) -> Since[int]:
+    def changes(self, user: str) -> Indexed[int]:
         """Return the last transaction that changed each document; the caller holds the user's lock.
 
         Raises:
             InvalidTOML: A record is damaged.
         """
-        return self._changes.since(user)
+        return self._changes.of(user)
 
     def may_hold(self, user: str, kind: str) -> bool:
         """Return whether history may name a document; the caller holds the user's lock."""
         try:
-            return kind in self._index.of(user)
+            return kind in self._index.of(user).found
         except InvalidTOML:
             return True  # damaged: reading the record raises the error

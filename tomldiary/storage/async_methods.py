@@ -8,9 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.history.record import Change, Record, next_sequence, render_record
+from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.protocol import Commit, Rewrite
 from tomldiary.toml.document import digest
+from tomldiary.toml.parse import parse_toml
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
@@ -60,9 +62,6 @@ class AsyncVerbs:
 
 
 def _save(backend: Backend, user: str, kind: str, content: str) -> None:
-    from tomldiary.history.timeline import Timeline  # noqa: PLC0415 - keeps the import of backends light
-    from tomldiary.toml.parse import parse_toml  # noqa: PLC0415 - see above
-
     parse_toml(content, path=backend.place(user, kind))
     with backend.lock(user, _SAVE_TIMEOUT):
         old = backend.read(user, kind)
