@@ -69,8 +69,8 @@ if TYPE_CHECKING:
     from tomldiary.history.retention import KeptHistory
     from tomldiary.history.rollback import Rollback
     from tomldiary.ingest.runner import IngestReport
-    from tomldiary.retrieval.recall import Hit
     from tomldiary.text.similarity import Match
+    from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
     from tomldiary.writer.metrics import Health
     from tomldiary.writer.writer import (
@@ -168,7 +168,7 @@ __getattr__, __dir__ = lazy_names(
         "Forgotten": "errors",
         "Health": "writer.metrics",
         "HistoryEntry": "history.queries",
-        "Hit": "retrieval.recall",
+        "Hit": "user.recall",
         "ImmutableEntry": "errors",
         "IngestReport": "ingest.runner",
         "InvalidValue": "errors",

@@ -34,11 +34,11 @@ from tomldiary.extraction.operations import (
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
-from tomldiary.retrieval.recall import Indexes
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import FixedDocuments
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Similarity
+from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:

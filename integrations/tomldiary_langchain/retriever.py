@@ -27,8 +27,8 @@ if TYPE_CHECKING:
         CallbackManagerForRetrieverRun,
     )
 
-    from tomldiary.retrieval.recall import Hit
     from tomldiary.store.operations import Item
+    from tomldiary.user.recall import Hit
 
 __all__ = ["DiaryRetriever"]
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tomldiary.entries.blocks import TextBlock
     from tomldiary.entries.kind import EntryKind
     from tomldiary.entries.models import PreferenceItem
-    from tomldiary.retrieval.recall import Hit
+    from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
 
 __all__ = [

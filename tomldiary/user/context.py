@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 from tomldiary.entries.collections import read_document
 from tomldiary.entries.facts import in_utc
 from tomldiary.history.queries import change_made
-from tomldiary.retrieval.recall import Indexes
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.user.recall import Indexes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine

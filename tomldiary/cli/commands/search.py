@@ -15,10 +15,10 @@ from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.identifiers.namespaces import ROOT, kind_of, namespace_of
 from tomldiary.retrieval.lexical_index import matched_words
-from tomldiary.retrieval.recall import Hit
 from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
+from tomldiary.user.recall import Hit
 
 if TYPE_CHECKING:
     from tomldiary.user.user import UserDiary
