@@ -9,8 +9,8 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolCall, ToolMessa
 from langchain_core.runnables.base import RunnableBindingBase
 from pydantic import BaseModel, Field
 
-from tomldiary.extraction.message import escape
 from tomldiary.runtime.async_bridge import in_daemon_thread, is_private_loop
+from tomldiary.text.visible import escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -15,9 +15,8 @@ from tomldiary.diary import Diary
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.identifiers.namespaces import SHARED as SHARED_OWNER
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.render import escape_line
 from tomldiary.storage.protocol import LocalFolder
-from tomldiary.text.visible import as_stored, visible
+from tomldiary.text.visible import as_stored, escape_line, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -18,7 +18,8 @@ from tomldiary.diary import diary_of
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read
-from tomldiary.retrieval.render import render_memory, scrub
+from tomldiary.retrieval.render import render_memory
+from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
 from tomldiary_pydantic_ai.run import RunOwner, no_template, session_of, user_of

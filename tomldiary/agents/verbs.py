@@ -17,13 +17,11 @@ from tomldiary.entries.kinds import BLOCKS, EPISODES, FACTS, KINDS, PREFERENCES,
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import (
-    escape_for_model,
-    escape_lines,
     render_memory,
     rendered,
 )
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.text.visible import as_stored, visible
+from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

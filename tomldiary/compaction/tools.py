@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol
 
 from tomldiary.errors import DiaryError, without_paths
-from tomldiary.retrieval.render import escape_for_model
+from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionDeps

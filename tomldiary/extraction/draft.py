@@ -30,8 +30,8 @@ from tomldiary.extraction.operations import (
     set_fields,
 )
 from tomldiary.extraction.tool_writes import NO_WRITES
-from tomldiary.retrieval.render import escape_for_model
 from tomldiary.text.similarity import Similarity
+from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import encode_nulls, same_value

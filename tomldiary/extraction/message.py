@@ -13,7 +13,7 @@ from tomldiary.entries.preferences import entry_text
 from tomldiary.extraction.draft import preference_line, quoted
 from tomldiary.text.incremental_index import Following
 from tomldiary.text.similarity import normalise
-from tomldiary.text.visible import visible
+from tomldiary.text.visible import escape
 from tomldiary.text.words import searchable
 
 if TYPE_CHECKING:
@@ -119,11 +119,6 @@ def _shown(deps: MemoryDeps, turn: str, budget: int) -> str:
     if left_out:
         lines.append(f"({left_out} more are stored; list_preferences shows them)")
     return "\n" + "\n".join(lines) + "\n" if lines else "(none)"
-
-
-def escape(text: str) -> str:
-    """Return text that cannot open or close a tag, without hidden characters."""
-    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 class _Shelf(Following):

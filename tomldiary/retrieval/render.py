@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from tomldiary.text.visible import visible
+from tomldiary.text.visible import escape_for_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,14 +18,10 @@ __all__ = [
     "MEMORY_CLOSE",
     "MEMORY_OPEN",
     "block_fact",
-    "escape_for_model",
-    "escape_line",
-    "escape_lines",
     "framed_memory",
     "is_start_of",
     "render_memory",
     "rendered",
-    "scrub",
 ]
 
 # The first and the last line of memory that is shown to a model.
@@ -42,41 +38,6 @@ _MORE_LINES = "\n  (… "
 _MORE_WORDS = " … (cut; "
 _RATHER_WORDS = 1.5  # times as much text
 _PART_OF_ESCAPE = re.compile("&[a-z]{0,3}$")
-
-# Tags are escaped; what could end a line becomes a space. Hidden characters are removed before.
-_ESCAPES: dict[int, str | None] = {
-    **dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " "),
-    **dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}"),
-    ord("&"): "&amp;",
-    ord("<"): "&lt;",
-    ord(">"): "&gt;",
-}
-
-
-_UNPRINTABLE = {
-    **{code: None for code in range(0x20) if chr(code) not in "\t\n"},
-    **dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}"),
-}
-
-
-def escape_for_model(text: str) -> str:
-    """Return stored text as one visible line that cannot open or close a tag, and that any encoder takes."""
-    return " ".join(visible(text).translate(_ESCAPES).split())
-
-
-def escape_lines(text: str) -> list[str]:
-    """Return stored text as lines that cannot open or close a tag; their indentation stays."""
-    return [escape_line(line) for line in text.splitlines()] or [""]
-
-
-def escape_line(line: str) -> str:
-    """Return one line of stored text so that it cannot open or close a tag; its indentation stays."""
-    return visible(line).expandtabs(4).translate(_ESCAPES).rstrip()
-
-
-def scrub(text: str) -> str:
-    """Return an application's own text without what an encoder or a terminal would stumble over."""
-    return text.translate(_UNPRINTABLE)
 
 
 def rendered(line: EntryLine) -> str:

@@ -1,4 +1,4 @@
-r"""Stored text made safe to show: hidden characters are removed for models and escaped for people.
+r"""Stored text made safe to show: for models without hidden characters and tags, for people with escapes.
 
 Hidden characters are the format and default-ignorable characters of Unicode. Nothing is drawn for them, so
 they can carry text that a person does not see and a model reads. Three uses are kept, as texts cannot be read
@@ -11,7 +11,16 @@ from __future__ import annotations
 import re
 import unicodedata
 
-__all__ = ["as_stored", "printable", "visible"]
+__all__ = [
+    "as_stored",
+    "escape",
+    "escape_for_model",
+    "escape_line",
+    "escape_lines",
+    "printable",
+    "scrub",
+    "visible",
+]
 
 _HIDDEN = (
     "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f"
@@ -37,6 +46,18 @@ _JOINING = re.compile(
     "[\u0600-\u08ff\u0900-\u109f\u1700-\u18af\u1900-\u1cff\ua800-\uabff\ufb50-\ufdff\ufe70-\ufefc"
     "\U00010a00-\U00010fff\U00011000-\U00011fff]"
 )
+# Tags are escaped; what could end a line becomes a space. Hidden characters are removed before.
+_ESCAPES: dict[int, str | None] = {
+    **dict.fromkeys([*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029], " "),
+    **dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}"),
+    ord("&"): "&amp;",
+    ord("<"): "&lt;",
+    ord(">"): "&gt;",
+}
+_UNPRINTABLE = {
+    **{code: None for code in range(0x20) if chr(code) not in "\t\n"},
+    **dict.fromkeys(range(0xD800, 0xE000), "\N{REPLACEMENT CHARACTER}"),
+}
 
 
 def visible(text: str) -> str:
@@ -53,6 +74,31 @@ def as_stored(quoted: str, text: str) -> str:
     pattern = f"[{_HIDDEN}]*".join(map(re.escape, quoted))
     found = re.findall(pattern, text)
     return str(found[0]) if len(found) == 1 else quoted
+
+
+def escape(text: str) -> str:
+    """Return text that cannot open or close a tag, without hidden characters."""
+    return visible(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def escape_for_model(text: str) -> str:
+    """Return stored text as one visible line that cannot open or close a tag, and that any encoder takes."""
+    return " ".join(visible(text).translate(_ESCAPES).split())
+
+
+def escape_lines(text: str) -> list[str]:
+    """Return stored text as lines that cannot open or close a tag; their indentation stays."""
+    return [escape_line(line) for line in text.splitlines()] or [""]
+
+
+def escape_line(line: str) -> str:
+    """Return one line of stored text so that it cannot open or close a tag; its indentation stays."""
+    return visible(line).expandtabs(4).translate(_ESCAPES).rstrip()
+
+
+def scrub(text: str) -> str:
+    """Return an application's own text without what an encoder or a terminal would stumble over."""
+    return text.translate(_UNPRINTABLE)
 
 
 def printable(text: str) -> str:
