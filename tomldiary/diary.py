@@ -7,12 +7,12 @@ from copy import copy
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.compaction.runner import CompactionRunner
 from tomldiary.compat.coroutines import AncestorCoroutines
 from tomldiary.compat.default_table import DefaultPrefTable
-from tomldiary.engine.engine import Engine, Source
+from tomldiary.engine.engine import Engine, Source, Transaction
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
@@ -22,11 +22,12 @@ from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
 from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
-from tomldiary.extraction.extractor import resolve_extractor, run_extractor
+from tomldiary.extraction.extractor import Extractor, resolve_extractor, run_extractor
 from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import (
     Applied,
+    Operation,
     TurnOperation,
     TurnRules,
     apply_turn,
@@ -36,23 +37,17 @@ from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.protocol import FixedDocuments
-from tomldiary.text.similarity import DEFAULT_THRESHOLD, Similarity
+from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
+from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
 from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Self
 
     from pydantic import BaseModel
 
     from tomldiary.compaction.draft import CompactionConfig
-    from tomldiary.engine.engine import Transaction
-    from tomldiary.extraction.extractor import Extractor
-    from tomldiary.extraction.operations import Operation
-    from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
-    from tomldiary.text.similarity import Scorer
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
 

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 
 from langchain_core.stores import BaseStore
 
-from tomldiary.diary import diary_of
+from tomldiary.diary import Diary, diary_of
 from tomldiary.store.byte_items import ByteItems
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.diary import Diary
 
 __all__ = ["DiaryByteStore"]
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError, create_model
 from tomldiary.errors import ExtractionError, InvalidValue
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS
-from tomldiary_langchain.dialogue import config_of, dialogue_with
+from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage, ToolCall
 
     from tomldiary.extraction.draft import MemoryDeps
-    from tomldiary_langchain.dialogue import ChatModel
 
 __all__ = ["ChatModelExtractor"]
 

@@ -10,7 +10,7 @@ import threading
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, Self, cast
 
 from langchain.agents.middleware.types import (
     AgentMiddleware,
@@ -23,7 +23,7 @@ from typing_extensions import TypeVar  # Python 3.11 has none with a default
 
 from tomldiary.agents.options import memory_name, one_of, writer_of
 from tomldiary.agents.verbs import MemoryVerbs
-from tomldiary.diary import diary_of
+from tomldiary.diary import Diary, diary_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -33,6 +33,7 @@ from tomldiary.writer.writer import Turn as WriterTurn
 from tomldiary_langchain.chats import Chats, digest
 from tomldiary_langchain.endings import endings
 from tomldiary_langchain.identity import (
+    AgentWho,
     agent_config,
     agent_session,
     agent_user,
@@ -41,13 +42,12 @@ from tomldiary_langchain.identity import (
     resolve_session,
     resolve_user,
 )
-from tomldiary_langchain.messages import said_in, turn_of, with_memory, with_text
-from tomldiary_langchain.tools import TOOL_NAMES, tools_of
+from tomldiary_langchain.messages import Turn, said_in, turn_of, with_memory, with_text
+from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Awaitable, Callable, Collection, Generator
-    from typing import Self
 
     from langchain.agents.middleware.types import (
         ModelCallResult,
@@ -61,11 +61,7 @@ if TYPE_CHECKING:
     from langgraph.types import Command
     from langgraph.typing import StateLike  # pyright: ignore[reportPrivateImportUsage] - the bound there
 
-    from tomldiary.diary import Diary
     from tomldiary.writer.receipts import TurnStatus
-    from tomldiary_langchain.identity import AgentWho
-    from tomldiary_langchain.messages import Turn
-    from tomldiary_langchain.tools import ToolName
 
 __all__ = ["DiaryMiddleware", "DiaryState"]
 

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 from tomldiary.diary import Diary, diary_of
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.store.operations import Search
+from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
 from tomldiary.text.visible import visible
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         CallbackManagerForRetrieverRun,
     )
 
-    from tomldiary.store.operations import Item
     from tomldiary.user.recall import Hit
 
 __all__ = ["DiaryRetriever"]

@@ -22,16 +22,14 @@ from tomldiary.agents.verbs import (
     described_by,
     naming_categories,
 )
-from tomldiary.diary import diary_of
+from tomldiary.diary import Diary, diary_of
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary_langchain.identity import resolve_session, resolve_user
+from tomldiary_langchain.identity import Who, resolve_session, resolve_user
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
 
-    from tomldiary.diary import Diary
-    from tomldiary_langchain.identity import Who
 
 __all__ = ["TOOL_NAMES", "ToolName", "diary_tools", "tools_of"]
 

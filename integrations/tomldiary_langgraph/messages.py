@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -15,9 +15,6 @@ from langchain_core.messages import (
 
 from tomldiary.agents.turn_messages import Spoken, earlier_exchanges, exchange_of, turn_start
 from tomldiary.errors import InvalidValue
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = ["CurrentTurn", "current_turn", "last_question"]
 

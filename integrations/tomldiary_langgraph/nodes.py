@@ -19,10 +19,10 @@ from langchain_core.runnables import RunnableConfig, RunnableLambda
 from langgraph.channels.untracked_value import UntrackedValue
 
 from tomldiary.agents.options import one_of
-from tomldiary.diary import diary_of
+from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import DiaryError, IdentifierError, InvalidValue
 from tomldiary.logging import get_logger
-from tomldiary.writer.writer import Turn
+from tomldiary.writer.writer import MemoryWriter, Turn
 from tomldiary_langgraph.identity import (
     Who,
     is_delegated,
@@ -33,16 +33,13 @@ from tomldiary_langgraph.identity import (
     task_here,
     thread_of,
 )
-from tomldiary_langgraph.messages import current_turn, last_question
+from tomldiary_langgraph.messages import CurrentTurn, current_turn, last_question
 from tomldiary_langgraph.store import DiaryStore
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator
 
-    from tomldiary.diary import Diary
-    from tomldiary.writer.writer import MemoryWriter
-    from tomldiary_langgraph.messages import CurrentTurn
 
 __all__ = ["Memory", "extract_node", "recall_node", "submit_node"]
 

@@ -16,13 +16,12 @@ from langgraph.store.base import (
 )
 
 from tomldiary.errors import InvalidValue
-from tomldiary.store.operations import Condition, Get, List, Put, Search
+from tomldiary.store.operations import Condition, Get, List, Operation, Put, Search
 from tomldiary.store.operations import Item as Stored
 
 if TYPE_CHECKING:
     from langgraph.store.base import Op, Result
 
-    from tomldiary.store.operations import Operation
     from tomldiary.store.store import Result as Answer
 
 __all__ = ["check_written", "item", "operation", "result"]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from langgraph.store.base import NOT_PROVIDED, BaseStore, GetOp, PutOp, validate_op_namespace
 
@@ -13,24 +13,19 @@ from tomldiary.errors import InvalidValue
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.item import LONGEST_TTL
 from tomldiary.store.operations import Put
-from tomldiary.store.store import ItemStore
+from tomldiary.store.store import ItemStore, Prepared
 from tomldiary.store.ttl import Expiry
-from tomldiary.store.typed_namespaces import may_expire
+from tomldiary.store.typed_namespaces import UserLabel, may_expire
 from tomldiary_langgraph.embeddings import Embedder
 from tomldiary_langgraph.identity import session_here, signed_in_here
 from tomldiary_langgraph.operations import check_written, item, operation, result
-from tomldiary_langgraph.sweeping import Done, SweeperFuture, answer
+from tomldiary_langgraph.sweeping import Answer, Done, SweeperFuture, answer
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
-    from typing import Literal, Self
 
     from langgraph.store.base import IndexConfig, Item, NotProvided, Op, Result, TTLConfig
 
-    from tomldiary.store.store import Prepared
-    from tomldiary.store.typed_namespaces import UserLabel
-    from tomldiary_langgraph.sweeping import Answer
 
 __all__ = ["DiaryStore"]
 

@@ -24,18 +24,17 @@ from tomldiary_pydantic_ai.memory_document import (
     UPDATE_MEMORY_DESCRIPTION,
     WRITE_MEMORY_DESCRIPTION,
     AgentMemory,
+    MemoryFile,
     format_memory_prompt,
     get_memory_path,
 )
-from tomldiary_pydantic_ai.run import no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import Who, no_template, session_of, user_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pydantic_ai.messages import InstructionPart
 
-    from tomldiary_pydantic_ai.memory_document import MemoryFile
-    from tomldiary_pydantic_ai.run import Who
 
 __all__ = ["AgentMemoryToolset"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic_ai.messages import (
@@ -17,8 +17,6 @@ from pydantic_ai.messages import (
 from pydantic_core import to_json
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
     from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage
 

@@ -15,7 +15,7 @@ from pydantic_ai import (
 )
 from pydantic_ai.exceptions import UserError
 
-from tomldiary.agents.verbs import MemoryVerbs, described_by, failure, naming_categories
+from tomldiary.agents.verbs import Answer, MemoryVerbs, described_by, failure, naming_categories
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Generator, Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pydantic_ai import RunContext
     from pydantic_ai.tools import ToolDefinition
 
-    from tomldiary.agents.verbs import Answer
 
 __all__ = ["call_id", "diary_functions", "span", "telling_categories"]
 

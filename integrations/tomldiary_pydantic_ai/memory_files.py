@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,8 +23,6 @@ from tomldiary.text.visible import visible
 from tomldiary_pydantic_ai.memory_document import SHARED_OWNER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
     from tomldiary.toml.document import Document, Overlay

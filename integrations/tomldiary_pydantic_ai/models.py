@@ -6,10 +6,10 @@ import asyncio
 import copy
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 from pydantic_ai import exceptions
@@ -25,15 +25,11 @@ from tomldiary.runtime.async_bridge import close_at_loop_end, is_private_loop
 from tomldiary.writer.retry import RetryPolicy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import TypeAlias
-
     from pydantic_ai.models.fallback import FallbackOn
 
     FallbackWhen: TypeAlias = Iterable[type[Exception]] | Callable[[Exception], bool]
     ModelChoice: TypeAlias = Model | str | Sequence[Model | str] | None
     """A model, its name, or several of them in the order in which they are asked; None is the default."""
-    from collections.abc import Callable
 
     from pydantic_ai.messages import ModelMessage, ModelResponse
     from pydantic_ai.models import ModelRequestParameters

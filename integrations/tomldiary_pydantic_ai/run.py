@@ -7,7 +7,7 @@ import inspect
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -28,8 +28,6 @@ from tomldiary_pydantic_ai.conversation import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Sequence
-
     from pydantic_ai.messages import ModelMessage
 
     from tomldiary.diary import Diary

@@ -12,14 +12,11 @@ so is a name that cannot be used: the next place might name another user. An emp
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 from uuid import UUID
 
 from tomldiary.errors import IdentifierError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 __all__ = [
     "check_signed_in",

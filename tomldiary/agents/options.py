@@ -6,13 +6,12 @@ import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tomldiary.errors import InvalidValue
-from tomldiary.storage.protocol import LocalFolder, WrapsBackend
+from tomldiary.storage.protocol import Backend, LocalFolder, WrapsBackend
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from tomldiary.diary import Diary
-    from tomldiary.storage.protocol import Backend
     from tomldiary.writer.writer import MemoryWriter
 
 __all__ = [

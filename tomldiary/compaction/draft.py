@@ -15,13 +15,12 @@ from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import MAX_TEXT
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.extractor import load_factory
-from tomldiary.extraction.operations import SetFields, SetSummary
+from tomldiary.extraction.operations import Operation, SetFields, SetSummary
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from tomldiary.extraction.operations import Operation
 
 __all__ = ["CompactionConfig", "CompactionDeps", "CompactionStats", "load_compactor"]
 

@@ -15,7 +15,7 @@ from tomldiary.errors import HandEditConflict
 from tomldiary.hand_edits.detect import NOTHING, Known, is_being_saved, look
 from tomldiary.history.record import Change, Record, block_changes, next_sequence, render_record
 from tomldiary.history.timeline import EMPTY, Timeline
-from tomldiary.storage.protocol import Commit
+from tomldiary.storage.protocol import Backend, Commit, DisplacedEdit, HistoryOfUser, Token
 from tomldiary.toml.diff import changed_spans
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from tomldiary.history.index import LoggedKinds
     from tomldiary.history.record import Source
-    from tomldiary.storage.protocol import Backend, DisplacedEdit, HistoryOfUser, Token
 
 __all__ = [
     "Changed",

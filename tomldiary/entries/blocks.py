@@ -12,7 +12,7 @@ The verbs are those of loomflow's working blocks and of pydantic-deep's MEMORY d
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
@@ -23,7 +23,6 @@ from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, Group, Rank, Rules, Tables, Writing

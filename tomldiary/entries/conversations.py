@@ -4,19 +4,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.fields import columns_of, last_used, with_value, wrong_fields
+from tomldiary.entries.fields import Problem, columns_of, last_used, with_value, wrong_fields
 from tomldiary.entries.kind import EntryKind, Group
 from tomldiary.entries.models import FORMAT_VERSION, ConversationItem
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tomldiary.entries.fields import Problem
     from tomldiary.entries.kind import Collected, EntryLine, Rank, Rules, Tables, Writing
     from tomldiary.toml.document import Document, Overlay
     from tomldiary.toml.edit import Edit

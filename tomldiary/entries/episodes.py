@@ -14,20 +14,17 @@ is followed by `episodes/2026-11-002`, since a write stores its document as a wh
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.facts import moment
-from tomldiary.entries.kind import EntryKind
+from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-
-    from tomldiary.entries.kind import Collected, Rules, Tables, Writing
     from tomldiary.toml.document import Document
 
 

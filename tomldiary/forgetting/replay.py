@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError
-from tomldiary.history.record import redo, undo
+from tomldiary.history.record import Record, redo, undo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.history.record import Record
 
 __all__ = ["Replay"]
 

@@ -7,17 +7,14 @@ costs little more than its changes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from tomldiary.entries.kinds import entry_path
 from tomldiary.forgetting.selection import content
 from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import find_any
+from tomldiary.toml.document import Path, find_any
 from tomldiary.toml.lexer import Block, may_span_lines, split_blocks
 from tomldiary.toml.parse import parse_toml
-
-if TYPE_CHECKING:
-    from tomldiary.toml.document import Path
 
 __all__ = ["State", "Version", "Versions", "joined", "values_at"]
 

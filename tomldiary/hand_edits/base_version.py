@@ -11,16 +11,13 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError
 from tomldiary.hand_edits.three_way_merge import changed_tables, closest
-from tomldiary.history.record import redo
-from tomldiary.history.timeline import EMPTY
-from tomldiary.toml.document import Document
+from tomldiary.history.record import Record, redo
+from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.toml.document import Document, Path, Table
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
-    from tomldiary.history.record import Record
-    from tomldiary.history.timeline import Timeline
-    from tomldiary.toml.document import Path, Table
     from tomldiary.toml.lexer import Block
 
 __all__ = ["NOTHING", "base_of_save", "before_saves"]

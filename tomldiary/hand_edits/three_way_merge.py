@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import Document
+from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.values import render_path, same_value
@@ -20,7 +20,6 @@ from tomldiary.toml.values import render_path, same_value
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tomldiary.toml.document import Path
 
 __all__ = ["Merged", "changed_tables", "closest", "merge", "rebased"]
 

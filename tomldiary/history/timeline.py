@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import DocumentError, HistoryPruned, InvalidTOML
 from tomldiary.history.record import (
     SNAPSHOT,
+    Record,
     is_snapshot,
     next_sequence,
     parse_record,
@@ -24,7 +25,6 @@ from tomldiary.toml.values import render_key
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
 
-    from tomldiary.history.record import Record
     from tomldiary.storage.protocol import HistorySource
 
 __all__ = ["EMPTY", "Timeline", "pruned"]

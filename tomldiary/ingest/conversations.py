@@ -9,16 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from tomldiary.ingest.json_values import as_object, first_moment, is_list
-from tomldiary.ingest.turns import pair
+from tomldiary.ingest.json_values import JsonObject, as_object, first_moment, is_list
+from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance, pair
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from datetime import datetime
 
     from tomldiary.ingest.formats import MessageFormat
-    from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance
 
 __all__ = ["MOMENT_KEYS", "SESSION_KEYS", "Names", "all_messages", "name_of", "read_conversations"]
 

@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final
 from tomldiary.errors import InvalidValue, UnsupportedFormat
 from tomldiary.ingest import langchain, locomo, openai, pydantic_ai
 from tomldiary.ingest.conversations import all_messages, read_conversations
-from tomldiary.ingest.json_values import as_object
+from tomldiary.ingest.json_values import JsonObject, as_object
 from tomldiary.ingest.source import load
-from tomldiary.ingest.turns import ChatLog, Omissions
+from tomldiary.ingest.turns import ChatLog, Omissions, Utterance
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.turns import Utterance
 
 __all__ = ["KNOWN_FORMATS", "MessageFormat", "read_turns"]
 

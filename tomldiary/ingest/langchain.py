@@ -7,16 +7,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
 
 from tomldiary.ingest.content import content_text, refers_to_tools
 from tomldiary.ingest.conversations import MOMENT_KEYS
-from tomldiary.ingest.json_values import as_list, as_object, as_text, first_moment
-from tomldiary.ingest.turns import Utterance
-
-if TYPE_CHECKING:
-    from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.turns import Omissions
+from tomldiary.ingest.json_values import JsonObject, as_list, as_object, as_text, first_moment
+from tomldiary.ingest.turns import Omissions, Utterance
 
 __all__ = ["read_message", "recognises"]
 

@@ -16,15 +16,13 @@ from typing import TYPE_CHECKING, Final
 
 from tomldiary.errors import InvalidValue
 from tomldiary.ingest.conversations import Names, name_of
-from tomldiary.ingest.json_values import as_object, as_text, is_list, moment
-from tomldiary.ingest.turns import Utterance, pair
+from tomldiary.ingest.json_values import JsonObject, as_object, as_text, is_list, moment
+from tomldiary.ingest.turns import ChatTurn, Omissions, Utterance, pair
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.turns import ChatTurn, Omissions
 
 __all__ = ["read_dialogues", "recognises"]
 

@@ -5,16 +5,12 @@ Items of the Responses API (`{"type": "message", "role": …}`) are read too.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tomldiary.ingest.content import content_text, refers_to_tools
 from tomldiary.ingest.conversations import MOMENT_KEYS, SESSION_KEYS, name_of
-from tomldiary.ingest.json_values import as_text, first_moment
-from tomldiary.ingest.turns import Utterance
-
-if TYPE_CHECKING:
-    from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.turns import Omissions
+from tomldiary.ingest.json_values import JsonObject, as_text, first_moment
+from tomldiary.ingest.turns import Omissions, Utterance
 
 __all__ = ["read_message", "recognises"]
 

@@ -5,15 +5,11 @@ A message is a request or a response with parts; `part_kind` says what a part is
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tomldiary.ingest.conversations import name_of
-from tomldiary.ingest.json_values import as_list, as_object, as_text, moment
-from tomldiary.ingest.turns import Utterance
-
-if TYPE_CHECKING:
-    from tomldiary.ingest.json_values import JsonObject
-    from tomldiary.ingest.turns import Omissions
+from tomldiary.ingest.json_values import JsonObject, as_list, as_object, as_text, moment
+from tomldiary.ingest.turns import Omissions, Utterance
 
 __all__ = ["read_message", "recognises"]
 

@@ -16,14 +16,13 @@ from tomldiary.errors import BackendError, CommittedUnpublished, NotSupported
 from tomldiary.history.record import Record, next_sequence, render_record
 from tomldiary.runtime.async_bridge import is_of_another_loop, run_coroutine
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.protocol import Commit, Stored
+from tomldiary.storage.protocol import BackendProtocol, Commit, Durability, Rewrite, Stored
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator
     from contextlib import AbstractContextManager
 
-    from tomldiary.storage.protocol import BackendProtocol, Durability, Rewrite
 
 __all__ = ["SixVerbsBackend"]
 

@@ -5,17 +5,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import in_thread
-from tomldiary.storage.protocol import Commit, Rewrite
+from tomldiary.storage.protocol import Backend, Commit, Rewrite
 from tomldiary.toml.document import digest
 from tomldiary.toml.parse import parse_toml
-
-if TYPE_CHECKING:
-    from tomldiary.storage.protocol import Backend
 
 __all__ = ["AsyncVerbs"]
 

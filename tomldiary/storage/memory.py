@@ -10,13 +10,12 @@ from tomldiary.errors import HandEditConflict, IdentifierError
 from tomldiary.history.record import next_sequence
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
-from tomldiary.storage.protocol import Stored
+from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from contextlib import AbstractContextManager
 
-    from tomldiary.storage.protocol import Commit, Durability, Rewrite
 
 __all__ = ["MemoryBackend"]
 

@@ -12,10 +12,10 @@ from bisect import insort
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.engine.transaction import open_here
+from tomldiary.engine.transaction import Transaction, open_here
 from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.errors import IdentifierError, InvalidValue
-from tomldiary.identifiers.namespaces import ROOT, is_hashed, kind_of, namespace_of
+from tomldiary.identifiers.namespaces import ROOT, Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.logging import get_logger
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.protocol import CheapTokens, ListsFolders
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
-    from tomldiary.engine.transaction import Transaction
-    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.item import Entry
     from tomldiary.toml.document import Document
 

@@ -7,14 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
-from tomldiary.retrieval.filters import compile_filter
+from tomldiary.retrieval.filters import Predicate, compile_filter
 from tomldiary.store.item import LONGEST_TTL, checked_key, checked_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from tomldiary.retrieval.filters import Predicate
 
 __all__ = ["Condition", "Get", "Item", "List", "Operation", "Put", "Search", "checked"]
 

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 from tomldiary.engine.transaction import open_here
 from tomldiary.errors import Forgotten
 from tomldiary.retrieval.lexical_index import LexicalIndex
-from tomldiary.retrieval.vector_index import VectorIndex
+from tomldiary.retrieval.vector_index import Embedding, VectorIndex
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.storage.protocol import LocalFolder
-from tomldiary.store.item import copied
-from tomldiary.store.operations import Item
+from tomldiary.store.item import Entry, copied
+from tomldiary.store.operations import Item, Search
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.filters import Predicate
-    from tomldiary.retrieval.vector_index import Embedding
-    from tomldiary.store.item import Entry
-    from tomldiary.store.operations import Search
     from tomldiary.store.snapshot import Snapshot, View
 
 __all__ = ["Finder", "as_item"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, cast
@@ -11,8 +11,6 @@ from tomldiary.entries.kinds.parts import part_of
 from tomldiary.store.item import Entry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tomldiary.hand_edits.detect import Known
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.ttl import Deadlines

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tomldiary.engine.engine import Source
 from tomldiary.entries.collections import TypedEntries, checked_value
 from tomldiary.errors import DiaryError, DocumentError, Forgotten, InvalidValue, NotSupported
-from tomldiary.identifiers.namespaces import SHARED
+from tomldiary.identifiers.namespaces import SHARED, Namespace
 from tomldiary.logging import get_logger
 from tomldiary.storage.protocol import LocalFolder
 from tomldiary.store.item import Entry, copied
-from tomldiary.store.operations import Get, Item, List, Put, Search, checked
+from tomldiary.store.operations import Get, Item, List, Operation, Put, Search, checked
 from tomldiary.store.search import Finder, as_item
-from tomldiary.store.snapshot import View
+from tomldiary.store.snapshot import Snapshot, View
 from tomldiary.store.ttl import Deadlines, Expiry, Sweeper, sweep
-from tomldiary.store.typed_namespaces import Owners, is_typed
+from tomldiary.store.typed_namespaces import Owners, UserLabel, is_typed
 from tomldiary.store.writes import ItemPuts, Prepared
 
 if TYPE_CHECKING:
@@ -29,11 +29,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.engine.transaction import Transaction
-    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.retrieval.vector_index import Embedding
-    from tomldiary.store.operations import Operation
-    from tomldiary.store.snapshot import Snapshot
-    from tomldiary.store.typed_namespaces import UserLabel
 
 __all__ = ["ItemStore", "Prepared", "Result"]
 

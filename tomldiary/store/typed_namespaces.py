@@ -6,11 +6,11 @@ A namespace with "diary" as its second label is one of them or does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.collections import TypedEntries, collections
+from tomldiary.entries.collections import Collection, TypedEntries, collections
 from tomldiary.entries.kinds import typed_kinds
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.identifiers.namespaces import SHARED, Namespace
@@ -19,10 +19,7 @@ from tomldiary.store.item import Entry
 from tomldiary.store.snapshot import Snapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from tomldiary.diary import Diary
-    from tomldiary.entries.collections import Collection
 
 __all__ = ["MARK", "Owners", "TypedNamespaces", "UserLabel", "is_typed", "may_expire"]
 

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from copy import copy
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.engine import Source
 from tomldiary.engine.transaction import Transaction, open_here
@@ -16,24 +16,20 @@ from tomldiary.entries.kinds.parts import part_name, part_of
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import BackendError, Conflict, LockTimeout
 from tomldiary.hand_edits.detect import Known
-from tomldiary.identifiers.namespaces import kind_of
+from tomldiary.identifiers.namespaces import Namespace, kind_of
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
 from tomldiary.store.batch import Gathering
 from tomldiary.store.catalog import Catalog
 from tomldiary.store.item import Clock, table_of
-from tomldiary.store.operations import Put
-from tomldiary.store.typed_namespaces import TypedNamespaces, is_typed
+from tomldiary.store.operations import Operation, Put
+from tomldiary.store.typed_namespaces import Owners, TypedNamespaces, is_typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
     from collections.abc import Set as AbstractSet
-    from typing import Any
 
     from tomldiary.diary import Diary
-    from tomldiary.identifiers.namespaces import Namespace
-    from tomldiary.store.operations import Operation
-    from tomldiary.store.typed_namespaces import Owners
     from tomldiary.toml.edit import Edit
 
 __all__ = ["LARGEST", "ItemPuts", "Prepared", "remove_items"]

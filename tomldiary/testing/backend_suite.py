@@ -12,6 +12,7 @@ from tomldiary.diary import Diary
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import (
     Backend,
+    BackendProtocol,
     CheapTokens,
     FixedDocuments,
     KeepsJournal,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
     from pathlib import Path
 
-    from tomldiary.storage.protocol import BackendProtocol
 
 __all__ = ["BackendSuite"]
 

@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
 from tomldiary.text.visible import visible
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 __all__ = [
     "DEFAULT_THRESHOLD",

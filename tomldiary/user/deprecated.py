@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.user.blocks import UserBlocks
-from tomldiary.user.context import delegated
+from tomldiary.user.context import UserContext, delegated
 from tomldiary.user.episodes import UserEpisodes
 from tomldiary.user.facts import UserFacts
 from tomldiary.user.preferences import UserConversations, UserPreferences
@@ -14,7 +14,6 @@ from tomldiary.user.preferences import UserConversations, UserPreferences
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from tomldiary.user.context import UserContext
 
 __all__ = ["DeprecatedNames"]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.entries.facts import in_utc, moment
 from tomldiary.entries.kinds import recalled_kinds, shown_kinds
 from tomldiary.retrieval.lexical_index import LexicalIndex, matched_words
-from tomldiary.retrieval.ranking import MemoryLines, are_ranked, by_share, ranked
+from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import renew_after_fork
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.kind import EntryKind, Rules
-    from tomldiary.retrieval.ranking import ShownFact
     from tomldiary.toml.document import Document
     from tomldiary.user.context import UserContext
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.diary import Diary
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.extraction.extractor import is_retried_as_a_whole
-from tomldiary.extraction.operations import TurnOperation, current_operation
+from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from threading import Condition
 
-    from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.writer.metrics import Metrics
     from tomldiary.writer.receipts import Job
     from tomldiary.writer.retry import Options

@@ -12,14 +12,13 @@ import math
 import secrets
 import time
 from collections import deque
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
-    from contextlib import AbstractContextManager
 
     from tomldiary.writer.queue import Admission
     from tomldiary.writer.receipts import Job

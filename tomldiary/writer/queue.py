@@ -12,18 +12,16 @@ from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import OperationConflict, WriterBusy
-from tomldiary.extraction.dialogue import checked_exchanges
-from tomldiary.writer.receipts import Job
+from tomldiary.extraction.dialogue import Sessions, checked_exchanges
+from tomldiary.writer.receipts import Job, Receipt, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from threading import Condition
 
-    from tomldiary.extraction.dialogue import Sessions
     from tomldiary.storage.protocol import Backend
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.metrics import Metrics
-    from tomldiary.writer.receipts import Receipt, Turn
     from tomldiary.writer.worker import Workers
 
 __all__ = ["Admission", "UserQueues"]

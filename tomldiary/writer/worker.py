@@ -22,7 +22,7 @@ from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.jobs import apply_turn
 from tomldiary.writer.queue import UserQueues
-from tomldiary.writer.retry import is_of_the_model, is_transient
+from tomldiary.writer.retry import Breaker, Options, is_of_the_model, is_transient
 from tomldiary.writer.shutdown import LoopThread
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.metrics import Metrics, Telemetry
     from tomldiary.writer.receipts import Job
-    from tomldiary.writer.retry import Breaker, Options
 
 __all__ = ["Workers"]
 

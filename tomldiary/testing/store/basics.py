@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures, keys, langgraph
+from tomldiary.testing.store.surface import Calls, StoreFixtures, keys, langgraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.testing.store.surface import Calls
 
 __all__ = ["Basics"]
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures
-
-if TYPE_CHECKING:
-    from tomldiary.testing.store.surface import Calls
+from tomldiary.testing.store.surface import Calls, StoreFixtures
 
 __all__ = ["Concurrency"]
 

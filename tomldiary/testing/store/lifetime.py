@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures, awaited, keys, until
+from tomldiary.testing.store.surface import Calls, Embedder, StoreFixtures, awaited, keys, until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.testing.store.surface import Calls, Embedder
 
 __all__ = ["Lifetime"]
 

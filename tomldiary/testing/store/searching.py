@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tomldiary.testing.store.surface import StoreFixtures, keys, langgraph
-
-if TYPE_CHECKING:
-    from tomldiary.testing.store.surface import Calls
+from tomldiary.testing.store.surface import Calls, StoreFixtures, keys, langgraph
 
 __all__ = ["Listing", "Searching"]
 

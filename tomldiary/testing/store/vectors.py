@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import Embedder, StoreFixtures, cosine, keys, langgraph
+from tomldiary.testing.store.surface import Calls, Embedder, StoreFixtures, cosine, keys, langgraph
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.testing.store.surface import Calls
 
 __all__ = ["Vectors"]
 
