@@ -202,14 +202,22 @@ class HistoryQueries:
         """
         if before is None:
             before = max(0, self._past.newest() - 1)
+        return [
+            difference
+            for kind, old, new in self._versions(before, after)
+            for difference in differences(kind, old, new)
+        ]
+
+    def _versions(
+        self, before: Point, after: Point | None
+    ) -> Iterator[tuple[str, Document, Document]]:
+        """Yield each document at two points of history; None is now."""
         kinds = self._past.kinds()
         texts = self._past.texts(before, kinds)
         later = None if after is None else self._past.texts(after, kinds)
-        found: list[Difference] = []
-        for kind in texts:
+        for kind, text in texts.items():
             new = self._document(kind) if later is None else Document.parse(later[kind])
-            found += differences(kind, Document.parse(texts[kind]), new)
-        return found
+            yield kind, Document.parse(text), new
 
     def diff_text(
         self, before: Point, after: Point | None = None, *, bookkeeping: bool = True
@@ -221,24 +229,15 @@ class HistoryQueries:
             after: As for `diff`.
             bookkeeping: Whether it includes `_meta`, counters of turns and times of updates.
         """
-        kinds = self._past.kinds()
-        texts = self._past.texts(before, kinds)
-        later = None if after is None else self._past.texts(after, kinds)
-        parts: list[str] = []
-        for kind in texts:
-            new = self._document(kind).text if later is None else later[kind]
-            old = texts[kind]
-            if not bookkeeping:
-                old, new = _without_bookkeeping(old), _without_bookkeeping(new)
-            lines = difflib.unified_diff(
-                old.split("\n"),
-                new.split("\n"),
-                f"{kind}.toml",
-                f"{kind}.toml",
-                lineterm="",
+        lines: list[str] = []
+        for kind, *documents in self._versions(before, after):
+            old, new = (
+                document.text if bookkeeping else _without_bookkeeping(document)
+                for document in documents
             )
-            parts += lines
-        return "\n".join(parts)
+            name = f"{kind}.toml"
+            lines += difflib.unified_diff(old.split("\n"), new.split("\n"), name, name, lineterm="")
+        return "\n".join(lines)
 
     def documents_at(self, at: Point) -> PastDocuments:
         """Return the documents as they were right after a transaction, or at a time.
@@ -297,8 +296,8 @@ def change_made(source: HistorySource, user: str, seq: int) -> HistoryEntry:
     return next(entry_changes(record))
 
 
-def _without_bookkeeping(text: str) -> str:
-    edit = Edit(Document.parse(text))
+def _without_bookkeeping(document: Document) -> str:
+    edit = Edit(document)
     edit.delete(("_meta",))
     lines = edit.done().text.split("\n")
     return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)
