@@ -252,6 +252,18 @@ class SequenceConflict(Conflict):
         )
 
 
+class RevisionConflict(Conflict):
+    """Another process changed the user's memory during a transaction; nothing was written."""
+
+    @classmethod
+    def of(cls, user: str) -> RevisionConflict:
+        """Return the error for a user."""
+        return cls(
+            f"another process changed the memory of {user!r} during this transaction.",
+            hint="Run the transaction again.",
+        )
+
+
 class OperationConflict(Conflict):
     """An idempotency key was used for other content; `keys` holds it."""
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import ExitStack, asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.engine.cache import DocumentCache
@@ -20,6 +22,7 @@ from tomldiary.errors import (
     NestedTransaction,
     NotSupported,
     OperationConflict,
+    RevisionConflict,
     SequenceConflict,
 )
 from tomldiary.hand_edits.detect import NOTHING
@@ -208,24 +211,24 @@ class Engine(DocumentCache):
                 joined.contents.append(source.fingerprint())
             return result
         with self.backend.lock(user, self.lock_timeout):
-            if epoch is not None and self.backend.epoch(user) != epoch:
-                raise Forgotten(
-                    "something of this user was forgotten while this was worked on, and it may hold what was"
-                    " forgotten. Nothing was written; do it again if it is still wanted."
-                )
-            before = self.repetition(user, source)
-            if before is not None and on_repeat is not None:
-                return on_repeat(before)
-
             results: list[R] = []
 
-            def run() -> Transaction:
+            def run() -> Transaction | None:
+                if epoch is not None and self.backend.epoch(user) != epoch:
+                    raise Forgotten(
+                        "something of this user was forgotten while this was worked on, and it may hold what was"
+                        " forgotten. Nothing was written; do it again if it is still wanted."
+                    )
+                before = self.repetition(user, source)
+                if before is not None and on_repeat is not None:
+                    results.append(on_repeat(before))
+                    return None
                 transaction = Transaction(self, user)
                 results.append(change(transaction))
-                return transaction
+                return transaction if before is None else None
 
             transaction = run()
-            if before is None:
+            if transaction is not None:
                 self._commit(transaction, source, run)
             return results[-1]
 
@@ -302,7 +305,7 @@ class Engine(DocumentCache):
         self,
         transaction: Transaction,
         source: Source,
-        again: Callable[[], Transaction] | None = None,
+        again: Callable[[], Transaction | None] | None = None,
     ) -> None:
         """Commit a transaction; the caller holds the user's lock.
 
@@ -314,18 +317,24 @@ class Engine(DocumentCache):
             BackendError: The storage failed; see `Backend.commit`.
         """
         user, changed = transaction.user, transaction.changed()
-        for attempt in range(1, ATTEMPTS + 1):
+        deadline = time.monotonic() + self.lock_timeout
+        for attempt in count(1):
             if not changed:
                 return
             try:
                 transaction.seq = self._store(user, changed, source)
-            except Conflict:
-                if attempt == ATTEMPTS:
+            except Conflict as conflict:
+                is_shared = isinstance(conflict, RevisionConflict)
+                if time.monotonic() > deadline if is_shared else attempt >= ATTEMPTS:
                     raise
                 if again is not None:
-                    transaction = again()
-                    changed = transaction.changed()
+                    repeated = again()
+                    if repeated is None:
+                        return
+                    transaction, changed = repeated, repeated.changed()
                     continue
+                if is_shared:
+                    raise  # what the block has read may have changed too
                 fresh, is_displaced = transaction.rebased(changed)
                 if is_displaced and self._log_only(user, changed, source):
                     return
@@ -450,10 +459,28 @@ class Engine(DocumentCache):
             NestedTransaction: A transaction is open here.
             BackendError: The storage failed; what is left of history is consistent.
         """
-        with self.rewriting(user):
+
+        def run() -> None:
             snapshot = cut(Timeline(self.backend, user))
             if snapshot is not None:
                 self.backend.prune(user, snapshot.seq, render_record(snapshot))
+
+        with self.rewriting(user):
+            self.repeated(run)
+
+    def repeated(self, work: Callable[[], R]) -> R:
+        """Run `work` until no other machine changes the user meanwhile; the caller holds the user's lock.
+
+        Raises:
+            RevisionConflict: The user was changed at each attempt during `lock_timeout` seconds.
+        """
+        deadline = time.monotonic() + self.lock_timeout
+        while True:
+            try:
+                return work()
+            except RevisionConflict:
+                if time.monotonic() > deadline:
+                    raise
 
 
 def _operation_in(seq: int, text: str) -> dict[str, tuple[int, str]]:

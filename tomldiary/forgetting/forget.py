@@ -26,7 +26,8 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
         DocumentError: A document cannot be read just now. Nothing was changed.
         BackendError: The storage failed. The message says whether something was changed.
     """
-    with engine.rewriting(user):
+
+    def run() -> ForgetReceipt:
         if not selection.everything:
             # Erasure keeps hand edits as they are, so hand edits of immutable entries are reverted first.
             engine.restore_immutable(user)
@@ -39,6 +40,9 @@ def forget(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
             epoch = engine.backend.epoch(user) + 1
             rewrite, receipt = Rewrite(selection.to_table(), epoch), ForgetReceipt()
         return replace(receipt, epoch=rewrite.epoch, files=engine.backend.rewrite(user, rewrite))
+
+    with engine.rewriting(user):
+        return engine.repeated(run)
 
 
 def preview(engine: Engine, user: str, selection: Selection) -> ForgetReceipt:
