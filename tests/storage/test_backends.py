@@ -298,7 +298,7 @@ def test_a_folder_backend_with_other_additions_is_taken(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "address", ["sqlite:./x.db", "sqlite:///x.db", "postgresql://h/d", "redis:x", ":memory:"]
+    "address", ["sqlite:./x.db", "sqlite:///x.db", "mysql://h/d", "redis:x", ":memory:"]
 )
 def test_an_address_without_a_backend_is_refused_and_makes_no_folder(
     tmp_path, monkeypatch, address

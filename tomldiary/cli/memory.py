@@ -12,6 +12,7 @@ from pydantic import BaseModel, create_model
 from tomldiary.diary import Diary
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import IdentifierError, InvalidValue
+from tomldiary.storage.shared.urls import is_shared_url
 
 if TYPE_CHECKING:
     from tomldiary.toml.document import Document
@@ -20,12 +21,12 @@ __all__ = ["known_user", "open_memory", "stored_preferences"]
 
 
 def open_memory(path: str) -> Diary:
-    """Open a folder that exists.
+    """Open a database, or a folder that exists.
 
     Raises:
         InvalidValue: There is no such folder; reading must not create one.
     """
-    if not Path(path).is_dir():
+    if not is_shared_url(path) and not Path(path).is_dir():
         raise InvalidValue("there is no such folder, name another one with --path", where=path)
     return Diary(path, agent="rules")
 
@@ -41,7 +42,7 @@ def known_user(path: str, user: str) -> Diary:
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {path}")
     document = diary.engine.document(user, "preferences")
-    return Diary(path, _table_of(document), agent="rules")
+    return Diary(diary.engine.backend, _table_of(document), agent="rules")
 
 
 def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:

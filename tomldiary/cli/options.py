@@ -11,7 +11,13 @@ import typer
 
 __all__ = ["AsJson", "DryRun", "MemoryPath", "PreferenceTable", "Yes"]
 
-MemoryPath = Annotated[str, typer.Option(help="The folder of the memory.", envvar="TOMLDIARY_PATH")]
+MemoryPath = Annotated[
+    str,
+    typer.Option(
+        help="The folder of the memory, or the URL of its database.",
+        envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 PreferenceTable = Annotated[
     str | None,

@@ -1,4 +1,4 @@
-"""Storage backends for documents and history: files, memory, or custom storage.
+"""Storage backends for documents and history: files, memory, shared databases, or custom storage.
 
 The protocol depends on no entry, no merge and no writer. Begin with `protocol`.
 """
@@ -13,12 +13,18 @@ if TYPE_CHECKING:
     from tomldiary.storage.local.backend import LocalBackend
     from tomldiary.storage.memory import MemoryBackend
     from tomldiary.storage.protocol import Backend, BackendProtocol
+    from tomldiary.storage.shared.firestore import FirestoreBackend
+    from tomldiary.storage.shared.postgres import PostgresBackend
+    from tomldiary.storage.shared.redis import RedisBackend
 
 __all__ = [
     "Backend",
     "BackendProtocol",
+    "FirestoreBackend",
     "LocalBackend",
     "MemoryBackend",
+    "PostgresBackend",
+    "RedisBackend",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -26,7 +32,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "Backend": "storage.protocol",
         "BackendProtocol": "storage.protocol",
+        "FirestoreBackend": "storage.shared.firestore",
         "LocalBackend": "storage.local.backend",
         "MemoryBackend": "storage.memory",
+        "PostgresBackend": "storage.shared.postgres",
+        "RedisBackend": "storage.shared.redis",
     },
 )

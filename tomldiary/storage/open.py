@@ -11,6 +11,7 @@ from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
 from tomldiary.storage.protocol import Backend, BackendProtocol
+from tomldiary.storage.shared.urls import is_shared_url, open_url
 
 if TYPE_CHECKING:
     from tomldiary.storage.protocol import Durability
@@ -33,15 +34,23 @@ def open_backend(
         place = os.fspath(backend)
         if place == "memory:":
             return MemoryBackend()
+        if is_shared_url(place):
+            if durability is not None:
+                raise BackendError(
+                    "durability applies to a folder; a database server has its own setting."
+                )
+            return open_url(place)
         if isinstance(backend, str) and _SCHEME.match(place):
             raise BackendError(
                 f'{place!r}: there is no backend for this kind of address. Give a folder ("./" in front of a'
-                ' name with a colon), "memory:", or a backend object; docs/backends.md says how to write one.'
+                ' name with a colon), "memory:", a URL of PostgreSQL, Redis or Firestore, or a backend object;'
+                " docs/backends.md says how to write one."
             )
         return LocalBackend(place, durability=durability or "full")
     if durability is not None:
         raise BackendError("durability applies to a folder; set it on the backend object.")
-    if isinstance(backend, Backend):
+    # A check of the protocol would read `durability`, for which Redis is asked.
+    if isinstance(backend, AsyncVerbs | Backend):
         _check_overrides(backend)
         return backend
     if isinstance(backend, BackendProtocol):  # pyright: ignore[reportUnnecessaryIsInstance] - hosts may not check types

@@ -1,0 +1,131 @@
+"""Firestore: the documents of a real TOMLDiary 0.9, large steps, and what a dead process leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import shared_engines
+from tomldiary import Diary
+from tomldiary.backends import FirestoreBackend
+from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
+
+GOLDEN = Path(__file__).parents[2] / "golden" / "tomldiary-0.9"
+PEER = """
+import asyncio, sys
+from tomldiary.backends import FirestoreBackend
+
+project, base, user, *files = sys.argv[1:]
+backend = FirestoreBackend(project, base)
+for file in files:
+    name, _, path = file.partition("=")
+    if path:
+        asyncio.run(backend.save(user, name, open(path, encoding="utf-8").read()))
+    else:
+        print(asyncio.run(backend.load(user, name)), end="")
+print(*asyncio.run(backend.list_users()), end="")
+"""
+
+
+@pytest.fixture
+def engine():
+    return shared_engines.engine("firestore")
+
+
+@pytest.fixture
+def backend(engine):
+    made = engine.backend()
+    yield made
+    made.close()
+
+
+def peer(engine, *files):
+    python = os.environ.get("TOMLDIARY_PEER_PYTHON")
+    if not python:
+        pytest.skip("no Python with TOMLDiary 0.9 in TOMLDIARY_PEER_PYTHON")
+    _, _, project, base = engine.url.split("/", 3)
+    command = [python, "-c", PEER, project, base, "guest", *files]
+    return subprocess.run(command, capture_output=True, text=True, check=True, cwd="/").stdout
+
+
+def test_documents_of_0_9_open_and_stay_readable_for_it(engine, backend):
+    files = sorted(GOLDEN.rglob("guest/*.toml")) or sorted(GOLDEN.rglob("*.toml"))
+    stored = {path.stem: path for path in files}
+    peer(engine, *(f"{name}={path}" for name, path in stored.items()))
+    diary = Diary(backend, agent="rules")
+    assert diary.users() == ["guest"]
+    assert asyncio.run(backend.load("guest", "preferences")) == stored["preferences"].read_text(
+        "utf-8"
+    )
+    guest = diary.user("guest")
+    before = guest.document("conversations")
+    guest.add_turn("I love jazz.", "Noted.", session_id="new")
+    assert "new" in guest.conversations()
+    assert peer(engine, "conversations") == guest.document("conversations") + "guest"
+    assert before != guest.document("conversations")
+
+
+def test_the_arguments_of_0_9_are_taken():
+    pytest.importorskip("google.cloud.firestore")
+    with pytest.raises(ValueError, match="Cannot specify both"):
+        FirestoreBackend("p", "a/b", credentials_path="x", credentials_dict={"y": 1})
+    with pytest.raises(ValueError, match="Firestore requires an EVEN number of path segments"):
+        FirestoreBackend(project_id="p", base_path="users")
+
+
+@pytest.mark.parametrize("user", ["__x__", "_tomldiary", "100%", "😀", "x" * 200])
+def test_a_user_id_that_firestore_refuses_is_stored_under_another_name(backend, user):
+    diary = Diary(backend, agent="rules")
+    diary.user(user).upsert_preference("likes", "tea")
+    assert diary.users() == [user]
+    assert len(diary.user(user).preferences("likes")) == 1
+
+
+def test_a_step_larger_than_a_batch_is_applied_whole(backend):
+    texts = {f"blocks-{number}": f'text = "{"x" * 800_000}"\n' for number in range(14)}
+    head = backend.database.head("alice")
+    versions = backend.database.apply("alice", head, Step(texts))
+    found = backend.database.read("alice", [*texts])
+    assert {kind: text for kind, (text, _) in found.items()} == texts
+    assert {kind: version for kind, (_, version) in found.items()} == versions
+
+
+def test_six_hundred_records_are_rewritten_in_one_step(engine, backend):
+    records = [(number, f"[[tx]]\nseq = {number}\nold\n") for number in range(1, 601)]
+    head = backend.database.head("alice")
+    backend.database.apply("alice", head, Step({"blocks": "x = 1\n"}, records=records))
+    head = backend.database.head("alice")
+    kept = [(number, f"[[tx]]\nseq = {number}\nkept\n") for number in range(1, 601)]
+    backend.database.apply("alice", head, Step(records=kept, dropped=WHOLE_HISTORY, erasures=1))
+    assert backend.database.records("alice", WHOLE_HISTORY, 1000) == kept[::-1]
+    assert "old" not in engine.texts()
+
+
+def test_parts_that_a_dead_process_left_are_deleted_by_an_erasure(engine, backend):
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    place = backend.database._document("alice", "preferences").collection("parts").document("left")
+    place.create({"content": "the zebra on the roof"})
+    alice.forget(everything=True)
+    assert "zebra" not in engine.texts()
+
+
+def test_what_a_dead_process_did_not_delete_is_deleted_by_the_next_write(
+    engine, backend, monkeypatch
+):
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "the zebra on the roof", session_id="gone")
+    alice.upsert_preference("likes", "tea", session_id="kept")
+    database = type(backend.database)
+    with monkeypatch.context() as patched:
+        patched.setattr(database, "_clear_trash", lambda *_: None)  # it dies before
+        alice.forget(session_id="gone")
+    assert "zebra" in engine.texts()
+    other = engine.backend()
+    Diary(other, agent="rules").user("alice").upsert_preference("likes", "coffee")
+    assert "zebra" not in engine.texts()
+    other.close()

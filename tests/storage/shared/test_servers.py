@@ -1,0 +1,167 @@
+"""Servers that restart, refuse or are missing: one clear error in time, without a secret, and then it goes on."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+import servers
+import shared_engines
+from processes import STRICT
+from tomldiary import BackendError, Diary
+from tomldiary.errors import MissingExtra
+from tomldiary.storage.open import open_backend
+
+
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_writes_go_on_after_a_restart_of_the_server(name):
+    shared_engines.engine(name)  # skips without servers
+    with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
+        check_restart(name, Path(folder), servers.free_port())
+
+
+def check_restart(name, folder, port):
+    done, failed = [], []
+    stop = threading.Event()
+
+    def write(alice):
+        for number in range(100_000):
+            if stop.is_set():
+                return
+            try:
+                alice.upsert_preference("likes", f"thing number {number}")
+                done.append(number)
+            except BackendError as error:
+                failed.append(str(error))
+
+    with servers.running_as(name, folder, port) as url:
+        backend = open_backend(f"{url}?timeout=20", None)
+        diary = Diary(backend, agent="rules", max_prefs_per_category=100_000)
+        thread = threading.Thread(target=write, args=[diary.user("alice")])
+        thread.start()
+        while len(done) < 10:
+            time.sleep(0.01)
+    with servers.running_as(name, folder, port):
+        before = len(done)
+        deadline = time.monotonic() + 60
+        while len(done) < before + 10 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        stop.set()
+        thread.join()
+        assert len(done) >= before + 10, failed
+        kept = {item.text for item in diary.user("alice").preferences("likes").values()}
+        assert {f"thing number {number}" for number in done} <= kept
+        assert len(kept) <= len(done) + len(failed)
+        backend.close()
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1",
+        "redis://:secret@127.0.0.1:{port}/0?timeout=1",
+    ],
+)
+def test_a_refused_connection_is_one_error_within_the_timeout(url):
+    pytest.importorskip("psycopg")
+    pytest.importorskip("redis")
+    alice = Diary(url.format(port=servers.free_port()), agent="rules").user("alice")
+    begin = time.monotonic()
+    with pytest.raises(BackendError, match="cannot be reached") as caught:
+        alice.preferences()
+    assert time.monotonic() - begin < 5
+    assert "secret" not in str(caught.value)
+    alice.diary.engine.backend.close()
+
+
+def test_a_missing_permission_of_postgres_names_the_remedy():
+    engine = shared_engines.engine("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    role = f"r{engine.url.rpartition('=')[2]}"
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {role} LOGIN PASSWORD 'secret'")
+        connection.execute(f"REVOKE CREATE ON DATABASE postgres FROM {role}")
+    address = engine.url.partition("@")[2]
+    backend = open_backend(f"postgresql://{role}:secret@{address}", None)
+    with pytest.raises(BackendError, match="permission is missing") as caught:
+        Diary(backend, agent="rules").user("alice").preferences()
+    assert "secret" not in str(caught.value)
+    backend.close()
+
+
+def test_a_wrong_password_of_redis_names_the_remedy():
+    engine = shared_engines.engine("redis")
+    backend = open_backend(engine.url.replace("redis://", "redis://ann:secret@"), None)
+    with pytest.raises(BackendError, match="refuses the user or the password") as caught:
+        Diary(backend, agent="rules").user("alice").preferences()
+    assert "secret" not in str(caught.value)
+    backend.close()
+
+
+def test_tables_of_a_newer_version_are_not_touched():
+    engine = shared_engines.engine("postgres")
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    first = engine.backend()
+    Diary(first, agent="rules").user("alice").upsert_preference("likes", "tea")
+    first.close()
+    with psycopg.connect(engine.server, autocommit=True) as connection:
+        schema = engine.url.rpartition("=")[2]
+        connection.execute(f"UPDATE {schema}.tomldiary SET version = 99")  # noqa: S608 - our own name
+    backend = engine.backend()
+    with pytest.raises(BackendError, match="have version 99; this package uses 1"):
+        Diary(backend, agent="rules").user("alice").preferences()
+    backend.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "extra"),
+    [
+        ("postgresql://localhost/x", "postgres"),
+        ("redis://localhost/0", "redis"),
+        ("firestore://project/a/b", "firestore"),
+    ],
+)
+def test_a_missing_client_names_the_extra(url, extra, monkeypatch):
+    for name in ("psycopg_pool", "redis", "google.cloud.firestore"):
+        monkeypatch.setitem(sys.modules, name, None)
+    if "google.cloud" in sys.modules:
+        monkeypatch.delattr("google.cloud.firestore", raising=False)
+    with pytest.raises(MissingExtra, match=rf'pip install "tomldiary-kit\[{extra}\]"'):
+        Diary(url)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("firestore:///a/b", "names no project"),
+        ("postgresql://localhost/x?connections=many", "connections='many' is not a number"),
+        ("mysql://localhost/x", "there is no backend for this kind of address"),
+    ],
+)
+def test_a_wrong_address_is_refused_at_once(url, message):
+    with pytest.raises(BackendError, match=message):
+        Diary(url)
+
+
+def test_an_odd_path_of_firestore_is_refused_as_in_0_9():
+    pytest.importorskip("google.cloud.firestore")
+    with pytest.raises(ValueError, match="EVEN number of path segments"):
+        Diary("firestore://project/users")
+
+
+def test_the_package_loads_no_client():
+    code = (
+        "import sys, tomldiary, tomldiary.storage; tomldiary.Diary('memory:'); print(*sys.modules)"
+    )
+    run = subprocess.run(
+        [sys.executable, *STRICT, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert not {"psycopg", "redis", "grpc", "google.cloud.firestore"} & set(run.stdout.split())

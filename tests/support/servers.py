@@ -1,0 +1,200 @@
+"""Starts the database servers that the tests of shared backends use, on free ports of this machine.
+
+    python tests/support/servers.py [pytest …]
+
+Without a command it prints the environment variables that the tests read, and waits until it is interrupted.
+With a command it runs that, and stops the servers afterwards. It needs PostgreSQL and Redis
+(`apt-get install postgresql redis-server`), and `gcloud` with the Firestore emulator.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+POSTGRES = "TOMLDIARY_TEST_POSTGRES"
+REDIS = "TOMLDIARY_TEST_REDIS"
+FIRESTORE = "FIRESTORE_EMULATOR_HOST"
+_PATIENCE = 60.0  # seconds until a server answers
+
+
+def free_port() -> int:
+    """Return a port of the loopback interface that is free now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
+    """Return once a port accepts connections."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        if server.poll() is not None:
+            raise RuntimeError(f"{server.args!r} ended with code {server.returncode}")
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"{server.args!r} does not answer on port {port}")
+
+
+def program(name: str) -> str:
+    """Return the path of a program.
+
+    Raises:
+        RuntimeError: It is not installed.
+    """
+    places = [os.environ["PATH"], *map(str, Path("/usr/lib/postgresql").glob("*/bin"))]
+    found = shutil.which(name, path=os.pathsep.join(places))
+    if found is None:
+        raise RuntimeError(f"{name} is not installed")
+    return found
+
+
+@contextlib.contextmanager
+def running(
+    command: list[str], port: int, end: int = signal.SIGTERM, **options: object
+) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a server until the block ends; its whole process group gets the signal `end` then."""
+    server = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+        **options,
+    )
+    try:
+        wait_for(port, server)
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, end)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            server.wait(20)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
+        server.wait()
+
+
+@contextlib.contextmanager
+def postgres(folder: Path, port: int | None = None) -> Iterator[str]:
+    """Run PostgreSQL on a data folder, which is created if it is missing; yield its URL."""
+    port = port or free_port()
+    data = folder / "postgres"
+    options = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        options = {"user": "nobody", "group": "nogroup"}
+        folder.chmod(0o755)
+        data.mkdir(exist_ok=True)
+        shutil.chown(data, "nobody", "nogroup")
+    if not (data / "PG_VERSION").exists():
+        subprocess.run(
+            [
+                program("initdb"),
+                "-D",
+                data,
+                "-U",
+                "tomldiary",
+                "-A",
+                "trust",
+                "-E",
+                "UTF8",
+                "--no-sync",
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd="/",
+            **options,
+        )
+    settings = {
+        "listen_addresses": "127.0.0.1",
+        "unix_socket_directories": "",
+        "max_connections": 200,
+    }
+    command = [program("postgres"), "-D", str(data), "-p", str(port)]
+    for name, value in settings.items():
+        command += ["-c", f"{name}={value}"]
+    with running(
+        command, port, signal.SIGINT, cwd="/", **options
+    ):  # a fast shutdown, clients or not
+        url = f"postgresql://tomldiary@127.0.0.1:{port}/postgres"
+        _wait_for_postgres(port)
+        yield url
+
+
+def _wait_for_postgres(port: int) -> None:
+    """Return once the server accepts sessions, which is later than connections after a crash."""
+    deadline = time.monotonic() + _PATIENCE
+    command = [program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
+    while subprocess.run(command, check=False).returncode != 0:
+        if time.monotonic() > deadline:
+            raise RuntimeError("PostgreSQL accepts no sessions")
+        time.sleep(0.05)
+
+
+@contextlib.contextmanager
+def redis(folder: Path, port: int | None = None) -> Iterator[str]:
+    """Run Redis with an append-only file that is synced at each write; yield its URL."""
+    port = port or free_port()
+    settings = {
+        "port": port, "bind": "127.0.0.1", "dir": folder, "appendonly": "yes", "appendfsync": "always", "save": "",
+    }  # fmt: skip
+    command = [program("redis-server")]
+    for name, value in settings.items():
+        command += [f"--{name}", str(value)]
+    with running(command, port):
+        yield f"redis://127.0.0.1:{port}/0"
+
+
+@contextlib.contextmanager
+def firestore() -> Iterator[str]:
+    """Run the Firestore emulator; yield its host and port."""
+    port = free_port()
+    command = [
+        program("gcloud"),
+        "emulators",
+        "firestore",
+        "start",
+        f"--host-port=127.0.0.1:{port}",
+    ]
+    with running(command, port):
+        yield f"127.0.0.1:{port}"
+
+
+def running_as(name: str, folder: Path, port: int) -> contextlib.AbstractContextManager[str]:
+    """Run PostgreSQL or Redis on a folder and a port, which may be used again afterwards; yield its URL."""
+    return {"postgres": postgres, "redis": redis}[name](folder, port)
+
+
+def main() -> int:
+    """Start all servers; see the module."""
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tomldiary-servers-")))
+        found = {
+            POSTGRES: stack.enter_context(postgres(folder)),
+            REDIS: stack.enter_context(redis(folder)),
+            FIRESTORE: stack.enter_context(firestore()),
+        }
+        if len(sys.argv) > 1:
+            return subprocess.run(sys.argv[1:], check=False, env={**os.environ, **found}).returncode
+        for _name, _value in found.items():
+            pass
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.pause()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,331 @@
+"""Maps transactions of the core onto the atomic step of a shared database.
+
+Writers of one process wait for each other. Writers of different processes do not: a step is applied only if the
+user's revision is still the one that the transaction began with. Otherwise the engine runs the change again on
+fresh state. So a transaction sees one state of the user, and no update is lost.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from hashlib import sha256
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
+from tomldiary.history.record import next_sequence
+from tomldiary.identifiers.user_ids import validate_identifier
+from tomldiary.storage.async_methods import AsyncVerbs
+from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.protocol import Stored
+from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator, Sequence
+
+    from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
+    from tomldiary.storage.shared.database import Database
+
+__all__ = ["SharedBackend"]
+
+R = TypeVar("R")
+_PAGE = 50  # history records read at a time
+_FIRST_PAUSE = 0.005  # seconds
+_LONGEST_PAUSE = 0.5  # seconds
+
+
+@dataclass(slots=True)
+class _Hold:
+    """A user's lock as this process holds it."""
+
+    thread: int
+    head: Head | None = None
+    """The state that the transaction began with; None before the first access and after a conflict."""
+    conflicts: int = 0
+    wanted: tuple[str, ...] = ()
+    """Documents of the last attempt; after a conflict they are read together with the head."""
+
+
+class SharedBackend(AsyncVerbs):
+    """Stores all users in a shared database, for any number of threads, processes and machines.
+
+    Args:
+        database: The database.
+        timeout: Seconds for which a call waits for a database that cannot be reached. Then it fails.
+    """
+
+    options: tuple[str, ...] = ()
+    """The arguments that the query of an address may name."""
+    is_atomic = True
+    is_shared = True
+    is_quick = False
+    replaces_files = True
+
+    def __init__(self, database: Database, *, timeout: float = 10.0) -> None:
+        self.database = database
+        self.timeout = timeout
+        self._locks = UserLocks(None)
+        self._holds: dict[str, _Hold] = {}
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self.database)!r})"
+
+    @property
+    def durability(self) -> Durability:
+        """What a returned write survives."""
+        return self.database.durability
+
+    def close(self) -> None:
+        """Close the connections."""
+        self.database.close()
+
+    # Locks
+
+    @contextmanager
+    def lock(self, user: str, timeout: float) -> Generator[None]:
+        """Exclude other writers of `user` in this process; the commit excludes those of other processes."""
+        if not user:
+            raise IdentifierError("the user id is empty. Say whose memory this is.")
+        with self._locks.hold(user, timeout):
+            self._holds[user] = _Hold(threading.get_ident())
+            try:
+                yield
+            finally:
+                del self._holds[user]
+
+    def _head(self, user: str) -> Head:
+        """Return the state that the caller's transaction began with, or the present one without a transaction."""
+        hold = self._holds.get(user)
+        if hold is None or hold.thread != threading.get_ident():
+            return self._asked(lambda: self.database.head(user))
+        if hold.head is None:
+            hold.head = self._asked(lambda: self.database.head(user, hold.wanted))
+        return hold.head
+
+    def _asked(self, read: Callable[[], R]) -> R:
+        """Return the answer of a read, which is repeated while the database cannot be reached."""
+        deadline = time.monotonic() + self.timeout
+        for number in count():
+            try:
+                return read()
+            except DatabaseLost as error:
+                if time.monotonic() >= deadline:
+                    raise BackendError(
+                        f"{self.database}: cannot be reached ({error}). Check the address and that the server runs."
+                    ) from error
+                _pause(number)
+        raise AssertionError
+
+    # Reading
+
+    def token(self, user: str, kind: str) -> Token | None:
+        """Return the version of a document, or None."""
+        return self._head(user).versions.get(kind)
+
+    def tokens(self, user: str, kinds: Sequence[str]) -> list[Token | None]:
+        """Return the versions of several documents in one request."""
+        versions = self._head(user).versions
+        return [versions.get(kind) for kind in kinds]
+
+    def read(self, user: str, kind: str) -> Stored | None:
+        """Return a document, or None."""
+        hold = self._holds.get(user)
+        if hold is not None and hold.head is not None and kind in hold.head.texts:
+            return Stored(hold.head.texts[kind], hold.head.versions[kind])
+        found = self._asked(lambda: self.database.read(user, [kind])).get(kind)
+        return Stored(*found) if found is not None else None
+
+    def is_new(self, user: str) -> bool:  # noqa: ARG002 - the same for every user
+        """Return False: the answer would need a request."""
+        return False
+
+    def kinds(self, user: str) -> list[str]:
+        """Return the names of the user's documents."""
+        return sorted(self._head(user).versions)
+
+    def kinds_below(self, user: str, folder: str) -> list[str]:
+        """Return the names of the user's documents in a folder such as `items/`."""
+        return [kind for kind in self.kinds(user) if kind.startswith(folder)]
+
+    def folder_times(self, user: str, folders: Sequence[str]) -> tuple[object, ...]:
+        """Return the names in each folder, with the versions of its documents."""
+        found: dict[str, set[tuple[str, Token]]] = {}
+        for kind, token in self._head(user).versions.items():
+            folder, _, name = kind.rpartition("/")
+            found.setdefault(folder, set()).add((name, token))
+            while folder:
+                folder, _, name = folder.rpartition("/")
+                found.setdefault(folder, set()).add((name, None))
+        return tuple(frozenset(found.get(folder, ())) for folder in folders)
+
+    def last_record(self, user: str) -> str | None:
+        """Return the newest history record."""
+        return self._head(user).record
+
+    def records(self, user: str) -> Iterator[str]:
+        """Yield all records, newest first, read in pages."""
+        below, size = WHOLE_HISTORY, 1  # most callers need only the newest
+        while True:
+            page = self._asked(partial(self.database.records, user, below, size))
+            yield from (text for _, text in page)
+            if len(page) < size:
+                return
+            below, size = page[-1][0], _PAGE
+
+    def users(self) -> list[str]:
+        """Return all user ids that have a document, sorted."""
+        return sorted(set(self._asked(lambda: list(self.database.users()))))
+
+    def epoch(self, user: str) -> int:
+        """Return the fencing token: how often data of the user was erased."""
+        return self._head(user).epoch
+
+    def place(self, user: str, kind: str) -> str:
+        """Return a name for messages."""
+        return f"{self.database}/{user}/{kind}.toml"
+
+    # Writing
+
+    def commit(self, user: str, commit: Commit) -> dict[str, Token]:
+        """Store a transaction as one step; the caller holds the user's lock.
+
+        Raises:
+            RevisionConflict: Another process changed the user's memory since the transaction began.
+        """
+        validate_identifier(user, "user_id")
+        head = self._head(user)
+        is_fresh = all(head.versions.get(kind) == token for kind, token in commit.expected.items())
+        first = next_sequence(head.record)
+        records = [*enumerate(commit.records, first)]
+        is_fresh = is_fresh and all(next_sequence(text) - 1 == seq for seq, text in records)
+        if not is_fresh:  # a document was read after the head, and another process wrote in between
+            raise self._conflict(user, [*commit.expected])
+        return self._applied(user, head, Step(commit.texts, records=records))
+
+    def _applied(self, user: str, head: Head, step: Step) -> dict[str, Token]:
+        """Apply a step and follow it in the head of the lock's holder."""
+        try:
+            versions = self.database.apply(user, head, step)
+        except DatabaseLost as error:
+            versions = self._outcome(user, head, step, error)
+        if versions is None:
+            raise self._conflict(user, [*step.contents])
+        head.texts.clear()
+        head.versions.update(versions)
+        for kind in step.removed:
+            head.versions.pop(kind, None)
+        head.revision += 1
+        head.epoch += step.erasures
+        head.record = step.newest(head.record)
+        return versions
+
+    def _outcome(
+        self, user: str, head: Head, step: Step, error: DatabaseLost
+    ) -> dict[str, Token] | None:
+        """Find out whether a step was applied although its answer is missing.
+
+        Raises:
+            BackendError: It was not applied, or that cannot be found out.
+        """
+        deadline = time.monotonic() + self.timeout
+        while True:
+            try:
+                now = self._asked(lambda: self.database.head(user))
+                if now.revision == head.revision:
+                    return self.database.apply(user, head, step)
+                if not step.records:
+                    return None
+                seq, text = step.records[-1]
+                found = self._asked(partial(self.database.records, user, seq + 1, 1))
+            except DatabaseLost as lost:
+                if time.monotonic() >= deadline:
+                    raise self._unknown(error) from lost
+                continue
+            except BackendError as lost:
+                raise self._unknown(error) from lost
+            if found != [(seq, text)]:
+                return None
+            return {kind: now.versions.get(kind) for kind in step.contents}
+
+    def _unknown(self, error: DatabaseLost) -> BackendError:
+        return BackendError(
+            f"{self.database}: the connection broke during a write ({error}). It is unknown whether the change is"
+            " stored; check before you repeat it."
+        )
+
+    def _conflict(self, user: str, kinds: Sequence[str]) -> RevisionConflict:
+        """Return the error for a user whom another process changed, after a pause that grows.
+
+        `kinds` are the documents that are read together with the head next.
+        """
+        hold = self._holds.get(user)
+        if hold is not None:
+            hold.head = None
+            hold.wanted = tuple(kinds)
+            hold.conflicts += 1
+            _pause(hold.conflicts)
+        return RevisionConflict.of(user)
+
+    # Removal
+
+    def erase(self, user: str, kind: str | None = None) -> bool:
+        """Remove a document, or everything of the user."""
+        with self._joined(user):
+            head = self._head(user)
+            names = [*head.versions] if kind is None else [kind] * (kind in head.versions)
+            if not names and (kind is not None or head.record is None):
+                return False
+            self._applied(
+                user, head, Step(removed=names, dropped=WHOLE_HISTORY if kind is None else 0)
+            )
+            return True
+
+    @contextmanager
+    def _joined(self, user: str) -> Generator[None]:
+        """Hold the user's lock, unless this thread holds it."""
+        hold = self._holds.get(user)
+        if hold is not None and hold.thread == threading.get_ident():
+            yield
+            return
+        with self.lock(user, self.timeout):
+            yield
+
+    def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
+        """Store a redaction and the new fencing token as one step; the caller holds the user's lock.
+
+        Raises:
+            RevisionConflict: Another process changed the user's memory since the redaction was computed.
+        """
+        head = self._head(user)
+        if rewrite.removes_user:
+            step = Step(removed=[*head.versions], dropped=WHOLE_HISTORY, erasures=1)
+        elif rewrite.history is None:
+            step = Step(erasures=1)
+        else:
+            texts = [*self.records(user)][::-1]
+            kept = [rewrite.history[text] for text in texts if text in rewrite.history]
+            contents = {
+                kind: each.text for kind, each in rewrite.documents.items() if not each.is_removed
+            }
+            removed = [kind for kind, each in rewrite.documents.items() if each.is_removed]
+            records = [(next_sequence(text) - 1, text) for text in (*kept, *rewrite.added)]
+            step = Step(contents, removed, records, WHOLE_HISTORY, 1)
+        self._applied(user, head, step)
+        found = self._asked(lambda: self.database.read(user, [*head.versions]))
+        return {
+            f"{kind}.toml": sha256(found[kind][0].encode()).hexdigest() for kind in sorted(found)
+        }
+
+    def prune(self, user: str, seq: int, snapshot: str) -> None:
+        """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""
+        self._applied(user, self._head(user), Step(records=[(seq, snapshot)], dropped=seq))
+
+
+def _pause(number: int) -> None:
+    """Wait for a random time whose upper limit doubles with each number."""
+    time.sleep(random.uniform(0.0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**number)))  # noqa: S311 - no secret

@@ -1,0 +1,109 @@
+"""What a shared database must do: read a user's state, and apply one step atomically."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from tomldiary.history.record import next_sequence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tomldiary.storage.protocol import Durability, Token
+
+__all__ = ["WHOLE_HISTORY", "Database", "DatabaseLost", "Head", "Step"]
+
+WHOLE_HISTORY = sys.maxsize
+"""A sequence number that no transaction reaches."""
+
+
+@dataclass(slots=True)
+class Head:
+    """The state of one user at one moment."""
+
+    revision: int = 0
+    """The number of steps that were applied; it outlives the user's data."""
+    epoch: int = 0
+    """How often data of the user was erased; it outlives the user's data."""
+    versions: dict[str, Token] = field(default_factory=dict[str, "Token"])
+    """The version of each document, by name."""
+    record: str | None = None
+    """The newest history record."""
+    texts: dict[str, str] = field(default_factory=dict[str, str])
+    """The documents that were asked for, as far as they exist."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Changes of one user that are applied together or not at all."""
+
+    contents: Mapping[str, str] = field(default_factory=dict[str, str])
+    """New texts of documents, by name."""
+    removed: Sequence[str] = ()
+    """Names of documents to remove."""
+    records: Sequence[tuple[int, str]] = ()
+    """History records to add, with their sequence numbers, oldest first."""
+    dropped: int = 0
+    """History records up to this sequence number are removed first."""
+    erasures: int = 0
+    """What is added to the epoch: 1 if something is erased."""
+
+    def newest(self, record: str | None) -> str | None:
+        """Return the newest history record after the step, given the one before it."""
+        if self.dropped == WHOLE_HISTORY:
+            record = None
+        if self.records and self.records[-1][0] >= next_sequence(record) - 1:
+            return self.records[-1][1]
+        return record
+
+
+class DatabaseLost(Exception):
+    """The connection broke or timed out; the effect of the call is unknown. Holds no secret."""
+
+
+class Database(Protocol):
+    """The state of all users in one database. Thread-safe; all methods block.
+
+    Every method raises `DatabaseLost` if the connection breaks, and `BackendError` for an error that a
+    repetition cannot mend, such as a missing permission.
+    """
+
+    @property
+    def durability(self) -> Durability:
+        """What an applied step survives."""
+        ...
+
+    def __str__(self) -> str:
+        """Return the address, without a password."""
+        ...
+
+    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+        """Return the state of a user, with the texts of `kinds`, in one request; an empty one for an unknown user."""
+        ...
+
+    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
+        """Return the texts and versions of those documents that exist."""
+        ...
+
+    def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
+        """Return at most `limit` history records with lower sequence numbers, newest first."""
+        ...
+
+    def users(self) -> Iterable[str]:
+        """Yield the ids of all users with documents, in any order, read in pages."""
+        ...
+
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+        """Apply a step if the user's revision is still that of `head`; the revision then grows by 1.
+
+        Returns:
+            The versions of the documents in `step.contents`; None if the revision has changed. Nothing
+            was applied then.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all connections."""
+        ...

@@ -1,0 +1,250 @@
+"""Memories in a PostgreSQL database: one statement reads a user's state, one statement commits."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
+
+from tomldiary.errors import BackendError, MissingExtra
+from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import DatabaseLost, Head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import psycopg
+    from psycopg import sql
+    from psycopg_pool import ConnectionPool
+
+    from tomldiary.storage.protocol import Durability, Token
+    from tomldiary.storage.shared.database import Step
+
+__all__ = ["PostgresBackend", "PostgresDatabase"]
+
+R = TypeVar("R")
+_VERSION = 1
+_SCHEMA_LOCK = 7_046_151_318_604_118_370  # an advisory lock: one process creates the tables
+_PAGE = 1000
+_CREATE: LiteralString = """
+CREATE SCHEMA IF NOT EXISTS {schema};
+CREATE TABLE IF NOT EXISTS {schema}.users (
+    user_id text COLLATE "C" PRIMARY KEY, revision bigint NOT NULL, epoch bigint NOT NULL);
+CREATE TABLE IF NOT EXISTS {schema}.documents (
+    user_id text COLLATE "C", kind text COLLATE "C", version bigint NOT NULL, content text NOT NULL,
+    PRIMARY KEY (user_id, kind));
+CREATE TABLE IF NOT EXISTS {schema}.history (
+    user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
+CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
+_FOUND: LiteralString = "SELECT to_regclass(%s)"
+_SET_VERSION: LiteralString = """
+INSERT INTO {schema}.tomldiary SELECT %s WHERE NOT EXISTS (SELECT FROM {schema}.tomldiary)"""
+_GET_VERSION: LiteralString = "SELECT version FROM {schema}.tomldiary"
+_HEAD: LiteralString = """
+SELECT revision, epoch,
+    (SELECT json_object_agg(kind, version) FROM {schema}.documents d WHERE d.user_id = u.user_id),
+    (SELECT record FROM {schema}.history h WHERE h.user_id = u.user_id ORDER BY seq DESC LIMIT 1),
+    (SELECT json_object_agg(kind, content) FROM {schema}.documents d
+        WHERE d.user_id = u.user_id AND kind = ANY(%s))
+FROM {schema}.users u WHERE user_id = %s"""
+_READ: LiteralString = """
+SELECT kind, content, version FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"""
+_RECORDS: LiteralString = """
+SELECT seq, record FROM {schema}.history WHERE user_id = %s AND seq < %s ORDER BY seq DESC LIMIT %s"""
+_USERS: LiteralString = """
+SELECT user_id FROM {schema}.users u
+WHERE user_id > %s AND EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id)
+ORDER BY user_id LIMIT %s"""
+# One statement is one atomic transaction. Every part reads `head`, which is empty after a conflict.
+_APPLY: LiteralString = """
+WITH head AS (
+    INSERT INTO {schema}.users AS u VALUES (%(user)s, 1, %(erasures)s)
+    ON CONFLICT (user_id) DO UPDATE SET revision = u.revision + 1, epoch = u.epoch + %(erasures)s
+        WHERE u.revision = %(revision)s
+    RETURNING revision),
+written AS (
+    INSERT INTO {schema}.documents
+    SELECT %(user)s, kind, head.revision, content
+    FROM head, unnest(%(kinds)s::text[], %(contents)s::text[]) AS new (kind, content)
+    ON CONFLICT (user_id, kind) DO UPDATE SET version = excluded.version, content = excluded.content),
+logged AS (
+    INSERT INTO {schema}.history
+    SELECT %(user)s, seq, record
+    FROM head, unnest(%(seqs)s::bigint[], %(records)s::text[]) AS new (seq, record))
+SELECT revision FROM head"""
+# Before `_APPLY` in one transaction; the row lock keeps other writers out in between.
+_LOCK: LiteralString = "SELECT revision FROM {schema}.users WHERE user_id = %s FOR UPDATE"
+_REMOVE: LiteralString = "DELETE FROM {schema}.documents WHERE user_id = %s AND kind = ANY(%s)"
+_DROP: LiteralString = "DELETE FROM {schema}.history WHERE user_id = %s AND seq <= %s"
+
+
+class PostgresDatabase:
+    """One schema of a PostgreSQL database.
+
+    Args:
+        url: `postgresql://user@host/database`. The password may come from PGPASSWORD or a password file.
+        schema: The schema of the tables. It is created at the first access if it does not exist.
+        connections: The largest number of open connections.
+        timeout: Seconds to wait for a connection.
+    """
+
+    durability: Durability = "full"
+
+    def __init__(
+        self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 5.0
+    ) -> None:
+        try:
+            import psycopg_pool  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise MissingExtra("a PostgreSQL backend", "postgres") from error
+        self._url = url
+        self._schema = schema
+        self._is_ready = False
+        self._pool: ConnectionPool[psycopg.Connection[Any]] = psycopg_pool.ConnectionPool(
+            url,
+            min_size=0,
+            max_size=connections,
+            timeout=timeout,
+            kwargs={
+                "autocommit": True,
+                "connect_timeout": max(1, int(timeout)),
+                "application_name": "tomldiary",
+            },
+            open=False,
+            name="tomldiary",
+        )
+
+    def __str__(self) -> str:
+        """Return the address without user, password and parameters."""
+        return re.sub(r"(?<=://)[^/]*@", "", self._url).partition("?")[0]
+
+    # Statements
+
+    def _sql(self, text: LiteralString) -> sql.Composed:
+        from psycopg import sql  # noqa: PLC0415 - an optional dependency
+
+        return sql.SQL(text).format(schema=sql.Identifier(self._schema))
+
+    def _rows(self, text: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+        return self._run(lambda connection: connection.execute(self._sql(text), values).fetchall())
+
+    def _run(self, work: Callable[[psycopg.Connection[Any]], R]) -> R:
+        import psycopg  # noqa: PLC0415 - an optional dependency
+        import psycopg_pool  # noqa: PLC0415 - see above
+
+        try:
+            self._pool.open()
+            with self._pool.connection() as connection:
+                if not self._is_ready:
+                    self._create(connection)
+                    self._is_ready = True
+                return work(connection)
+        except (
+            psycopg.OperationalError,
+            psycopg.InterfaceError,
+            psycopg_pool.PoolTimeout,
+        ) as error:
+            self._pool.check()  # a restarted server has closed the other connections too
+            raise DatabaseLost(_reason(error)) from error
+        except psycopg.errors.InsufficientPrivilege as error:
+            raise BackendError(
+                f"{self}: a permission is missing ({_reason(error)}). Grant it, or let an owner create the schema"
+                f" {self._schema!r}."
+            ) from error
+        except psycopg.Error as error:
+            raise BackendError(f"{self}: the database refused ({_reason(error)}).") from error
+
+    def _create(self, connection: psycopg.Connection[Any]) -> None:
+        """Create the tables unless they exist.
+
+        Raises:
+            BackendError: The tables are of another version of this package.
+        """
+        found = connection.execute(_FOUND, [f'"{self._schema}".tomldiary']).fetchone()
+        if found is None or found[0] is None:
+            with connection.transaction():
+                connection.execute("SELECT pg_advisory_xact_lock(%s)", [_SCHEMA_LOCK])
+                connection.execute(self._sql(_CREATE))
+                connection.execute(self._sql(_SET_VERSION), [_VERSION])
+        version = connection.execute(self._sql(_GET_VERSION)).fetchone()
+        if version != (_VERSION,):
+            raise BackendError(
+                f"{self}: the tables in the schema {self._schema!r} have version {version and version[0]}; this"
+                f" package uses {_VERSION}. Upgrade tomldiary-kit, or use another schema."
+            )
+
+    # Reading
+
+    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+        """Return the state of a user, with the texts of `kinds`, in one statement."""
+        rows = self._rows(_HEAD, list(kinds), user)
+        if not rows:
+            return Head()
+        revision, epoch, versions, record, texts = rows[0]
+        return Head(revision, epoch, versions or {}, record, texts or {})
+
+    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
+        """Return the texts and versions of those documents that exist."""
+        return {row[0]: (row[1], row[2]) for row in self._rows(_READ, user, list(kinds))}
+
+    def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
+        """Return at most `limit` history records with lower sequence numbers, newest first."""
+        return [(row[0], row[1]) for row in self._rows(_RECORDS, user, below, limit)]
+
+    def users(self) -> Iterator[str]:
+        """Yield the ids of all users with documents, read in pages."""
+        rows = self._rows(_USERS, "", _PAGE)
+        while rows:
+            yield from (row[0] for row in rows)
+            rows = self._rows(_USERS, rows[-1][0], _PAGE)
+
+    # Writing
+
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
+        """Apply a step if the revision is still that of `head`."""
+        values = {
+            "user": user,
+            "revision": head.revision,
+            "erasures": step.erasures,
+            "kinds": list(step.contents),
+            "contents": list(step.contents.values()),
+            "seqs": [seq for seq, _ in step.records],
+            "records": [text for _, text in step.records],
+        }
+
+        def run(connection: psycopg.Connection[Any]) -> tuple[Any, ...] | None:
+            if not step.removed and not step.dropped:
+                return connection.execute(self._sql(_APPLY), values).fetchone()
+            with connection.transaction():
+                found = connection.execute(self._sql(_LOCK), [user]).fetchone()
+                if (found[0] if found is not None else 0) != head.revision:
+                    return None
+                connection.execute(self._sql(_REMOVE), [user, list(step.removed)])
+                connection.execute(self._sql(_DROP), [user, step.dropped])
+                return connection.execute(self._sql(_APPLY), values).fetchone()
+
+        row = self._run(run)
+        return None if row is None else dict.fromkeys(step.contents, row[0])
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._pool.close()
+
+
+def _reason(error: Exception) -> str:
+    """Return the server's short message, which quotes no value; else the kind of the error."""
+    import psycopg  # noqa: PLC0415 - an optional dependency
+
+    message = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+    return message or type(error).__name__
+
+
+class PostgresBackend(SharedBackend):
+    """Stores all users in a PostgreSQL database; see `PostgresDatabase` for the arguments."""
+
+    options = ("schema", "connections", "timeout")
+
+    def __init__(
+        self, url: str, *, schema: str = "tomldiary", connections: int = 8, timeout: float = 10.0
+    ) -> None:
+        database = PostgresDatabase(url, schema=schema, connections=connections, timeout=timeout)
+        super().__init__(database, timeout=timeout)

@@ -1,0 +1,216 @@
+"""Memories in Redis or Valkey: a Lua script commits, and the server runs a script atomically.
+
+Keys, where `{user}` is the percent-encoded user id in braces:
+
+    prefix:{user}:head       hash: revision, erasures
+    prefix:{user}:texts      hash: document name -> text
+    prefix:{user}:versions   hash: document name -> version
+    prefix:{user}:history    sorted set of records by sequence number
+    prefix:users             set of all user ids with documents
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
+
+from tomldiary.errors import BackendError, MissingExtra
+from tomldiary.logging import get_logger
+from tomldiary.storage.shared.backend import SharedBackend
+from tomldiary.storage.shared.database import DatabaseLost, Head
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tomldiary.storage.protocol import Durability
+    from tomldiary.storage.shared.database import Step
+
+__all__ = ["RedisBackend", "RedisDatabase"]
+
+R = TypeVar("R")
+_logger = get_logger(__name__)
+_PAGE = 1000
+_HEAD = """
+local record = redis.call('ZREVRANGE', KEYS[3], 0, 0)
+local texts = #ARGV > 0 and redis.call('HMGET', KEYS[4], unpack(ARGV)) or {}
+return {redis.call('HGET', KEYS[1], 'revision') or '0', redis.call('HGET', KEYS[1], 'erasures') or '0',
+    redis.call('HGETALL', KEYS[2]), record[1] or false, texts}
+"""
+# ARGV: revision, erasures, dropped, the numbers of texts, removed names and records, the user, then these.
+_APPLY = """
+local head, texts, versions, history, users = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+if (redis.call('HGET', head, 'revision') or '0') ~= ARGV[1] then return false end
+local at = 8
+local revision = redis.call('HINCRBY', head, 'revision', 1)
+redis.call('HINCRBY', head, 'erasures', ARGV[2])
+if ARGV[3] ~= '' then redis.call('ZREMRANGEBYSCORE', history, '-inf', ARGV[3]) end
+for _ = 1, tonumber(ARGV[4]) do
+    redis.call('HSET', texts, ARGV[at], ARGV[at + 1])
+    redis.call('HSET', versions, ARGV[at], revision)
+    at = at + 2
+end
+for _ = 1, tonumber(ARGV[5]) do
+    redis.call('HDEL', texts, ARGV[at])
+    redis.call('HDEL', versions, ARGV[at])
+    at = at + 1
+end
+for _ = 1, tonumber(ARGV[6]) do
+    redis.call('ZADD', history, ARGV[at], ARGV[at + 1])
+    at = at + 2
+end
+redis.call(redis.call('HLEN', versions) > 0 and 'SADD' or 'SREM', users, ARGV[7])
+return revision
+"""
+
+
+class RedisDatabase:
+    """All keys with one prefix in a Redis or Valkey server.
+
+    Args:
+        url: `redis://` or `rediss://`, with user, password and database as redis-py reads them.
+        prefix: The beginning of all keys.
+        timeout: Seconds to wait for a connection or an answer.
+    """
+
+    def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 5.0) -> None:
+        try:
+            import redis  # noqa: PLC0415 - an optional dependency
+        except ImportError as error:
+            raise MissingExtra("a Redis backend", "redis") from error
+        self._url = url
+        self._prefix = prefix
+        try:
+            self._client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType] - redis has no types for it
+                url, decode_responses=True, socket_timeout=timeout, socket_connect_timeout=timeout
+            )
+        except ValueError as error:
+            raise BackendError(f"{self}: is not an address of Redis ({error}).") from error
+        self._head: Any = self._client.register_script(_HEAD)
+        self._apply: Any = self._client.register_script(_APPLY)
+        self._durability: Durability | None = None
+
+    def __str__(self) -> str:
+        parts = urlsplit(self._url)
+        return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+    @property
+    def durability(self) -> Durability:
+        """`full` if the server syncs every write to its append-only file; asked once, with a warning if not."""
+        if self._durability is None:
+            self._durability = self._found_durability()
+        return self._durability
+
+    def _found_durability(self) -> Durability:
+        try:
+            settings = self._run(lambda: self._client.config_get("append*"))
+        except (BackendError, DatabaseLost):
+            _logger.warning(
+                "%s: does not tell its append-only settings; losses after a crash are unknown.",
+                self,
+            )
+            return "process"
+        if settings.get("appendonly") != "yes":
+            _logger.warning(
+                "%s: has no append-only file, so a restart loses writes. Set appendonly yes.", self
+            )
+            return "process"
+        if settings.get("appendfsync") != "always":
+            _logger.warning(
+                "%s: syncs its append-only file every second, so a power cut loses up to a second of writes."
+                " Set appendfsync always.",
+                self,
+            )
+            return "process"
+        return "full"
+
+    def _run(self, work: Callable[[], R]) -> R:
+        from redis import exceptions  # noqa: PLC0415 - an optional dependency
+
+        try:
+            return work()
+        except exceptions.AuthenticationError as error:
+            raise BackendError(
+                f"{self}: refuses the user or the password. Check the address."
+            ) from error
+        except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
+            raise DatabaseLost(type(error).__name__) from error
+        except exceptions.NoPermissionError as error:
+            raise BackendError(f"{self}: a permission is missing ({error}). Grant it.") from error
+        except exceptions.RedisError as error:
+            raise BackendError(f"{self}: the server refused ({error}).") from error
+
+    def _key(self, user: str, part: str) -> str:
+        return f"{self._prefix}:{{{quote(user, safe='')}}}:{part}"
+
+    def head(self, user: str, kinds: Sequence[str] = ()) -> Head:
+        """Return the state of a user, with the texts of `kinds`, in one request."""
+        keys = [self._key(user, part) for part in ("head", "versions", "history", "texts")]
+        answer = self._run(lambda: self._head(keys=keys, args=list(kinds)))
+        revision, epoch, versions, record, texts = answer
+        found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
+        known = {kind: text for kind, text in zip(kinds, texts, strict=True) if text is not None}
+        return Head(int(revision), int(epoch), found, record, known)
+
+    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Any]]:
+        """Return the texts and versions of those documents that exist."""
+        if not kinds:
+            return {}
+
+        def run() -> list[list[str | None]]:
+            with self._client.pipeline(transaction=True) as pipe:
+                pipe.hmget(self._key(user, "texts"), list(kinds))
+                pipe.hmget(self._key(user, "versions"), list(kinds))
+                return pipe.execute()
+
+        texts, versions = self._run(run)
+        return {
+            kind: (text, int(version))
+            for kind, text, version in zip(kinds, texts, versions, strict=True)
+            if text is not None and version is not None
+        }
+
+    def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
+        """Return at most `limit` history records with lower sequence numbers, newest first."""
+        found = self._run(
+            lambda: self._client.zrevrangebyscore(
+                self._key(user, "history"), f"({below}", "-inf", start=0, num=limit, withscores=True
+            )
+        )
+        return [(int(score), text) for text, score in found]
+
+    def users(self) -> Iterator[str]:
+        """Yield the ids of all users with documents."""
+        cursor = 0
+        while True:
+            cursor, page = self._run(
+                lambda c=cursor: self._client.sscan(f"{self._prefix}:users", c, count=_PAGE)
+            )
+            yield from page
+            if cursor == 0:
+                return
+
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Any] | None:
+        """Apply a step if the revision is still that of `head`."""
+        keys = [self._key(user, part) for part in ("head", "texts", "versions", "history")]
+        values: list[Any] = [head.revision, step.erasures, step.dropped or ""]
+        values += [len(step.contents), len(step.removed), len(step.records), user]
+        values += [each for pair in step.contents.items() for each in pair]
+        values += step.removed
+        values += [each for pair in step.records for each in pair]
+        revision = self._run(
+            lambda: self._apply(keys=[*keys, f"{self._prefix}:users"], args=values)
+        )
+        return None if revision is None else dict.fromkeys(step.contents, revision)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._client.close()
+
+
+class RedisBackend(SharedBackend):
+    """Stores all users in a Redis or Valkey server; see `RedisDatabase` for the arguments."""
+
+    options = ("prefix", "timeout")
+
+    def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 10.0) -> None:
+        super().__init__(RedisDatabase(url, prefix=prefix, timeout=timeout), timeout=timeout)

@@ -1,0 +1,68 @@
+"""Opens the backend of an address such as `postgresql://host/database?schema=memories`."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from tomldiary.errors import BackendError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.storage.shared.backend import SharedBackend
+
+__all__ = ["is_shared_url", "open_url"]
+
+_SCHEMES = {
+    "postgresql": ("postgres", "PostgresBackend"),
+    "postgres": ("postgres", "PostgresBackend"),
+    "redis": ("redis", "RedisBackend"),
+    "rediss": ("redis", "RedisBackend"),
+    "unix": ("redis", "RedisBackend"),
+    "firestore": ("firestore", "FirestoreBackend"),
+}
+_OPTIONS: dict[str, Callable[[str], Any]] = {
+    "schema": str,
+    "prefix": str,
+    "database": str,
+    "connections": int,
+    "timeout": float,
+}
+
+
+def is_shared_url(place: str) -> bool:
+    """Return whether `place` is the address of a shared database."""
+    return place.partition("://")[0] in _SCHEMES and "://" in place
+
+
+def open_url(url: str) -> SharedBackend:
+    """Return the backend for an address; nothing is connected yet.
+
+    `schema`, `prefix`, `database`, `connections` and `timeout` in the query are arguments of the backend. Other
+    parameters are passed on to the client library.
+
+    Raises:
+        BackendError: The address is incomplete, or an option has a wrong value.
+        MissingExtra: The client library is not installed.
+    """
+    parts = urlsplit(url)
+    module, name = _SCHEMES[parts.scheme]
+    made: Any = getattr(import_module(f"tomldiary.storage.shared.{module}"), name)
+    options: dict[str, Any] = {}
+    rest: list[tuple[str, str]] = []
+    for key, value in parse_qsl(parts.query, keep_blank_values=True):
+        if key not in made.options:
+            rest.append((key, value))
+            continue
+        try:
+            options[key] = _OPTIONS[key](value)
+        except ValueError as error:
+            raise BackendError(f"{parts.scheme}://…: {key}={value!r} is not a number.") from error
+    if parts.scheme == "firestore":
+        if not parts.netloc:
+            raise BackendError(f"{url}: names no project. Write firestore://project/base/path.")
+        path = {"base_path": parts.path.strip("/")} if parts.path.strip("/") else {}
+        return made(parts.netloc, **path, **options)
+    return made(urlunsplit(parts._replace(query=urlencode(rest))), **options)
