@@ -23,7 +23,7 @@ from tomldiary.text.words import folded, query_tokens, searchable, shown
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
-__all__ = ["LexicalIndex", "WordTable", "matched_words", "query_words"]
+__all__ = ["LexicalIndex", "WordTable", "matched_words", "query_words", "shown_words"]
 
 _COMMON = frozenset(
     [
@@ -255,10 +255,15 @@ class LexicalIndex(Generic[C, E]):
         self._seen[collection.namespace] = collection
 
 
-def matched_words(query: str, text: str) -> list[str]:
-    """Return the words of a query that occur in a text, stemmed forms not counted."""
+def shown_words(query: str) -> list[str]:
+    """Return the words of a query worth searching for, as a person writes them."""
+    return list(map(shown, query_words(query)))
+
+
+def matched_words(words: Sequence[str], text: str) -> list[str]:
+    """Return those of `shown_words` that occur in a text, stemmed forms not counted."""
     lower = folded(text).lower()
-    return [word for word in map(shown, query_words(query)) if word in lower]
+    return [word for word in words if word in lower]
 
 
 def query_words(query: str) -> list[str]:

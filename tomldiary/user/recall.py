@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.facts import in_utc, moment
 from tomldiary.entries.kinds import recalled_kinds, shown_kinds
-from tomldiary.retrieval.lexical_index import LexicalIndex, matched_words
+from tomldiary.retrieval.lexical_index import LexicalIndex, matched_words, shown_words
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
 from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
@@ -200,7 +200,8 @@ class UserRecall:
 
         found = self._context.indexes.search(self._context.user_id, query, documents, diary)
         counted = (each for each in found if counts(each[1]))
-        return [_hit(source, score, query) for score, source in islice(counted, max(0, limit))]
+        words = shown_words(query)
+        return [_hit(source, score, words) for score, source in islice(counted, max(0, limit))]
 
     def render(
         self,
@@ -318,14 +319,14 @@ def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:
     )
 
 
-def _hit(source: Source, score: float, query: str) -> Hit:
+def _hit(source: Source, score: float, words: Sequence[str]) -> Hit:
     entry = source.entry
     return Hit(
         source.kind.name,
         source.key,
         source.kind.text(entry),
         score,
-        matched_words(query, source.searched_text),
+        matched_words(words, source.searched_text),
         created=str(entry.get("_created", "")),
         updated=str(entry.get("_updated", "")),
         source=str(entry.get("_source", "")),

@@ -14,7 +14,7 @@ from tomldiary.cli.output import one_line, print_json, print_text
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.identifiers.namespaces import ROOT, kind_of, namespace_of
-from tomldiary.retrieval.lexical_index import matched_words
+from tomldiary.retrieval.lexical_index import matched_words, shown_words
 from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
@@ -73,6 +73,6 @@ def _items(alice: UserDiary, query: str, limit: int) -> list[Hit]:
 
 def _hit(key: str, item: Item, score: float, query: str) -> Hit:
     text = json.dumps(item.value, ensure_ascii=False, default=str)
-    words = matched_words(query, text)
+    words = matched_words(shown_words(query), text)
     times = {"created": item.created_at.isoformat(), "updated": item.updated_at.isoformat()}
     return Hit(ITEMS.name, key, text, score, words, **times)
