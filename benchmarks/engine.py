@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary import Diary
-from tomldiary.storage.local.publish import swap
+from tomldiary.storage.files import FileSystem
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 
@@ -115,7 +115,7 @@ def raw_replace(
 
     def exchange() -> None:
         stage()
-        swap(temp, target)
+        FileSystem().exchange(temp, target)
         os.unlink(temp)  # noqa: PTH108 - the floor
 
     def stage() -> None:

@@ -14,8 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from file_systems import HookedFiles
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tomldiary.storage.files import FileSystem
 
 # Else each process that a test starts would compile the package anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -88,6 +92,12 @@ def disk() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(dir=shm if shm.is_dir() else None, prefix="tomldiary-"))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def files() -> FileSystem:
+    """The file system of a diary; a test may replace its operations."""
+    return HookedFiles()
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.doctor import files as checkup_files
 from tomldiary.doctor.doctor import Damage, check, verify
 from tomldiary.history.record import parse_record, render_record
-from tomldiary.storage.local import log as segments_module
 from tomldiary.store.operations import Put
 from tomldiary.store.store import ItemStore
 
@@ -457,9 +456,9 @@ def test_a_missing_document_is_found(root):
 # History
 
 
-def test_200_flipped_bytes_in_history_are_all_found(root, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 4000)
-    user = Diary(root, agent="rules", durability="process").user("alice")
+def test_200_flipped_bytes_in_history_are_all_found(root):
+    backend = LocalBackend(root, durability="process", segment_bytes=4000)
+    user = Diary(backend, agent="rules").user("alice")
     for number in range(15):
         user.upsert_preference("likes", f"thing {number} ü \ufffd")
     backend = LocalBackend(root)
@@ -573,9 +572,9 @@ def test_a_record_with_a_wrong_result_is_found_despite_its_checksum(root):
     assert "does not lead to the text" in damage.message
 
 
-def test_history_without_its_oldest_segment_is_no_damage(root, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
-    user = Diary(root, agent="rules", durability="process").user("alice")
+def test_history_without_its_oldest_segment_is_no_damage(root):
+    backend = LocalBackend(root, durability="process", segment_bytes=1500)
+    user = Diary(backend, agent="rules").user("alice")
     for number in range(10):
         user.upsert_preference("likes", f"thing {number}")
     min((root / "alice/history").iterdir()).unlink()

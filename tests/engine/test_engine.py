@@ -25,11 +25,8 @@ from tomldiary.errors import BackendError, Conflict, InvalidTOML, LockTimeout, N
 from tomldiary.history.record import parse_record, redo
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime import async_bridge as twins
-from tomldiary.storage.local import backend as local_module
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records_module
-from tomldiary.storage.local import log as segments_module
-from tomldiary.storage.local import publish as exchange
-from tomldiary.storage.local import publish as staging
 from tomldiary.storage.locks import UserLocks
 
 WRITER = """
@@ -101,21 +98,20 @@ def test_threads_of_one_diary_lose_nothing(tmp_path):
     assert len(set(texts(tmp_path))) == 200
 
 
-def test_without_the_lock_processes_would_lose_updates(tmp_path, monkeypatch):
+def test_without_the_lock_processes_would_lose_updates(tmp_path, files, monkeypatch):
     @contextlib.contextmanager
     def no_lock(*_):
         yield
 
     monkeypatch.setattr(UserLocks, "hold", no_lock)
     lost = 0
-    backend = LocalBackend(tmp_path, durability="process")
-    append = local_module.append_records
+    backend = LocalBackend(tmp_path, durability="process", files=files)
 
-    def slow(*arguments, **options):
-        time.sleep(0.002)  # behind the look at what is there, so that others come in between
-        return append(*arguments, **options)
+    def slow(name, path, *_):
+        if name == "write" and "/history/" in path:
+            time.sleep(0.002)  # behind the look at what is there, so that others come in between
 
-    monkeypatch.setattr(local_module, "append_records", slow)
+    files.hook = slow
     diary = Diary(backend, agent="rules", max_prefs_per_category=1000)
 
     def work(name):
@@ -159,34 +155,26 @@ def test_history_redone_gives_the_file_byte_for_byte(tmp_path):
 
 
 @pytest.mark.parametrize("stop_before", ["append", "first rename", "second rename"])
-def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypatch, stop_before):
-    diary = Diary(tmp_path, agent="rules")
+def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, files, stop_before):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     diary.user("alice").add_turn("I love tea.", "ok", session_id="s")
     before = {p: p.read_bytes() for p in tmp_path.glob("alice/*.toml")}
 
     class Crash(BaseException):
         pass
 
-    calls = 0
-    real = staging.put_in_place
+    left = 2 if stop_before == "second rename" else 1
 
-    def publish(*arguments):
-        nonlocal calls
-        calls += 1
-        if calls == (1 if stop_before == "first rename" else 2):
+    def crash(name, path, *_):
+        nonlocal left
+        is_append = name == "open" and "/history/" in path
+        left -= is_append if stop_before == "append" else name in {"replace", "exchange"}
+        if not left:
             raise Crash
-        return real(*arguments)
 
-    def crash(*_args, **_kwargs):
-        raise Crash
-
-    with monkeypatch.context() as patch:
-        if stop_before == "append":
-            patch.setattr(local_module, "append_records", crash)
-        else:
-            patch.setattr(staging, "put_in_place", publish)
-        with pytest.raises(Crash):
-            diary.user("alice").add_turn("I love coffee.", "ok", session_id="s")
+    files.hook = crash
+    with pytest.raises(Crash):
+        diary.user("alice").add_turn("I love coffee.", "ok", session_id="s")
     after = Diary(tmp_path, agent="rules").user("alice")
     found = {item.text for item in after.preferences("likes").values()}
     turns = after.conversations()["s"].turns
@@ -198,32 +186,30 @@ def test_a_crash_at_any_step_leaves_the_old_or_the_new_state(tmp_path, monkeypat
     assert not list(tmp_path.glob("alice/.staged*"))
 
 
-def test_a_short_write_is_continued(tmp_path, monkeypatch):
-    real = os.write
-    monkeypatch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:7]))
-    Diary(tmp_path, agent="rules").user("alice").upsert_preference("likes", "x" * 500)
+def test_a_short_write_is_continued(tmp_path, files):
+    files.hook = lambda name, _path, *args: args[0][:7] if name == "write" else None
+    alice = Diary(LocalBackend(tmp_path, files=files), agent="rules").user("alice")
+    alice.upsert_preference("likes", "x" * 500)
     assert texts(tmp_path) == ["x" * 500]
 
 
 @needs_exchange
-def test_full_durability_syncs_the_log_before_the_rename(tmp_path, monkeypatch):
-    diary = Diary(tmp_path, agent="rules")
+def test_full_durability_syncs_the_log_before_the_rename(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     diary.user("alice").upsert_preference("likes", "first")
     steps = []
-    for module, name in ((os, "fsync"), (os, "fdatasync"), (exchange, "swap")):
-        real = getattr(module, name)
 
-        def spy(*args, name=name, real=real):
+    def spy(name, *_):
+        if name in {"sync_file", "sync_data", "exchange"}:
             steps.append(name)
-            return real(*args)
 
-        monkeypatch.setattr(module, name, spy)
+    files.hook = spy
     diary.user("alice").upsert_preference("likes", "second")
-    assert steps == ["fdatasync", "swap"]
+    assert steps == ["sync_data", "exchange"]
     steps.clear()
-    loose = Diary(LocalBackend(tmp_path, durability="process"), agent="rules")
-    loose.user("alice").upsert_preference("likes", "third")
-    assert steps == ["swap"]
+    backend = LocalBackend(tmp_path, durability="process", files=files)
+    Diary(backend, agent="rules").user("alice").upsert_preference("likes", "third")
+    assert steps == ["exchange"]
 
 
 def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_path):
@@ -235,13 +221,13 @@ def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_
     last = whole.rfind(b"[[tx]]\n")
     for cut in range(last, len(whole), 37):
         segment.write_bytes(whole[:cut])
-        record, end = records_module.last_record(segment)
+        record, end = records_module.last_record(FileSystem(), segment)
         assert parse_record(record).seq == 2
         assert end == last
     flipped = bytearray(whole)
     flipped[-20] ^= 1
     segment.write_bytes(bytes(flipped))
-    assert parse_record(records_module.last_record(segment)[0]).seq == 2
+    assert parse_record(records_module.last_record(FileSystem(), segment)[0]).seq == 2
 
 
 def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_path, monkeypatch):
@@ -259,10 +245,10 @@ def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_p
         return real(data, end)
 
     monkeypatch.setattr(records_module, "_last_header", spy)
-    assert parse_record(records_module.last_record(segment)[0]).seq == 1
+    assert parse_record(records_module.last_record(FileSystem(), segment)[0]).seq == 1
     assert sum(searched) < 4 * segment.stat().st_size
     searched.clear()
-    assert len(list(records_module.read_records(segment.parent))) == 1
+    assert len(list(records_module.read_records(FileSystem(), segment.parent))) == 1
     assert sum(searched) < 4 * segment.stat().st_size
 
 
@@ -274,10 +260,10 @@ def test_text_that_looks_like_a_record_does_not_fool_the_log(tmp_path):
     assert [record.seq for record in records(tmp_path)] == [1, 2]
 
 
-def test_history_is_toml_and_rolls_over_into_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 3000)
-    diary = Diary(tmp_path, agent="rules")
-    other = Diary(tmp_path, agent="rules")
+def test_history_is_toml_and_rolls_over_into_segments(tmp_path):
+    diary, other = (
+        Diary(LocalBackend(tmp_path, segment_bytes=3000), agent="rules") for _ in range(2)
+    )
     for number in range(20):
         (diary, other)[number % 2].user("alice").upsert_preference("likes", f"thing {number}")
     segments = sorted((tmp_path / "alice/history").iterdir())
@@ -305,38 +291,34 @@ def test_a_hand_edit_between_writes_is_kept_and_logged(tmp_path):
     assert Timeline(LocalBackend(tmp_path), "alice").text("preferences") == text
 
 
-def test_an_edit_saved_while_a_write_is_under_way_is_not_overwritten(tmp_path, monkeypatch):
-    diary = Diary(tmp_path, agent="rules")
+def test_an_edit_saved_while_a_write_is_under_way_is_not_overwritten(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     file = tmp_path / "alice/preferences.toml"
-    real = LocalBackend.commit
-    saved = []
 
-    def commit(self, user, change):
-        if not saved:
-            saved.append(True)
+    def save(name, path, *_):
+        if name == "open" and "/.staged-" in path:
+            files.hook = None
             file.write_text(file.read_text() + "\n# a person's last words\n")
-        return real(self, user, change)
 
-    monkeypatch.setattr(LocalBackend, "commit", commit)
+    files.hook = save
     alice.upsert_preference("likes", "coffee")
     assert "# a person's last words" in file.read_text()
     assert texts(tmp_path) == ["tea", "coffee"]
 
 
-def test_somebody_who_saves_all_the_time_makes_a_conflict_not_a_loss(tmp_path, monkeypatch):
-    diary = Diary(tmp_path, agent="rules")
+def test_somebody_who_saves_all_the_time_makes_a_conflict_not_a_loss(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     file = tmp_path / "alice/preferences.toml"
-    real = LocalBackend.commit
 
-    def commit(self, user, change):
-        file.write_text(file.read_text() + "#\n")
-        return real(self, user, change)
+    def save(name, path, *_):
+        if name == "stat" and path.endswith("/alice"):  # as a commit begins
+            file.write_text(file.read_text() + "#\n")
 
-    monkeypatch.setattr(LocalBackend, "commit", commit)
+    files.hook = save
     with pytest.raises(Conflict):
         alice.upsert_preference("likes", "coffee")
     assert texts(tmp_path) == ["tea"]
@@ -637,23 +619,19 @@ def test_a_folder_that_cannot_be_read_hides_only_its_own_user_for_those_without_
         (tmp_path / "alice").chmod(0o700)
 
 
-def test_a_folder_that_cannot_be_read_hides_only_its_own_user(tmp_path, monkeypatch, caplog):
+def test_a_folder_that_cannot_be_read_hides_only_its_own_user(tmp_path, files, caplog):
     diary = Diary(tmp_path, agent="rules")
     for user in ("alice", "bob", "x" * 300):
         diary.user(user).upsert_preference("likes", "tea")
     (owner,) = tmp_path.glob("~*/owner.toml")
     owner.write_text("torn = ")
-    real = os.scandir
 
-    def refusing(path):
-        if os.fspath(path).endswith("alice"):
-            raise PermissionError(errno.EACCES, "Permission denied", os.fspath(path))
-        return real(path)
+    def refusing(_name, path, *_):
+        if "/alice/" in f"{path}/":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
 
-    may = os.access
-    monkeypatch.setattr(os, "scandir", refusing)
-    monkeypatch.setattr(os, "access", lambda path, mode: "/alice/" not in path and may(path, mode))
-    assert Diary(tmp_path, agent="rules").users() == ["bob"]
+    files.hook = refusing
+    assert Diary(LocalBackend(tmp_path, files=files), agent="rules").users() == ["bob"]
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
     assert any("alice" in message for message in told)

@@ -21,9 +21,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from file_systems import HookedFiles, killed_before
 from history_model import KINDS, Entry, Model, Refused, shown
-from processes import die_before
 from tomldiary import Conflict, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.history.record import Record, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
@@ -43,7 +44,6 @@ TEXTS = [
 ]
 LOVED = ["jazz", "opera", "maps", "chess"]
 CATEGORIES = ["likes", "goals"]
-CALLS = ["open", "write", "fsync", "replace", "rename", "unlink", "mkdir"]
 
 sessions = st.sampled_from(SESSIONS)
 contexts = st.lists(st.sampled_from(["at home", "é", "[x]"]), max_size=2, unique=True)
@@ -89,8 +89,9 @@ class Histories(RuleBasedStateMachine):
         self.notes = {kind: set() for kind in KINDS}
         self.open()
 
-    def open(self):
-        self.diary = Diary(self.root, agent="rules", durability="process")
+    def open(self, files=None):
+        backend = LocalBackend(self.root, durability="process", files=files)
+        self.diary = Diary(backend, agent="rules")
         self.alice = self.diary.user("alice")
 
     def file(self, kind):
@@ -422,9 +423,10 @@ class Histories(RuleBasedStateMachine):
         child = os.fork()
         if child == 0:
             try:
-                self.open()
+                files = HookedFiles()
+                self.open(files)
                 self.alice.last_transaction()
-                die_before(at, *CALLS)
+                files.hook = killed_before(at)
                 with self.alice.transaction():
                     self.alice.upsert_preference("goals", f"killed {number}", id=key[2])
                     if talk is not None:

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tomldiary import Conflict, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.engine.transaction import Source
 from tomldiary.errors import Forgotten
 from tomldiary.ingest import ingest
-from tomldiary.storage.local import log as segments_module
 
 CANARY = re.compile(rb"canary\d+x\d+")
 DAY = datetime(2024, 5, 1, tzinfo=UTC)
@@ -23,14 +23,16 @@ DAY = datetime(2024, 5, 1, tzinfo=UTC)
 class Teller:
     """Tells canaries, each under one group: what is going to be forgotten together."""
 
-    def __init__(self, root, seed):
+    def __init__(self, root, seed, segment_bytes):
         self.root = root
+        self.segment_bytes = segment_bytes
         self.choose = random.Random(seed)
         self.diary = self.opened()
         self.said = {}
 
     def opened(self):
-        return Diary(self.root, agent="rules", durability="process", max_prefs_per_category=10**5)
+        backend = LocalBackend(self.root, durability="process", segment_bytes=self.segment_bytes)
+        return Diary(backend, agent="rules", max_prefs_per_category=10**5)
 
     def new(self, group):
         canary = f"canary{len(self.said)}x{self.choose.randrange(10**9)}"
@@ -136,9 +138,8 @@ STEPS = [
 ]
 
 
-def forget_all(root, monkeypatch, count, seed):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", min(60_000, 200 * count))
-    teller = Teller(root, seed)
+def forget_all(root, count, seed):
+    teller = Teller(root, seed, min(60_000, 200 * count))
     tell_all(teller, count)
     read_log(teller)
     assert len(list((root / "alice/history").iterdir())) > 2
@@ -189,11 +190,11 @@ def check_nothing_comes_back(teller, other, epochs, gone):
     assert not teller.left() & gone
 
 
-def test_150_canaries_leave_no_byte_and_none_comes_back(tmp_path, monkeypatch):
-    forget_all(tmp_path / "m", monkeypatch, 150, 5)
+def test_150_canaries_leave_no_byte_and_none_comes_back(tmp_path):
+    forget_all(tmp_path / "m", 150, 5)
 
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_1000_canaries_leave_no_byte_and_none_comes_back(tmp_path, monkeypatch):
-    forget_all(tmp_path / "m", monkeypatch, 1_000, random.randrange(10**9))
+def test_1000_canaries_leave_no_byte_and_none_comes_back(tmp_path):
+    forget_all(tmp_path / "m", 1_000, random.randrange(10**9))

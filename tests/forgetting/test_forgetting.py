@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from processes import die_before
+from file_systems import HookedFiles, killed_before
 from tomldiary import Conflict, Diary, MemoryWriter
-from tomldiary.backends import MemoryBackend
+from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import (
     BackendError,
     DiaryError,
@@ -37,8 +37,6 @@ from tomldiary.forgetting.versions import Versions
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.ingest import ingest
-from tomldiary.storage.local import forget_job as job_module
-from tomldiary.storage.local import log as segments_module
 from tomldiary.storage.local import session
 from tomldiary.storage.local.layout import JOB_NAME
 from tomldiary.toml.lexer import split_blocks
@@ -414,11 +412,11 @@ def disturb(user, sessions, choose, say):
         user.rollback(min(choose.randint(1, 2), user.last_transaction()), force=True)
 
 
-def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 30_000)
+def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path):
     choose = random.Random(41)
     root = tmp_path / "m"
-    diary = Diary(root, agent="rules", durability="process", max_prefs_per_category=10**4)
+    backend = LocalBackend(root, durability="process", segment_bytes=30_000)
+    diary = Diary(backend, agent="rules", max_prefs_per_category=10**4)
     names = {
         user: [f"sess{user}{choose.randrange(10**9)}" for _ in range(5)]
         for user in ("alice", "bob")
@@ -566,9 +564,8 @@ def test_an_update_in_the_session_of_an_inline_entry_keeps_the_others_words(tmp_
     replayed(diary)
 
 
-def test_forgetting_works_without_the_oldest_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
-    diary = Diary(tmp_path, agent="rules")
+def test_forgetting_works_without_the_oldest_segments(tmp_path):
+    diary = Diary(LocalBackend(tmp_path, segment_bytes=1500), agent="rules")
     alice = diary.user("alice")
     for number in range(6):
         alice.upsert_preference("likes", f"thing {number}", session_id="kept-1")
@@ -583,9 +580,8 @@ def test_forgetting_works_without_the_oldest_segments(tmp_path, monkeypatch):
     assert [h.after["text"] for h in alice.history("likes/pref006")] == ["thing 5"]
 
 
-def test_history_that_does_not_fit_together_or_is_damaged_does_not_stay(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 1500)
-    diary = Diary(tmp_path, agent="rules")
+def test_history_that_does_not_fit_together_or_is_damaged_does_not_stay(tmp_path):
+    diary = Diary(LocalBackend(tmp_path, segment_bytes=1500), agent="rules")
     alice = diary.user("alice")
     for number in range(6):
         alice.upsert_preference("goals", f"secret {number}", session_id="gone-1")
@@ -961,9 +957,11 @@ def check_after_a_crash(root, selector):
 
 def dying_before(number, root, selector):
     """Forget, but be killed right before the n-th file operation."""
-    alice = Diary(root, agent="rules", durability="process").user("alice")
+    files = HookedFiles()
+    backend = LocalBackend(root, durability="process", files=files)
+    alice = Diary(backend, agent="rules").user("alice")
     alice.last_transaction()
-    die_before(number, "open", "write", "fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+    files.hook = killed_before(number)
     alice.forget(**selector)
 
 
@@ -1051,84 +1049,88 @@ def kill_at_moments(tmp_path, kills):
 
 
 def test_without_the_job_file_a_killed_process_would_leave_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "finish", lambda backend, user: None)
+    monkeypatch.setattr(session, "finish", lambda _backend, _user: None)
     root = tmp_path / "m"
     prepared(root)
-    diary = Diary(root, agent="rules", durability="process")
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(BackendError, match="is opened next"):
-            diary.user("alice").forget(session_id="gone-1")
+    leave_half_done(root)
     assert Diary(root, agent="rules").user("alice").preferences("likes")
     assert hits(root, *WORDS)
 
 
-def test_who_lists_the_users_finishes_what_was_begun(tmp_path, monkeypatch):
+def test_who_lists_the_users_finishes_what_was_begun(tmp_path, files):
     root = tmp_path / "m"
     prepared(root)
-    diary = Diary(root, agent="rules", durability="process")
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_remove", lambda folder: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(BackendError):
-            diary.user("alice").forget(everything=True)
+    files.hook = failing("rmdir", "/alice/")
+    diary = Diary(LocalBackend(root, durability="process", files=files), agent="rules")
+    with pytest.raises(BackendError):
+        diary.user("alice").forget(everything=True)
     assert Diary(root, agent="rules").users() == ["bob"]
     assert hits(root, "alice", *WORDS) == []
 
 
-def test_whose_folder_it_is_is_known_until_the_end(tmp_path, monkeypatch):
-    diary = Diary(tmp_path, agent="rules", durability="process")
+def test_whose_folder_it_is_is_known_until_the_end(tmp_path, files):
+    diary = Diary(LocalBackend(tmp_path, durability="process", files=files), agent="rules")
     for letter in "abcdefgh":
         user = letter * 300  # too long to be the name of a folder
         diary.user(user).add_turn("I love jazz.", "ok", "s1")
-        with monkeypatch.context() as patch:
-            patch.setattr(
-                job_module.shutil, "rmtree", lambda path: (_ for _ in ()).throw(OSError())
-            )
-            with pytest.raises(BackendError):
-                diary.user(user).forget(everything=True)
+        files.hook = failing("rmdir", "")
+        with pytest.raises(BackendError):
+            diary.user(user).forget(everything=True)
+        files.hook = None
     assert Diary(tmp_path, agent="rules").users() == []
     assert not [path for path in tmp_path.iterdir() if path.name != ".tomldiary"]
 
 
-def leave_half_done(diary, monkeypatch):
-    """Begin to forget a session, and fail before the files are in their places."""
-    with monkeypatch.context() as patch:
-        patch.setattr(job_module, "_publish", lambda folder, job: (_ for _ in ()).throw(OSError()))
-        with pytest.raises(BackendError):
-            diary.user("alice").forget(session_id="gone-1")
+def failing(operation, part):
+    """Return a hook that lets an operation fail whose path has this part."""
+
+    def hook(name, path, *_):
+        if name == operation and part in path:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    return hook
 
 
-def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path, monkeypatch):
+def leave_half_done(root):
+    """Begin to forget a session, and fail before the files are in their places; return the diary."""
+    files = HookedFiles(failing("replace", "/.forgetting-0"))
+    diary = Diary(LocalBackend(root, durability="process", files=files), agent="rules")
+    with pytest.raises(BackendError, match="is opened next"):
+        diary.user("alice").forget(session_id="gone-1")
+    files.hook = None
+    return diary
+
+
+def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path):
     root = tmp_path / "m"
     prepared(root)
-    diary = Diary(root, agent="rules", durability="process")
-    leave_half_done(diary, monkeypatch)
+    diary = leave_half_done(root)
     assert texts(diary.user("alice")) == {"pref001": "I love tea."}
     assert hits(root, *WORDS) == []
 
 
-def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path, monkeypatch):
+def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path):
     root = tmp_path / "m"
     prepared(root)
-    leave_half_done(Diary(root, agent="rules"), monkeypatch)
+    leave_half_done(root)
     (root / "alice/.forgetting-9-merged").write_text("# was moved on")
     Diary(root, agent="rules").user("alice").preferences()
     assert list((root / "alice").glob(".forgetting*")) == []
 
 
-def test_history_is_not_read_before_the_job_is_finished(tmp_path, monkeypatch):
+def test_history_is_not_read_before_the_job_is_finished(tmp_path):
     root = tmp_path / "m"
     prepared(root)
-    leave_half_done(Diary(root, agent="rules"), monkeypatch)
+    leave_half_done(root)
     assert hits(root, *WORDS)
     found = Diary(root, agent="rules").user("alice").history(limit=100)
     assert not re.search("canary|gone-1", repr(found))
 
 
-def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_path, monkeypatch):
+def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_path):
     root = tmp_path / "m"
     prepared(root)
-    leave_half_done(Diary(root, agent="rules"), monkeypatch)
+    leave_half_done(root)
     file = root / "alice/preferences.toml"
     file.write_text(file.read_text() + '\n# why\n[preferences.goals.mine]\ntext = "by hand"\n')
     diary = Diary(root, agent="rules")
@@ -1141,31 +1143,32 @@ def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_p
     assert hits(root, *WORDS) == []
 
 
-@pytest.mark.parametrize("operation", ["open", "write", "fsync", "replace", "rename", "unlink"])
+@pytest.mark.parametrize(
+    "operation", ["open", "write", "sync_file", "replace", "exchange", "unlink"]
+)
 @pytest.mark.parametrize("number", range(1, 14, 2))
 def test_a_failing_file_operation_changes_nothing_or_is_made_up_for(
-    tmp_path, monkeypatch, operation, number
+    tmp_path, files, operation, number
 ):
     root = tmp_path / "m"
     prepared(root)
-    diary = Diary(root, agent="rules", durability="process")
+    diary = Diary(LocalBackend(root, durability="process", files=files), agent="rules")
     diary.user("alice").last_transaction()
-    real, calls = getattr(os, operation), 0
+    calls = 0
 
-    def failing(*args, **kwargs):
+    def failing(name, *_):
         nonlocal calls
-        calls += 1
-        if calls == number:
+        calls += name == operation
+        if name == operation and calls == number:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(*args, **kwargs)
 
     raised = None
-    with monkeypatch.context() as patch:
-        patch.setattr(os, operation, failing)
-        try:
-            diary.user("alice").forget(session_id="gone-1")
-        except BackendError as error:
-            raised = str(error)
+    files.hook = failing
+    try:
+        diary.user("alice").forget(session_id="gone-1")
+    except BackendError as error:
+        raised = str(error)
+    files.hook = None
     if raised is None:
         assert hits(root, *WORDS) == []
     elif "is opened next" not in raised:

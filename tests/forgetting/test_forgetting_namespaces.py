@@ -7,8 +7,8 @@ import pytest
 from hand_edits import age
 from processes import close
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import forget_job
 from tomldiary.store.operations import List, Put
 from tomldiary.store.store import ItemStore
 
@@ -117,28 +117,22 @@ def test_a_comment_of_a_person_keeps_the_document(tmp_path):
 
 
 @pytest.mark.parametrize("step", range(2, 9))
-def test_a_forgetting_that_was_stopped_is_finished_by_the_next_open(tmp_path, monkeypatch, step):
-    diary = Diary(tmp_path, agent="rules")
+def test_a_forgetting_that_was_stopped_is_finished_by_the_next_open(tmp_path, files, step):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     put(diary, "s1", SHORT, NESTED)
     put(diary, "s2", OPEN)
     left = [step]
 
-    def stopping(real):
-        def call(*args, **kwargs):
-            left[0] -= 1
-            if left[0] == 0:
-                raise KeyboardInterrupt
-            return real(*args, **kwargs)
+    def stopping(name, *_):
+        left[0] -= name in {"unlink", "rmdir"}
+        if left[0] == 0:
+            raise KeyboardInterrupt
 
-        return call
-
-    with monkeypatch.context() as patch:
-        for name in ("unlink", "rmdir"):
-            patch.setattr(forget_job.Path, name, stopping(getattr(forget_job.Path, name)))
-        try:
-            diary.user("alice").forget(session_id="s1")
-        except KeyboardInterrupt:
-            close(diary)
+    files.hook = stopping
+    try:
+        diary.user("alice").forget(session_id="s1")
+    except KeyboardInterrupt:
+        close(diary)
     diary = Diary(tmp_path, agent="rules")
     assert names(diary) == [OPEN]
     assert is_forgotten(diary, tmp_path)

@@ -11,15 +11,13 @@ import pytest
 from pydantic import BaseModel
 
 from capabilities import needs_exchange, needs_leases
+from file_systems import HookedFiles, killed_before
 from hand_edits import age, begin, texts
 from tomldiary import Constraint, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, Conflict
 from tomldiary.history.record import parse_record
 from tomldiary.history.verify import verify
-from tomldiary.storage.files import file_token
-from tomldiary.storage.local import lease as saving
-from tomldiary.storage.local import publish as exchange
-from tomldiary.storage.local import publish as staging
 
 pytestmark = [needs_exchange, needs_leases]
 
@@ -28,15 +26,15 @@ class Birth(BaseModel):
     year: int
 
 
-def opened(root):
-    diary = Diary(root, agent="rules", durability="process")
+def opened(root, files=None):
+    diary = Diary(LocalBackend(root, durability="process", files=files), agent="rules")
     diary.register_schema("birth", Birth, Constraint(immutable=True))
     return diary.user("alice")
 
 
 @pytest.fixture
-def alice(tmp_path):
-    alice = opened(tmp_path)
+def alice(tmp_path, files):
+    alice = opened(tmp_path, files)
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     return alice
@@ -56,9 +54,9 @@ def in_place(file, text):
     return begin(file.write_text, text)
 
 
-def around(monkeypatch, *moments):
+def around(files, *moments):
     """Do something before and behind each exchange of files, as long as there is something left to do."""
-    real, left = exchange.swap, list(moments)
+    real, left = files.exchange, list(moments)
 
     def swap(one, two):
         before, behind = left.pop(0) if left else (None, None)
@@ -69,7 +67,7 @@ def around(monkeypatch, *moments):
             behind()
         return done
 
-    monkeypatch.setattr(exchange, "swap", swap)
+    files.exchange = swap
 
 
 def first(file):
@@ -96,9 +94,9 @@ def check(alice, file):
 
 
 def test_a_save_that_a_write_displaced_is_in_history_and_in_the_file_when_it_returns(
-    alice, file, monkeypatch
+    alice, file, files
 ):
-    around(monkeypatch, (lambda: first(file), None))
+    around(files, (lambda: first(file), None))
     alice.upsert_preference("likes", "water")
     assert types(alice) == ["upsert", "upsert", "upsert", "hand"]
     assert '"green tea"  # first\n' in file.read_text()
@@ -111,14 +109,15 @@ def test_a_save_that_a_write_displaced_is_in_history_and_in_the_file_when_it_ret
 
 @pytest.mark.parametrize("durability", ["process", "full"])
 def test_where_files_cannot_be_leased_a_save_within_the_same_file_is_seen_by_its_time(
-    tmp_path, monkeypatch, durability
+    tmp_path, files, durability
 ):
-    alice = Diary(tmp_path, agent="rules", durability=durability).user("alice")
+    backend = LocalBackend(tmp_path, durability=durability, files=files)
+    alice = Diary(backend, agent="rules").user("alice")
     for text in ("tea", "coffee", "milk"):
         alice.upsert_preference("likes", text)
     file = tmp_path / "alice/preferences.toml"
-    monkeypatch.setattr(saving, "_lease", lambda *_args, **_options: errno.EINVAL)
-    around(monkeypatch, (lambda: file.write_text(file.read_text().replace('"tea"', '"TEA"')), None))
+    files.take_lease = lambda _: errno.EINVAL
+    around(files, (lambda: file.write_text(file.read_text().replace('"tea"', '"TEA"')), None))
     alice.upsert_preference("likes", "water")
     assert texts(alice) == ["TEA", "coffee", "milk", "water"]
 
@@ -128,7 +127,7 @@ MOMENTS = ["at once", "before the merged text", "behind it", "after another writ
 
 @pytest.mark.parametrize("save", [by_rename, in_place])
 @pytest.mark.parametrize("when", MOMENTS)
-def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when, save, monkeypatch):
+def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when, save, files):
     seen, savers = [], []
 
     def look():
@@ -141,7 +140,7 @@ def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when,
         savers.append(save(file, seen[0]))
 
     around(
-        monkeypatch,
+        files,
         (lambda: first(file), look),
         (go if when == MOMENTS[1] else None, go if when == MOMENTS[2] else None),
     )
@@ -159,7 +158,7 @@ def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when,
     check(alice, file)
 
 
-def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice, file, monkeypatch):
+def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice, file, files):
     saved = []
 
     def save():
@@ -167,7 +166,7 @@ def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice,
         by_rename(file, f'{file.read_text()}\n[preferences.goals.h{number}]\ntext = "{number}"\n')
         saved.append(str(number))
 
-    around(monkeypatch, *[(save, None)] * 25)
+    around(files, *[(save, None)] * 25)
     alice.upsert_preference("likes", "water")
     assert 20 <= len(saved) < 25  # somebody else wants the lock, too
     while len(saved) < 25:
@@ -182,9 +181,9 @@ def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice,
 # What cannot be merged
 
 
-def test_a_save_that_is_no_toml_goes_back_and_is_never_overwritten(alice, file, monkeypatch):
+def test_a_save_that_is_no_toml_goes_back_and_is_never_overwritten(alice, file, files):
     broken = file.read_text().replace('"tea"', '"tea')
-    around(monkeypatch, (lambda: by_rename(file, broken), None))
+    around(files, (lambda: by_rename(file, broken), None))
     alice.upsert_preference("likes", "water")
     assert file.read_text() == broken
     assert not list(file.parent.glob(".staged*"))
@@ -196,7 +195,7 @@ def test_a_save_that_is_no_toml_goes_back_and_is_never_overwritten(alice, file, 
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, monkeypatch):
+def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, files):
     whole = file.read_text().replace('"tea"', '"green tea"')
     writing = []
 
@@ -206,7 +205,7 @@ def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, mo
         writing[0].write(whole[: whole.index("[preferences.likes.pref002]")])
         writing[0].flush()
 
-    around(monkeypatch, (begin, None))
+    around(files, (begin, None))
     alice.upsert_preference("likes", "water")
     assert texts(alice) == ["tea", "coffee", "water"]
     assert types(alice) == ["upsert"] * 3
@@ -217,10 +216,10 @@ def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, mo
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_what_was_saved_over_ours_while_a_broken_save_stood_aside_is_kept(alice, file, monkeypatch):
+def test_what_was_saved_over_ours_while_a_broken_save_stood_aside_is_kept(alice, file, files):
     broken = file.read_text().replace('"tea"', '"tea')
     around(
-        monkeypatch,
+        files,
         (lambda: by_rename(file, broken), None),
         (lambda: by_rename(file, second(file.read_text())), None),  # as the broken one goes back
     )
@@ -231,7 +230,7 @@ def test_what_was_saved_over_ours_while_a_broken_save_stood_aside_is_kept(alice,
     assert texts(alice) == ["green tea", "decaf", "water"]
 
 
-def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, file, monkeypatch):
+def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, file, files):
     other = file.with_name("other")
     other.write_text('[preferences.likes.x]\ntext = "x"\n')
 
@@ -239,7 +238,7 @@ def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, fil
         file.unlink()
         file.symlink_to(other)
 
-    around(monkeypatch, (link, None))
+    around(files, (link, None))
     alice.upsert_preference("likes", "water")
     assert file.is_symlink()
     assert not list(file.parent.glob(".staged*"))
@@ -252,22 +251,22 @@ def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, fil
 # What else holds for what people save
 
 
-def test_an_id_that_a_displaced_save_removed_is_not_given_out_again(alice, file, monkeypatch):
+def test_an_id_that_a_displaced_save_removed_is_not_given_out_again(alice, file, files):
     text = file.read_text()
     without = text[: text.index("[preferences.likes.pref002]")]
-    around(monkeypatch, (lambda: by_rename(file, without), None))
+    around(files, (lambda: by_rename(file, without), None))
     alice.upsert_preference("goals", "rest")
     assert texts(alice) == ["tea"]
     assert alice.upsert_preference("likes", "water")[0] == "pref003"
 
 
 def test_a_displaced_change_of_an_immutable_fact_is_undone_and_kept_in_history(
-    alice, tmp_path, monkeypatch
+    alice, tmp_path, files
 ):
     facts = tmp_path / "alice/facts.toml"
     key = alice.commit(Birth(year=1980))
     wrong = facts.read_text().replace("1980", "1999")
-    around(monkeypatch, (lambda: by_rename(facts, wrong), None))
+    around(files, (lambda: by_rename(facts, wrong), None))
     alice.commit(Birth(year=2015))
     assert "1999" in facts.read_text()
     for each in (alice, opened(tmp_path)):  # also for somebody who never saw it
@@ -279,16 +278,15 @@ def test_a_displaced_change_of_an_immutable_fact_is_undone_and_kept_in_history(
     assert years == [1980, 1999, 1980]
 
 
-def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(
-    alice, file, monkeypatch
-):
-    def full(*_args, **_kwargs):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(alice, file, files):
+    def full(name, *_):
+        if name == "write":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    with monkeypatch.context() as patch:
-        around(patch, (lambda: first(file), lambda: patch.setattr(staging, "write_new", full)))
-        alice.upsert_preference("likes", "water")
-        assert types(alice) == ["upsert"] * 3  # ours is stored, and nothing else is claimed
+    around(files, (lambda: first(file), lambda: setattr(files, "hook", full)))
+    alice.upsert_preference("likes", "water")
+    assert types(alice) == ["upsert"] * 3  # ours is stored, and nothing else is claimed
+    files.hook = None
     by_rename(file, second(file.read_text()))
     alice.upsert_preference("goals", "walk")
     alice.forget_preference("goals", "pref001")
@@ -296,9 +294,9 @@ def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(
 
 
 def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing_back(
-    tmp_path, file, monkeypatch
+    tmp_path, file, files
 ):
-    alice = opened(tmp_path)
+    alice = opened(tmp_path, files)
     alice.upsert_preference("likes", "tea")
     older = file.read_text().replace('"tea"', '"green tea"  # first')
     alice.upsert_preference("likes", "coffee")
@@ -306,37 +304,41 @@ def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing
     for number in range(3):  # more than in the older one
         newer += f'\n[preferences.places.p{number}]\ntext = "place {number}"\n'
     by_rename(file, older)
-    real = os.unlink
 
-    def failing(path):
-        if file_token(path)[0] < 10**12:  # the one that was displaced
+    def failing(name, path, *_):
+        if name == "unlink" and files.token(path)[0] < 10**12:  # the one that was displaced
             raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(path)
 
-    with monkeypatch.context() as patch:
+    def save():
+        by_rename(file, newer)
+        os.utime(file, (1, 1))
 
-        def save():
-            by_rename(file, newer)
-            os.utime(file, (1, 1))
-
-        around(patch, (save, None))
-        patch.setattr(os, "unlink", failing)
-        alice.upsert_preference("likes", "water")
+    around(files, (save, None))
+    files.hook = failing
+    alice.upsert_preference("likes", "water")
+    files.hook = None
     assert list(file.parent.glob(".staged*"))
     check(alice, file)
 
 
 def test_a_save_that_was_displaced_as_documents_go_to_the_disk_is_merged_by_the_next_write(
-    tmp_path, file, monkeypatch
+    tmp_path, file, files
 ):
-    alice = Diary(tmp_path, agent="rules", durability="full").user("alice")
-    backend = alice.diary.engine.backend
+    backend = LocalBackend(tmp_path, files=files)
+    alice = Diary(backend, agent="rules").user("alice")
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
-    with backend.lock("alice", 1.0), monkeypatch.context() as patch:
-        around(patch, (lambda: first(file), None))
-        # As after a sync that failed.
-        backend._synced.of("alice", str(file.parent)).doubtful.add("preferences")
+
+    def failing(name, path, *_):
+        if name == "sync_file" and path == str(file):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with backend.lock("alice", 1.0):
+        files.hook = failing
+        with pytest.raises(OSError, match="error"):
+            backend.settle("alice")
+        files.hook = None
+        around(files, (lambda: first(file), None))
         with pytest.raises(Conflict):
             backend.settle("alice")
     by_rename(file, second(file.read_text()))
@@ -344,30 +346,27 @@ def test_a_save_that_was_displaced_as_documents_go_to_the_disk_is_merged_by_the_
     check(alice, file)
 
 
-def test_a_save_that_is_displaced_as_a_crash_is_put_right_is_merged_too(
-    tmp_path, file, monkeypatch
-):
-    alice = opened(tmp_path)
+def test_a_save_that_is_displaced_as_a_crash_is_put_right_is_merged_too(tmp_path, file, files):
+    alice = opened(tmp_path, files)
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
 
     class Killed(BaseException):
         pass
 
-    with monkeypatch.context() as patch:
-        patch.setattr(exchange, "swap", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            alice.upsert_preference("likes", "water")
-    alice = opened(tmp_path)
-    with monkeypatch.context() as patch:
-        around(patch, (lambda: first(file), None))
-        assert texts(alice) == ["green tea", "coffee", "water"]
+    files.exchange = lambda *_: (_ for _ in ()).throw(Killed)
+    with pytest.raises(Killed):
+        alice.upsert_preference("likes", "water")
+    del files.exchange
+    alice = opened(tmp_path, files)
+    around(files, (lambda: first(file), None))
+    assert texts(alice) == ["green tea", "coffee", "water"]
     by_rename(file, second(file.read_text()))
     check(alice, file)
 
 
-def test_an_exact_copy_of_ours_that_took_its_place_is_no_save(alice, file, monkeypatch):
-    around(monkeypatch, (lambda: by_rename(file, file.read_text()), None))
+def test_an_exact_copy_of_ours_that_took_its_place_is_no_save(alice, file, files):
+    around(files, (lambda: by_rename(file, file.read_text()), None))
     alice.upsert_preference("likes", "water")
     assert types(alice) == ["upsert"] * 3
     assert not list(file.parent.glob(".staged*"))
@@ -376,40 +375,17 @@ def test_an_exact_copy_of_ours_that_took_its_place_is_no_save(alice, file, monke
 # Killed at any step
 
 
-STEPS = ["open", "write", "fsync", "replace", "unlink", "rename"]
-
-
 def killed_after(number, root):
     """Write once, meet a save at the exchange, and be killed before the file operation `number` behind that."""
-    alice, file, left = opened(root), root / "alice/preferences.toml", None
+    files = HookedFiles()
+    alice, file = opened(root, files), root / "alice/preferences.toml"
 
-    def killing(real):
-        def call(*args, **kwargs):
-            nonlocal left
-            if left is not None:
-                left -= 1
-                if left < 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
-    def met(one, two):
-        nonlocal left
-        is_first = left is None
-        if is_first:
-            first(file)
-        done = real(one, two)
-        if is_first:
-            (root / "seen").write_text(file.read_text())
-            left = number
-        return done
+    def behind():
+        (root / "seen").write_text(file.read_text())
+        files.hook = killed_before(number + 1)
 
     assert texts(alice) == ["tea", "coffee"]
-    real = exchange.swap
-    for step in STEPS:
-        setattr(os, step, killing(getattr(os, step)))
-    exchange.swap = killing(met)
+    around(files, (lambda: first(file), behind))
     alice.upsert_preference("likes", "water")
 
 
@@ -445,7 +421,7 @@ def test_a_writer_that_is_killed_at_any_step_behind_the_exchange_loses_no_save(
     assert number > 8  # steps
 
 
-def test_a_save_that_waits_for_a_newer_one_to_be_written_is_not_lost(alice, file, monkeypatch):
+def test_a_save_that_waits_for_a_newer_one_to_be_written_is_not_lost(alice, file, files):
     """The displaced one is still being written, and somebody has saved over ours since."""
     started = []
 
@@ -457,9 +433,8 @@ def test_a_save_that_waits_for_a_newer_one_to_be_written_is_not_lost(alice, file
     def save():
         by_rename(file, second(file.read_text()))
 
-    with monkeypatch.context() as patch:
-        around(patch, (begin, save))
-        alice.upsert_preference("likes", "water")
+    around(files, (begin, save))
+    alice.upsert_preference("likes", "water")
     assert list(file.parent.glob(".staged*"))
     assert texts(alice) == ["tea", "decaf", "water"]
     with started[0][0] as writing:

@@ -20,16 +20,14 @@ from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import publish as exchange
 from tomldiary.storage.local.layout import staged_name
 from tomldiary.toml.document import Document
 
 
 @pytest.fixture
-def alice(tmp_path):
-    return Diary(tmp_path, agent="rules", durability="process", max_prefs_per_category=5000).user(
-        "alice"
-    )
+def alice(tmp_path, files):
+    backend = LocalBackend(tmp_path, durability="process", files=files)
+    return Diary(backend, agent="rules", max_prefs_per_category=5000).user("alice")
 
 
 def records(tmp_path):
@@ -343,9 +341,9 @@ def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
 
 @needs_exchange
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
-def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, monkeypatch):
+def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, files):
     alice.upsert_preference("likes", "tea")
-    real = exchange.swap
+    real = files.exchange
     whole = file.read_text().replace('"tea"', '"green tea"  # just now')
     saver = threading.Thread(target=save, args=(file, whole))
 
@@ -355,7 +353,7 @@ def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, s
             saver.join(0.1)  # in place it is kept waiting
         return real(temp, target)
 
-    monkeypatch.setattr(exchange, "swap", late)
+    files.exchange = late
     alice.upsert_preference("likes", "coffee")
     saver.join()
     age(file)
@@ -402,17 +400,17 @@ def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path)
 
 @needs_exchange
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
-def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, monkeypatch):
+def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, files):
     alice.upsert_preference("likes", "tea")
-    real = exchange.swap
+    real = files.exchange
 
     def followed(temp, target):
         done = real(temp, target)
-        monkeypatch.setattr(exchange, "swap", real)
+        files.exchange = real
         save(file, file.read_text().replace('"tea"', '"green tea"'))
         return done
 
-    monkeypatch.setattr(exchange, "swap", followed)
+    files.exchange = followed
     alice.upsert_preference("likes", "coffee")
     age(file)
     assert texts(alice) == ["green tea", "coffee"]
@@ -600,18 +598,18 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
 
 @needs_exchange
 def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_saved(
-    alice, file, monkeypatch
+    alice, file, files
 ):
     alice.upsert_preference("likes", "tea")
     whole = file.read_text().replace('"tea"', '"green tea"  # mine')
-    real = exchange.swap
+    real = files.exchange
 
     def late(temp, target):
-        monkeypatch.setattr(exchange, "swap", real)
+        files.exchange = real
         file.rename(file.with_name("preferences.toml~"))
         return real(temp, target)
 
-    monkeypatch.setattr(exchange, "swap", late)
+    files.exchange = late
     alice.upsert_preference("likes", "coffee")
     assert not file.exists()
     file.write_text(whole)
@@ -625,10 +623,10 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
 @needs_exchange
 @pytest.mark.parametrize("when", ["at once", "as the first goes back", "when it is back"])
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
-def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, monkeypatch):
+def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, files):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
-    real, seen, savers = exchange.swap, [], []
+    real, seen, savers = files.exchange, [], []
 
     def between(temp, target):
         if not seen:
@@ -643,9 +641,9 @@ def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, mon
         seen.append("it goes back")
         return real(temp, target)
 
-    monkeypatch.setattr(exchange, "swap", between)
+    files.exchange = between
     alice.upsert_preference("likes", "water")
-    monkeypatch.setattr(exchange, "swap", real)
+    files.exchange = real
     if when == "when it is back":
         assert "# first" in file.read_text()
         savers.append(begin(second, file, seen[0]))

@@ -15,12 +15,13 @@ import pytest
 from capabilities import needs_exchange, needs_leases
 from hand_edits import age, texts
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
 from tomldiary.errors import Conflict
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import EMPTY
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import publish as exchange
+from tomldiary.storage.environment import Environment
 from tomldiary.storage.local.layout import staged_name
 from tomldiary.storage.local.lease import is_being_saved
 
@@ -80,8 +81,9 @@ class Editor:
 
 
 @pytest.fixture
-def alice(tmp_path):
-    alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
+def alice(tmp_path, files):
+    backend = LocalBackend(tmp_path, durability="process", files=files)
+    alice = Diary(backend, agent="rules").user("alice")
     for text in ("tea", "coffee", "water"):
         alice.upsert_preference("likes", text)
     return alice
@@ -190,11 +192,9 @@ def test_an_editor_goes_on_in_a_file_that_a_killed_agent_had_displaced(alice, fi
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(
-    alice, file, monkeypatch
-):
+def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(alice, file, files):
     first = file.read_text().replace('"tea"', '"green tea"  # first')
-    real, editors = exchange.swap, []
+    real, editors = files.exchange, []
 
     def between(temp, target):
         if not editors:
@@ -207,7 +207,7 @@ def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(
         return real(temp, target)
 
     seen = []
-    monkeypatch.setattr(exchange, "swap", between)
+    files.exchange = between
     alice.upsert_preference("goals", "rest")
     with editors[0] as editor:
         editor.write(seen[0])
@@ -329,17 +329,17 @@ def test_write_fails_if_a_removed_file_may_come_back(alice, file):
 def test_only_who_has_a_file_open_for_writing_is_saving_it(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
-    assert not is_being_saved(str(file))
+    assert not is_being_saved(Environment(), str(file))
     with file.open() as _:
-        assert not is_being_saved(str(file))
+        assert not is_being_saved(Environment(), str(file))
     with Editor(file, os.O_WRONLY):
-        assert is_being_saved(str(file))
+        assert is_being_saved(Environment(), str(file))
         age(file, 61)
-        assert not is_being_saved(str(file))
+        assert not is_being_saved(Environment(), str(file))
         age(file, -3600)
-        assert not is_being_saved(str(file))  # a date in the future says nothing
+        assert not is_being_saved(Environment(), str(file))  # a date in the future says nothing
     age(file, 3600)
-    assert not is_being_saved(str(file))
+    assert not is_being_saved(Environment(), str(file))
 
 
 def test_a_system_that_refuses_every_lease_is_not_believed(tmp_path, monkeypatch):
@@ -347,7 +347,7 @@ def test_a_system_that_refuses_every_lease_is_not_believed(tmp_path, monkeypatch
     file.write_text("x")
 
     monkeypatch.setattr(fcntl, "fcntl", refuse(errno.EAGAIN))
-    assert not is_being_saved(str(file))
+    assert not is_being_saved(Environment(), str(file))
 
 
 def test_whoever_asks_is_not_killed_by_one_who_opens_the_file_meanwhile(tmp_path, monkeypatch):
@@ -365,6 +365,6 @@ def test_whoever_asks_is_not_killed_by_one_who_opens_the_file_meanwhile(tmp_path
         return real(descriptor, command, argument)
 
     monkeypatch.setattr(fcntl, "fcntl", late)
-    assert not is_being_saved(str(file))
+    assert not is_being_saved(Environment(), str(file))
     opened[0].join()
     assert file.read_text() == "y"

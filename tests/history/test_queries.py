@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 
 from tomldiary import Conflict, Constraint, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue, UnknownEntry
-from tomldiary.storage.local import log as segments
 from tomldiary.toml.lexer import split_blocks
 from tomldiary_langgraph import DiaryStore
 
@@ -278,8 +278,8 @@ def test_random_histories_are_reproduced_at_every_point(tmp_path):
                 assert {c: texts(past, c) for c in ("likes", "goals")} == state
 
 
-def test_a_point_before_the_kept_history_is_an_error(alice, tmp_path, monkeypatch):
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1500)
+def test_a_point_before_the_kept_history_is_an_error(tmp_path):
+    alice = Diary(LocalBackend(tmp_path, segment_bytes=1500), agent="rules").user("alice")
     for number in range(10):
         alice.upsert_preference("likes", f"thing {number}")
     oldest = min((tmp_path / "alice/history").iterdir())

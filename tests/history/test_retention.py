@@ -9,18 +9,20 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from processes import die_before
+from file_systems import HookedFiles, killed_before
 from tomldiary import Conflict, Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import HistoryPruned, InvalidValue, NestedTransaction, UnknownEntry
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import log as segments_module
 
 
 @pytest.fixture(params=["files", "memory"])
-def diary(request, tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
-    place = tmp_path if request.param == "files" else "memory:"
-    return Diary(place, agent="rules")
+def diary(request, tmp_path):
+    return opened(tmp_path) if request.param == "files" else Diary("memory:", agent="rules")
+
+
+def opened(root, **options):
+    return Diary(LocalBackend(root, segment_bytes=2000, **options), agent="rules")
 
 
 @pytest.fixture
@@ -147,10 +149,9 @@ def test_an_old_editor_buffer_is_merged_after_retention(tmp_path):
     assert [item.text for item in alice.preferences("goals").values()] == ["meanwhile"]
 
 
-def test_retention_keeps_the_kept_records_byte_for_byte(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
-    diary = Diary(tmp_path, agent="rules")
-    other = Diary(tmp_path, agent="rules")
+def test_retention_keeps_the_kept_records_byte_for_byte(tmp_path):
+    diary = opened(tmp_path)
+    other = opened(tmp_path)
     alice = filled(diary)
     records = list(diary.engine.backend.records("alice"))
     other.user("alice").upsert_preference("goals", "by another process")
@@ -170,9 +171,10 @@ def prune_until(root, number):
     child = os.fork()
     if child == 0:
         try:
-            alice = Diary(root, agent="rules").user("alice")
+            files = HookedFiles()
+            alice = opened(root, files=files).user("alice")
             alice.document("preferences")
-            die_before(number, "open", "write", "fsync", "replace", "rename", "unlink")
+            files.hook = killed_before(number)
             alice.prune_history(keep=5)
             os._exit(0)
         finally:
@@ -181,16 +183,15 @@ def prune_until(root, number):
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_killed_retention_loses_no_kept_transaction(tmp_path, monkeypatch):
-    monkeypatch.setattr(segments_module, "SEGMENT_BYTES", 2000)
+def test_killed_retention_loses_no_kept_transaction(tmp_path):
     store = tmp_path / "store"
-    alice = filled(Diary(store, agent="rules", durability="process"))
+    alice = filled(opened(store, durability="process"))
     want = [texts(alice.as_of(seq)) for seq in range(13)]
     seen = set()
     for at in range(1, 60):
         root = tmp_path / str(at)
         shutil.copytree(store, root)
-        alice = Diary(root, agent="rules", durability="process").user("alice")
+        alice = opened(root, durability="process").user("alice")
         assert texts(alice) == want[12]
         ended = prune_until(root, at)
         assert ended in {0, -signal.SIGKILL}

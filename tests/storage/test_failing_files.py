@@ -6,103 +6,64 @@ from __future__ import annotations
 import errno
 import functools
 import os
-import pathlib
 import shutil
 import tempfile
 import tomllib
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from file_systems import WRITES, HookedFiles
 from processes import close
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import CommittedUnpublished, DiaryError
 from tomldiary.history import verify as verification
-from tomldiary.storage.local import checkpoint as settling
-from tomldiary.storage.local import log as segments
-from tomldiary.storage.local import publish as exchange
-from tomldiary.storage.local import session as opened_users
 
-READS = (
-    "open",
-    "read",
-    "pread",
-    "lseek",
-    "stat",
-    "lstat",
-    "fstat",
-    "scandir",
-    "listdir",
-    "Path.open",
-)
-WRITES = [
-    "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir", "ftruncate", "truncate",
-    "fchmod", "chmod", "swap", "pwrite", "utime",
-]  # fmt: skip
 CODES = {
     "write": (errno.ENOSPC, errno.EIO),
-    "fsync": (errno.EIO,),
-    "fdatasync": (errno.EIO,),
-}
+    **dict.fromkeys(
+        (
+            "sync_file", "sync_data", "read", "read_at", "lseek", "fstat", "lstat", "listdir", "open_to_read",
+        ),
+        (errno.EIO,),
+    ),
+}  # fmt: skip
 OTHERS = (errno.EIO, errno.EACCES)
-CODES.update(
-    dict.fromkeys(
-        ("read", "pread", "lseek", "fstat", "lstat", "listdir", "Path.open"), (errno.EIO,)
-    )
-)
 SHORT = "short"
 
 
-class Faults:
+class Faults(HookedFiles):
     """Counts the file operations below a folder, and lets the one with a certain number fail."""
 
     def __init__(self, root, number=None, code=None, *, lasting=False):
+        super().__init__(self.fail)
         self.root = os.fspath(root)
         self.number, self.code, self.lasting = number, code, lasting
+        self.is_at_work = False
         self.names = []
-        self.descriptors = set()
 
-    def is_ours(self, target):
-        if isinstance(target, int):
-            return target in self.descriptors
-        return os.fsdecode(target).startswith(self.root) and "/locks" not in os.fsdecode(target)
+    def identity(self, folder):
+        return "the same disk"
 
-    def wrap(self, name, real):
-        @functools.wraps(real)
-        def called(target=".", *args, **kwargs):
-            if not self.is_ours(target):
-                return real(target, *args, **kwargs)
-            self.names.append(name)
-            is_it = len(self.names) - 1 == self.number or (
-                self.lasting and self.number is not None and len(self.names) - 1 > self.number
-            )
-            if is_it and self.code == SHORT and name == "write":
-                return real(target, bytes(args[0])[: max(1, len(args[0]) // 2)])
-            if is_it and self.code != SHORT and (name in WRITES or not self.lasting):
-                where = None if isinstance(target, int) else os.fspath(target)
-                raise OSError(self.code, os.strerror(self.code), where)
-            done = real(target, *args, **kwargs)
-            if name == "open":
-                self.descriptors.add(done)
-            return done
+    def fail(self, name, path, *args):
+        if not self.is_at_work or not path.startswith(self.root) or "/locks" in path:
+            return None
+        self.names.append(name)
+        is_it = len(self.names) - 1 == self.number or (
+            self.lasting and self.number is not None and len(self.names) - 1 > self.number
+        )
+        if is_it and self.code == SHORT and name == "write":
+            return bytes(args[0])[: max(1, len(args[0]) // 2)]
+        if is_it and self.code != SHORT and (name in WRITES or not self.lasting):
+            raise OSError(self.code, os.strerror(self.code), path)
+        return None
 
-        return called
 
-    @contextmanager
-    def at_work(self, monkeypatch):
-        with monkeypatch.context() as patch:
-            for name in (*READS, *WRITES):
-                if name == "swap":
-                    owner, attribute = exchange, "swap"
-                elif name == "Path.open":
-                    owner, attribute = pathlib.Path, "open"
-                else:
-                    owner, attribute = os, name
-                patch.setattr(owner, attribute, self.wrap(name, getattr(owner, attribute)))
-            yield self
+def opened(folder, files):
+    backend = LocalBackend(folder, files=files, segment_bytes=1200, checkpoint_interval=2)
+    return Diary(backend, agent="rules")
 
 
 def seen(diary, user="alice"):
@@ -148,10 +109,10 @@ class Killed(BaseException):
 
 def crash(alice, folder):
     """Leave what a kill right behind the commit point leaves."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalBackend, "_publish", lambda *_: (_ for _ in ()).throw(Killed))
-        with pytest.raises(Killed):
-            alice.add_turn("I love walking.", "ok", session_id="s2")
+    files = alice.diary.engine.backend.files
+    files.exchange = lambda *_: (_ for _ in ()).throw(Killed)
+    with pytest.raises(Killed):
+        alice.add_turn("I love walking.", "ok", session_id="s2")
 
 
 def put_nested(user, text="x"):
@@ -194,7 +155,7 @@ SCENARIOS = {
 def prepare(name, folder):
     user = "x" * 300 if name == "a long user id" else "alice"
     setup, _ = SCENARIOS[name]
-    diary = Diary(folder, agent="rules")
+    diary = opened(folder, Faults(folder))
     diary.user("bob").upsert_preference("likes", "rum")
     if setup is not None:
         setup(diary.user(user))
@@ -208,21 +169,22 @@ def prepare(name, folder):
     return user
 
 
-def run(name, store, user, monkeypatch, faults_for):
+def run(name, store, user, faults_for):
     """Do the thing on a copy of the memory; return what was raised, what is there, and the faults."""
     folder = Path(tempfile.mkdtemp(dir=store.parent))
     try:
         shutil.copytree(store, folder, dirs_exist_ok=True)
-        diary = Diary(folder, agent="rules")
         faults = faults_for(folder)
+        diary = opened(folder, faults)
         raised = None
-        with faults.at_work(monkeypatch):
-            try:
-                SCENARIOS[name][1](diary.user(user))
-            except Exception as error:  # noqa: BLE001 - judged by the caller
-                raised = error
+        faults.is_at_work = True
         try:
-            again = Diary(folder, agent="rules")
+            SCENARIOS[name][1](diary.user(user))
+        except Exception as error:  # noqa: BLE001 - judged by the caller
+            raised = error
+        faults.is_at_work = False
+        try:
+            again = opened(folder, Faults(folder))
             found = seen(again, user)
             assert seen(diary, user) == found, "the process that failed sees something else"
             assert verification.verify(again.engine.backend, user) is None
@@ -257,16 +219,13 @@ def judge(raised, found, old, new):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk, monkeypatch):
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1200)
-    monkeypatch.setattr(settling, "WINDOW", 2)
-    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: False)
+def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk):
     store = disk / "store"
     user = prepare(name, store)
-    first = Diary(shutil.copytree(store, disk / "look"), agent="rules")
+    first = opened(shutil.copytree(store, disk / "look"), Faults(disk))
     old = seen(first, user)
     close(first)
-    raised, new, dry = run(name, store, user, monkeypatch, Faults)
+    raised, new, dry = run(name, store, user, Faults)
     assert raised is None
     assert new != old
     problems, done = [], Counter()
@@ -280,11 +239,11 @@ def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk, m
                 what = f"{operation} {number} {code}{' and all from then on' if lasting else ''}"
                 done[operation] += 1
                 try:
-                    raised, found, _ = run(name, store, user, monkeypatch, faults_for)
+                    raised, found, _ = run(name, store, user, faults_for)
                     problem = judge(raised, found, old, new)
                 except Exception as error:  # noqa: BLE001 - each is a finding
                     problem = f"afterwards: {type(error).__name__}: {error}"
                 if problem is not None:
                     problems.append(f"{what}: {problem[:300]}")
     assert not problems, "\n".join(problems)
-    assert {"open", "write", "stat", "fsync"} <= set(done)
+    assert {"open", "write", "stat", "sync_file"} <= set(done)

@@ -6,14 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import pytest
 
 from hand_edits import age, texts
+from power_cuts import SameDisk
 from tomldiary import Diary
-from tomldiary.storage.local import backend as local
-from tomldiary.storage.locks import _number_of
+from tomldiary.backends import LocalBackend
+from tomldiary.storage.locks import UserLocks
 from tomldiary.store.operations import List, Search
 from tomldiary.store.store import ItemStore
 
@@ -36,14 +39,24 @@ READS = {
     "listing": lambda alice: ItemStore(alice.diary).run([List()]),
     "search": lambda alice: ItemStore(alice.diary).run([Search(("alice",))]),
 }
+
+
+def lock_file_of(user):
+    """Return the name of the lock file that a user shares with others."""
+    with tempfile.TemporaryDirectory() as folder, UserLocks(Path(folder)).hold(user, 1.0):
+        return next(Path(folder).iterdir()).name
+
+
 NEIGHBOUR = next(
-    name for name in map("user {}".format, range(10_000)) if _number_of(name) == _number_of("alice")
+    name
+    for name in map("user {}".format, range(10_000))
+    if lock_file_of(name) == lock_file_of("alice")
 )
 
 
 @pytest.fixture
 def diary(tmp_path):
-    diary = Diary(tmp_path / "m", agent="rules")
+    diary = Diary(LocalBackend(tmp_path / "m", files=SameDisk()), agent="rules")
     diary.user("alice").upsert_preference("likes", "tea")
     diary.user("alice").upsert_preference("likes", "walking")
     diary.user("alice").add_turn("Hello.", "Hello.", session_id="s1")
@@ -105,14 +118,15 @@ def test_a_torn_document_is_read_as_it_was_while_a_writer_has_the_lock(tmp_path,
 
 
 @pytest.mark.usefixtures("diary")
-def test_without_the_repair_in_memory_a_torn_document_is_read(tmp_path, writing, monkeypatch):
-    monkeypatch.setattr(local, "repaired", lambda folder, kind, data, token: data)
+def test_without_the_repair_in_memory_a_torn_document_is_read(tmp_path, writing):
+    """Where the boot is known as the same, nothing can be torn, and the repair is left out."""
     shutil.copytree(tmp_path / "m", tmp_path / "two")
     file = tmp_path / "two/alice/preferences.toml"
     file.write_bytes(cut(file.read_bytes()))
     os.utime(file, (1e9, 1e9))
     writing(tmp_path / "two", NEIGHBOUR)
-    assert texts(Diary(tmp_path / "two", agent="rules").user("alice")) == ["tea"]
+    backend = LocalBackend(tmp_path / "two", files=SameDisk())
+    assert texts(Diary(backend, agent="rules").user("alice")) == ["tea"]
 
 
 @pytest.mark.usefixtures("diary")

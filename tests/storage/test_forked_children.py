@@ -37,11 +37,11 @@ def hold():
     if locked == "journal":
         from pathlib import Path
         from tomldiary.storage.file_lock import lock_file
-        return lock_file(Path(folder) / "alice/locked", create=True)
+        return lock_file(alice.diary.engine.backend.files, Path(folder) / "alice/locked", create=True)
     if locked == "lease":
         from contextlib import closing, contextmanager
         from tomldiary.storage.local.lease import Held
-        held = Held(folder + "/alice/preferences.toml")
+        held = Held(alice.diary.engine.backend.files, folder + "/alice/preferences.toml")
         assert held.is_leased
         return contextmanager(lambda: (yield held))()
     if locked == "writer":

@@ -12,10 +12,11 @@ import tomllib
 
 import pytest
 
+from power_cuts import SameDisk
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import DiaryError, DocumentError
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import session as opened_users
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import decode_utf8
@@ -164,11 +165,17 @@ def _no_log():
     logging.disable(logging.NOTSET)
 
 
+def opened(root):
+    """Open a folder, or a copy of it, where no power cut can have cut off a document."""
+    backend = LocalBackend(root, durability="process", files=SameDisk())
+    return Diary(backend, agent="rules")
+
+
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
     """A diary as it comes to be: by turns, by hand, with things forgotten."""
     root = tmp_path_factory.mktemp("fuzz") / "m"
-    alice = Diary(root, agent="rules", durability="process").user("alice")
+    alice = opened(root).user("alice")
     for number in range(3):
         alice.add_turn(f"I love jazz {number}. I hate noise {number}.", "ok", f"s{number}")
     alice.upsert_preference("goals", 'two\nlines and a "quote" \\', contexts=["é", "[x]"])
@@ -336,13 +343,10 @@ def fuzz_diaries(store, root, count, seed):
     """Put `count` damaged files into a diary, read it in all ways, and write to it."""
     choose = random.Random(seed)
     done = {"written": 0, "removed": 0, "refused": 0, "around": 0}
-    with pytest.MonkeyPatch.context() as patch:
-        # A copy may be of a disk that lost power, where a document that was cut off is repaired.
-        patch.setattr(opened_users, "may_lack_writes", lambda *_: False)
-        for number in range(count):
-            with told(seed, number):
-                fuzz_diary(store, root / str(number), choose, done)
-            shutil.rmtree(root / str(number))
+    for number in range(count):
+        with told(seed, number):
+            fuzz_diary(store, root / str(number), choose, done)
+        shutil.rmtree(root / str(number))
     return done
 
 
@@ -357,7 +361,7 @@ def fuzz_diary(store, root, choose, done):
     file.write_bytes(before)
     os.utime(file, (1, 1))  # nobody is half way through saving it
     document = read_raw(before)
-    diary = Diary(root, agent="rules", durability="process")
+    diary = opened(root)
     alice = diary.user("alice")
     looks(alice, choose)
     assert file.read_bytes() == before
@@ -374,7 +378,7 @@ def fuzz_diary(store, root, choose, done):
         adds = any(write is one for _, one in WRITES[:ADDING])
         done[check_written(alice, file, before, document, adds=adds)] += 1
     looks(alice, choose)
-    looks(Diary(root, agent="rules", durability="process").user("alice"), choose)
+    looks(opened(root).user("alice"), choose)
     damage = verify(diary.engine.backend, "alice")
     # The number of the transaction in a document may be what was damaged.
     assert damage is None or "the document was written by" in damage.message
@@ -400,7 +404,7 @@ def test_a_turn_that_finds_a_list_where_its_category_should_be_says_so(tmp_path,
 def check_written(alice, file, before, document, *, adds):
     """Check what a write left, and return what it was."""
     if adds:
-        again = Diary(file.parents[1], agent="rules").user("alice")
+        again = opened(file.parents[1]).user("alice")
         assert "probe" in f"{again.preferences()}"
     if document is None:
         # Not overwritten: what was written is in history, and is read from there.

@@ -16,6 +16,7 @@ from zlib import crc32
 import pytest
 
 from capabilities import needs_exchange
+from file_systems import HookedFiles
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Engine
@@ -24,16 +25,13 @@ from tomldiary.hand_edits import detect as outside
 from tomldiary.hand_edits.three_way_merge import Merged
 from tomldiary.history import record as history
 from tomldiary.history import verify as verification
-from tomldiary.storage import files
-from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import log as segments
 from tomldiary.storage.local import publish as exchange
-from tomldiary.storage.local import publish as staging
 from tomldiary.storage.locks import UserLocks
 
 
-def open_diary(folder):
-    return Diary(LocalBackend(folder, durability="process"), agent="rules", lock_timeout=5)
+def open_diary(folder, files=None):
+    backend = LocalBackend(folder, durability="process", files=files)
+    return Diary(backend, agent="rules", lock_timeout=5)
 
 
 def texts(diary, category="likes"):
@@ -47,17 +45,16 @@ def age(path):
 # What is guarded: each returns whether all is well.
 
 
-def two_writers_lose_nothing(folder):
-    diary = open_diary(folder)
+def two_writers_lose_nothing(folder, files):
+    diary = open_diary(folder, files)
     diary.user("alice").upsert_preference("likes", "water")
     inside = threading.Barrier(2, timeout=0.3)
-    real = local.append_records
     failed = []
 
-    def meeting(*args, **kwargs):
-        with contextlib.suppress(threading.BrokenBarrierError):
-            inside.wait()  # two who are not kept apart meet here
-        return real(*args, **kwargs)
+    def meeting(name, path, *_):
+        if name == "write" and "/history/" in path:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                inside.wait()  # two who are not kept apart meet here
 
     def write(name):
         try:
@@ -66,18 +63,18 @@ def two_writers_lose_nothing(folder):
             failed.append(error)
 
     threads = [threading.Thread(target=write, args=(name,)) for name in ("tea", "coffee")]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "append_records", meeting)
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+    files.hook = meeting
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    files.hook = None
     is_whole = verification.verify(LocalBackend(folder), "alice") is None
     return not failed and is_whole and texts(open_diary(folder)) == {"tea", "coffee", "water"}
 
 
-def damage_is_not_believed(folder):
-    diary = open_diary(folder)
+def damage_is_not_believed(folder, files):
+    diary = open_diary(folder, files)
     for text in ("tea", "coffee", "water"):
         diary.user("alice").upsert_preference("likes", text)
     (segment,) = (folder / "alice/history").glob("*.toml")
@@ -88,8 +85,8 @@ def damage_is_not_believed(folder):
         return True
 
 
-def a_new_version_is_noticed(folder):
-    diary = open_diary(folder)
+def a_new_version_is_noticed(folder, files):
+    diary = open_diary(folder, files)
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     path = folder / "alice/preferences.toml"
@@ -99,8 +96,8 @@ def a_new_version_is_noticed(folder):
     return texts(diary) == {"rum"}
 
 
-def a_save_between_reading_and_writing_is_kept(folder):
-    diary = open_diary(folder)
+def a_save_between_reading_and_writing_is_kept(folder, files):
+    diary = open_diary(folder, files)
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     path = folder / "alice/preferences.toml"
@@ -117,27 +114,25 @@ def a_save_between_reading_and_writing_is_kept(folder):
     return texts(open_diary(folder)) == {"green tea", "coffee"}
 
 
-def a_save_at_the_instant_of_the_exchange_is_kept(folder):
-    diary = open_diary(folder)
+def a_save_at_the_instant_of_the_exchange_is_kept(folder, files):
+    diary = open_diary(folder, files)
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     path = folder / "alice/preferences.toml"
-    real, saved = local.append_records, itertools.count()
 
-    def late(*args, **kwargs):
-        if next(saved) == 0:
+    def late(name, at, *_):
+        if name == "write" and "/history/" in at:
+            files.hook = None
             path.write_text(path.read_text().replace('"tea"', '"green tea"'))
             age(path)
-        return real(*args, **kwargs)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(local, "append_records", late)
-        alice.upsert_preference("likes", "coffee")
+    files.hook = late
+    alice.upsert_preference("likes", "coffee")
     return texts(open_diary(folder)) == {"green tea", "coffee"}
 
 
-def an_expectation_is_held(folder):
-    diary = open_diary(folder)
+def an_expectation_is_held(folder, files):
+    diary = open_diary(folder, files)
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     seen = alice.last_transaction()
@@ -150,8 +145,8 @@ def an_expectation_is_held(folder):
     return False
 
 
-def an_old_buffer_reverts_nothing(folder):
-    diary = open_diary(folder)
+def an_old_buffer_reverts_nothing(folder, files):
+    diary = open_diary(folder, files)
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     path = folder / "alice/preferences.toml"
@@ -163,23 +158,21 @@ def an_old_buffer_reverts_nothing(folder):
     return texts(open_diary(folder)) == {"green tea", "coffee"}
 
 
-def a_link_is_not_followed(folder):
+def a_link_is_not_followed(folder, files):
     secret = folder / "secret"
     secret.write_text('[preferences.likes.pref001]\ntext = "secret"\n')
     (folder / "m/alice").mkdir(parents=True)
     (folder / "m/alice/preferences.toml").symlink_to(secret)
     try:
-        return "secret" not in texts(open_diary(folder / "m"))
+        return "secret" not in texts(open_diary(folder / "m", files))
     except BackendError:
         return True
 
 
-def a_short_write_is_continued(folder):
-    real = os.write
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(os, "write", lambda fd, data: real(fd, bytes(data)[:50]))
-        with contextlib.suppress(DiaryError):
-            open_diary(folder).user("alice").upsert_preference("likes", "x" * 300)
+def a_short_write_is_continued(folder, files):
+    files.hook = lambda name, _path, *args: args[0][:50] if name == "write" else None
+    with contextlib.suppress(DiaryError):
+        open_diary(folder, files).user("alice").upsert_preference("likes", "x" * 300)
     try:
         return texts(open_diary(folder)) == {"x" * 300}
     except DiaryError:
@@ -215,13 +208,18 @@ class Believed:
 real_check = history._CHECK
 
 
-def write_once(descriptor, data):
-    os.write(descriptor, data)
+class WritesOnce(HookedFiles):
+    def write_all(self, descriptor, data):
+        self.write(descriptor, data)
 
 
-def replaced(temp, target, *_):
-    os.replace(temp, target)  # noqa: PTH105 - as the guard does
-    return files.file_token(target)
+class Replaces(HookedFiles):
+    has_exchange = False
+
+
+class FollowsLinks(HookedFiles):
+    def open(self, path, flags, mode=0o777):
+        return super().open(path, flags & ~os.O_NOFOLLOW, mode)
 
 
 def theirs_only(base, ours, theirs):
@@ -229,7 +227,7 @@ def theirs_only(base, ours, theirs):
 
 
 def commit_whatever_is_there(self, user, commit):
-    expected = {kind: files.file_token(self.place(user, kind)) for kind in commit.expected}
+    expected = {kind: self.files.token(self.place(user, kind)) for kind in commit.expected}
     return real_commit(self, user, dataclasses.replace(commit, expected=expected))
 
 
@@ -265,7 +263,7 @@ GUARDS = {
     ),
     "exchange": (
         a_save_at_the_instant_of_the_exchange_is_kept,
-        [(staging, "put_in_place", replaced)],
+        Replaces,
     ),
     "compare": (
         a_save_at_the_instant_of_the_exchange_is_kept,
@@ -273,10 +271,10 @@ GUARDS = {
     ),
     "expectation": (an_expectation_is_held, [(Engine, "_begin", begin_whatever)]),
     "merge": (an_old_buffer_reverts_nothing, [(outside, "merge", theirs_only)]),
-    "links": (a_link_is_not_followed, [(files, "_READ", os.O_RDONLY)]),
+    "links": (a_link_is_not_followed, FollowsLinks),
     "whole writes": (
         a_short_write_is_continued,
-        [(files, "write_all", write_once), (segments, "write_all", write_once)],
+        WritesOnce,
     ),
 }
 TRIED = [
@@ -286,13 +284,16 @@ TRIED = [
 
 
 @pytest.mark.parametrize("guard", TRIED)
-def test_with_the_guard_all_is_well(guard, tmp_path):
-    assert GUARDS[guard][0](tmp_path)
+def test_with_the_guard_all_is_well(guard, tmp_path, files):
+    assert GUARDS[guard][0](tmp_path, files)
 
 
 @pytest.mark.parametrize("guard", TRIED)
-def test_without_the_guard_it_is_not(guard, tmp_path, monkeypatch):
+def test_without_the_guard_it_is_not(guard, tmp_path, files, monkeypatch):
     is_well, removed = GUARDS[guard]
-    for owner, name, instead in removed:
-        monkeypatch.setattr(owner, name, instead)
-    assert not is_well(tmp_path)
+    if isinstance(removed, list):
+        for owner, name, instead in removed:
+            monkeypatch.setattr(owner, name, instead)
+    else:
+        files = removed()
+    assert not is_well(tmp_path, files)

@@ -9,15 +9,18 @@ import pytest
 
 from hand_edits import texts
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.history.record import parse_record
 from tomldiary.history.timeline import Timeline
+from tomldiary.storage.environment import Environment
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records
 from tomldiary.storage.local import log as segments
 from tomldiary.storage.local import session as tails
 
 
-def opened(root, durability="full"):
-    return Diary(root, agent="rules", durability=durability).user("alice")
+def opened(root, **options):
+    return Diary(LocalBackend(root, **options), agent="rules").user("alice")
 
 
 def write(alice, text="tea"):
@@ -25,11 +28,14 @@ def write(alice, text="tea"):
 
 
 def segment(root):
-    return segments.segments(root / "alice/history")[-1]
+    return segments.segments(FileSystem(), root / "alice/history")[-1]
 
 
 def sequences(root):
-    return [parse_record(text).seq for text in records.read_records(root / "alice/history")][::-1]
+    return [
+        parse_record(text).seq
+        for text in records.read_records(FileSystem(), root / "alice/history")
+    ][::-1]
 
 
 @pytest.fixture
@@ -43,11 +49,11 @@ def alice(tmp_path):
 def test_appending_to_a_shortened_segment_leaves_no_gap(tmp_path, alice):
     path = segment(tmp_path)
     end = segments.End(str(path), path.stat().st_size + 1000, b"")
-    record = records.last_record(path)[0]
-    after = segments.append_records(str(path.parent), end, [record], sync=True)
+    record = records.last_record(FileSystem(), path)[0]
+    after = segments.append_records(Environment(), str(path.parent), end, [record], sync=True)
     assert b"\0" not in path.read_bytes()
     assert after.at == path.stat().st_size
-    assert after.is_there()
+    assert after.is_there(FileSystem())
 
 
 def test_a_new_segment_never_overwrites_an_existing_file(tmp_path, monkeypatch):
@@ -57,7 +63,7 @@ def test_a_new_segment_never_overwrites_an_existing_file(tmp_path, monkeypatch):
     path = segment(tmp_path)
     before = path.read_bytes()
     with pytest.raises(FileExistsError):
-        segments.append_records(str(path.parent), None, ["[[tx]]\n]\n"], sync=True)
+        segments.append_records(Environment(), str(path.parent), None, ["[[tx]]\n]\n"], sync=True)
     assert path.read_bytes() == before
     real = tails.HistoryTails.numbered
     missed = [None]
@@ -72,16 +78,16 @@ def test_a_new_segment_never_overwrites_an_existing_file(tmp_path, monkeypatch):
     assert not list(tmp_path.glob("*/.staged-*"))
 
 
-def test_a_new_segment_is_found_when_the_folder_time_is_unchanged(tmp_path, monkeypatch):
+def test_a_new_segment_is_found_when_the_folder_time_is_unchanged(tmp_path):
     """Two processes write within one tick of a coarse clock; the second starts a new segment."""
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 3000)
-    monkeypatch.setattr(tails, "folder_time", lambda _: 1)
-    one, other = opened(tmp_path), opened(tmp_path)
+    files = FileSystem()
+    files.folder_time = lambda _: 1
+    one, other = (opened(tmp_path, segment_bytes=3000, files=files) for _ in range(2))
     write(one)
     write(other)
     for each in (one, other):
         write(each, "x" * 3000)
-    assert len(segments.segments(tmp_path / "alice/history")) == 3
+    assert len(segments.segments(FileSystem(), tmp_path / "alice/history")) == 3
     assert sequences(tmp_path) == [1, 2, 3, 4]
 
 
@@ -105,7 +111,7 @@ def test_an_end_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch):
 
 
 def newest_text(root):
-    return next(records.read_records(root / "alice/history"))
+    return next(records.read_records(FileSystem(), root / "alice/history"))
 
 
 def test_a_newer_end_is_not_dropped_for_an_older_one(tmp_path, alice):
@@ -123,7 +129,7 @@ class Moving:
     def __init__(self, known, newer):
         self.known, self.newer = known, newer
 
-    def is_there(self):
+    def is_there(self, _files):
         self.known._tails["alice"] = self.newer
         return False
 
@@ -172,7 +178,7 @@ def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
     backend = alice.diary.engine.backend
     assert [record.seq for record in Timeline(backend, "alice").records()] == [3, 2, 1]
     assert Timeline(backend, "alice").text("preferences", 2).count("tea") == 2
-    assert records.last_record(path)[1] == len(before)
+    assert records.last_record(FileSystem(), path)[1] == len(before)
     assert texts(opened(tmp_path)) == ["tea 0", "tea 1", "tea 2", "tea 3"]  # the document has it
     write(opened(tmp_path))
     assert path.read_bytes().startswith(before)
@@ -180,7 +186,7 @@ def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
 
 def test_an_end_that_moved_by_one_byte_is_not_recognised(tmp_path, alice):
     end = alice.diary.engine.backend._tails._tails["alice"].end
-    assert end.is_there()
+    assert end.is_there(FileSystem())
     path = segment(tmp_path)
     path.write_bytes(path.read_bytes().replace(b"tea", b"teas", 1))
-    assert not end.is_there()
+    assert not end.is_there(FileSystem())

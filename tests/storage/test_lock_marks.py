@@ -4,41 +4,45 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
 from capabilities import needs_exchange
 from hand_edits import age
 from tomldiary import Diary
-from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import publish as exchange
-from tomldiary.storage.local import session as opened_users
+from tomldiary.backends import LocalBackend
 from tomldiary.storage.locks import UserLocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 
 
-def opened(folder):
-    return Diary(folder, agent="rules", durability="process")
+def opened(folder, files=None):
+    return Diary(LocalBackend(folder, durability="process", files=files), agent="rules")
 
 
 def texts(diary):
     return [item.text for item in diary.user("alice").preferences("likes").values()]
 
 
-def busy(folder):
+def busy(folder, files=None):
     """Return a diary that has found nothing left over, and need not look again."""
-    diary = opened(folder)
+    diary = opened(folder, files)
     for text in ("tea", "coffee", "water"):
         diary.user("alice").upsert_preference("likes", text)
     return diary
 
 
-def killed(diary, moment):
+def killed(diary, files, moment):
     """Write "walks" in a process of its own, which dies at some moment of that."""
     child = os.fork()
     if child == 0:
-        setattr(*moment, lambda *_, **__: os._exit(7))
+
+        def die(name, path, *_):
+            if moment in (name, f"{name} {Path(path).parent.name}"):
+                os._exit(7)
+
+        files.hook = die
         diary.user("alice").upsert_preference("likes", "walks")
         os._exit(1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
@@ -48,11 +52,11 @@ def killed(diary, moment):
 @pytest.mark.parametrize("is_same_object", [True, False])
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_one_who_is_still_at_work_finds_what_another_left_that_was_killed(
-    tmp_path, is_same_object, is_committed
+    tmp_path, files, is_same_object, is_committed
 ):
-    diary = busy(tmp_path)
-    moment = (exchange, "swap") if is_committed else (local, "append_records")
-    killed(diary if is_same_object else opened(tmp_path), moment)
+    diary = busy(tmp_path, files)
+    moment = "exchange" if is_committed else "write history"
+    killed(diary if is_same_object else opened(tmp_path, files), files, moment)
     folder = tmp_path / "alice"
     assert len(list(folder.glob(".staged-*"))) == 1
     diary.user("alice").upsert_preference("likes", "rest")
@@ -61,41 +65,39 @@ def test_one_who_is_still_at_work_finds_what_another_left_that_was_killed(
     assert texts(diary) == texts(opened(tmp_path)) == wanted
 
 
-def test_one_who_is_alone_does_not_look_again(tmp_path, monkeypatch):
+def test_one_who_is_alone_does_not_look_again(tmp_path, files):
     looks = []
-    real = os.listdir
-    diary = busy(tmp_path)
-    monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
+    diary = busy(tmp_path, files)
+    files.hook = lambda name, path, *_: looks.append(path) if name == "listdir" else None
     for number in range(20):
         diary.user("alice").upsert_preference("likes", f"thing {number}")
-    assert tmp_path / "alice" not in looks
+    assert str(tmp_path / "alice") not in looks
     opened(tmp_path).user("alice").upsert_preference("likes", "of another")
     looks.clear()
     diary.user("alice").upsert_preference("likes", "ours again")
-    assert looks.count(tmp_path / "alice") == 1
+    assert looks.count(str(tmp_path / "alice")) == 1
 
 
-def test_a_document_that_stays_behind_is_not_looked_at_again(tmp_path, monkeypatch):
+def test_a_document_that_stays_behind_is_not_looked_at_again(tmp_path, files):
     looks = []
-    real = os.listdir
-    diary = busy(tmp_path)
+    diary = busy(tmp_path, files)
     file = tmp_path / "alice/preferences.toml"
     file.write_text(f"{file.read_text()}\nlikes = [")  # not finished
     age(file)
     diary.user("alice").upsert_preference("likes", "of one")
     opened(tmp_path).user("alice").upsert_preference("likes", "of another")
-    monkeypatch.setattr(opened_users.os, "listdir", lambda path: looks.append(path) or real(path))
+    files.hook = lambda name, path, *_: looks.append(path) if name == "listdir" else None
     diary.user("alice").upsert_preference("likes", "of the one")
-    assert tmp_path / "alice" in looks
+    assert str(tmp_path / "alice") in looks
     looks.clear()
     for number in range(5):
         diary.user("alice").upsert_preference("likes", f"thing {number}")
-    assert tmp_path / "alice" not in looks
+    assert str(tmp_path / "alice") not in looks
 
 
 @needs_exchange
-def test_one_whose_own_write_failed_looks_again(tmp_path, monkeypatch):
-    diary = busy(tmp_path)
+def test_one_whose_own_write_failed_looks_again(tmp_path, files):
+    diary = busy(tmp_path, files)
 
     class Interrupted(BaseException):
         pass
@@ -103,10 +105,10 @@ def test_one_whose_own_write_failed_looks_again(tmp_path, monkeypatch):
     def stops(*_):
         raise Interrupted
 
-    with monkeypatch.context() as patch:
-        patch.setattr(exchange, "swap", stops)
-        with pytest.raises(Interrupted):
-            diary.user("alice").upsert_preference("likes", "walks")
+    files.exchange = stops
+    with pytest.raises(Interrupted):
+        diary.user("alice").upsert_preference("likes", "walks")
+    del files.exchange
     diary.user("alice").upsert_preference("likes", "rest")
     assert list((tmp_path / "alice").glob(".staged-*")) == []
     assert texts(diary) == ["tea", "coffee", "water", "walks", "rest"]
@@ -139,14 +141,13 @@ def test_a_forked_child_is_somebody_else(tmp_path):
     assert tenure(locks) != before
 
 
-def test_one_who_cannot_leave_a_mark_is_noticed_all_the_same(tmp_path, monkeypatch):
-    ours, others = UserLocks(tmp_path), UserLocks(tmp_path)
+def test_one_who_cannot_leave_a_mark_is_noticed_all_the_same(tmp_path, files):
+    ours, others = UserLocks(tmp_path), UserLocks(tmp_path, files)
     before = tenure(ours)
 
     def full(*_):
         raise OSError(errno.ENOSPC, "full")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "pwrite", full)
-        assert tenure(others) != tenure(others)  # nobody can tell whether it was them the last time
+    files.write_at = full
+    assert tenure(others) != tenure(others)  # nobody can tell whether it was them the last time
     assert tenure(ours) != before

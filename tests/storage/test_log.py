@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tomldiary.storage import log
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import LogFile, cut_torn_tail, render_record, rewrite_log, scan_log
 
 
@@ -25,8 +25,8 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def file(path):
-    opened = LogFile()
+def file(path, files):
+    opened = LogFile(files)
     opened.create(str(path))
     yield opened
     opened.close()
@@ -37,7 +37,7 @@ def test_a_torn_tail_is_cut_behind_the_last_whole_record(path, tail):
     whole = (record(1) + record(2)).encode()
     path.write_bytes(whole + tail)
     descriptor = os.open(path, os.O_RDWR)
-    assert [each.data["number"] for each in cut_torn_tail(descriptor)] == [1, 2]
+    assert [each.data["number"] for each in cut_torn_tail(FileSystem(), descriptor)] == [1, 2]
     os.close(descriptor)
     assert path.read_bytes() == whole
 
@@ -65,7 +65,7 @@ def test_an_append_to_a_shortened_file_damages_no_record(path, file, kept, withi
 
 def test_an_append_after_a_rewrite_goes_to_the_new_file(path, file):
     file.append(lambda: record(1) + record(2))
-    assert rewrite_log(path, lambda found: [found[1].text])
+    assert rewrite_log(FileSystem(), path, lambda found: [found[1].text])
     file.append(lambda: record(3))
     assert numbers(path) == [2, 3]
 
@@ -73,35 +73,37 @@ def test_an_append_after_a_rewrite_goes_to_the_new_file(path, file):
 def test_a_rewrite_that_changes_nothing_keeps_the_file(path, file):
     file.append(lambda: record(1))
     inode = path.stat().st_ino
-    assert not rewrite_log(path, lambda _found: None)
-    assert not rewrite_log(path, lambda found: [each.text for each in found])
+    assert not rewrite_log(FileSystem(), path, lambda _found: None)
+    assert not rewrite_log(FileSystem(), path, lambda found: [each.text for each in found])
     assert path.stat().st_ino == inode
 
 
-def test_a_failed_append_leaves_the_file_as_it_was(path, file, monkeypatch):
+def test_a_failed_append_leaves_the_file_as_it_was(path, file, files):
     file.append(lambda: record(1))
-    write_all = log.write_all
 
-    def full(descriptor, data):
-        write_all(descriptor, data[:20])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(name, _path, data=b"", *_):
+        if name == "write":
+            if len(data) <= 20:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return data[: len(data) - 20]  # a short write
+        return None
 
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "write_all", full)
-        with pytest.raises(OSError, match="No space left"):
-            file.append(lambda: record(2))
+    files.hook = full
+    with pytest.raises(OSError, match="No space left"):
+        file.append(lambda: record(2))
+    files.hook = None
     assert path.read_text() == record(1)
     assert file.problem is None
     file.append(lambda: record(3))
     assert numbers(path) == [1, 3]
 
 
-def test_a_failed_append_that_cannot_be_removed_is_reported(path, file, monkeypatch):
-    def failing(*_arguments):
-        raise OSError(errno.EIO, "Input/output error")
+def test_a_failed_append_that_cannot_be_removed_is_reported(file, files):
+    def failing(name, *_):
+        if name in {"write", "ftruncate"}:
+            raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(log, "write_all", failing)
-    monkeypatch.setattr(os, "ftruncate", failing)
+    files.hook = failing
     with pytest.raises(OSError, match="Input/output"):
         file.append(lambda: record(1))
     assert "cannot be removed" in file.problem

@@ -6,24 +6,25 @@ import pytest
 
 from hand_edits import texts
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.doctor.doctor import check
 from tomldiary.history.verify import verify
-from tomldiary.storage.local import log as segments
+from tomldiary.storage.files import FileSystem
+from tomldiary.storage.local.log import segments
 
 
 @pytest.fixture
-def alice(tmp_path, monkeypatch):
+def alice(tmp_path):
     """Six transactions in segments 997 to 1002."""
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "thing 0", session_id="s0")
     (first,) = (tmp_path / "alice/history").iterdir()
     first.rename(first.with_name(first.name.replace("-001", "-997")))
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 1)
     return more(tmp_path, 1, 6)
 
 
 def more(folder, begin, end):
-    alice = Diary(folder, agent="rules").user("alice")
+    alice = Diary(LocalBackend(folder, segment_bytes=1), agent="rules").user("alice")
     for number in range(begin, end):
         alice.upsert_preference("likes", f"thing {number}", session_id=f"s{number}")
     return alice
@@ -45,7 +46,7 @@ def things(*numbers):
 
 
 def test_segments_are_in_the_order_of_their_numbers(tmp_path, alice):
-    numbers = [path.stem[8:] for path in segments.segments(tmp_path / "alice/history")]
+    numbers = [path.stem[8:] for path in segments(FileSystem(), tmp_path / "alice/history")]
     assert numbers == ["997", "998", "999", "1000", "1001", "1002"]
     assert [entry.seq for entry in alice.history()] == [6, 5, 4, 3, 2, 1]
     assert next(entry.seq for entry in more(tmp_path, 0, 0).history()) == 6
@@ -61,7 +62,7 @@ def test_writing_goes_on_behind_the_last_one(tmp_path, alice):
 
 def test_history_is_dropped_from_the_oldest_on(tmp_path, alice):
     alice.prune_history(keep=2)
-    numbers = [path.stem[8:] for path in segments.segments(tmp_path / "alice/history")]
+    numbers = [path.stem[8:] for path in segments(FileSystem(), tmp_path / "alice/history")]
     assert numbers[-2:] == ["1001", "1002"]
     assert is_well(tmp_path, things(*range(6)))
     more(tmp_path, 6, 7)
@@ -81,5 +82,5 @@ def test_a_new_month_follows_the_long_one(tmp_path):
     folder.mkdir()
     for name in ("2026-11-1000", "2026-12-001", "2026-11-999", "2027-01-001"):
         (folder / f"{name}.toml").touch()
-    found = [path.stem for path in segments.segments(folder)]
+    found = [path.stem for path in segments(FileSystem(), folder)]
     assert found == ["2026-11-999", "2026-11-1000", "2026-12-001", "2027-01-001"]

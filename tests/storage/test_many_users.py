@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -32,41 +31,40 @@ def many(tmp_path_factory):
 
 
 @pytest.fixture
-def opened(monkeypatch):
-    """The users that are opened, each time anew."""
+def looks(files):
+    """The operations and the paths that a diary of `watched` asks for."""
     found = []
-    real = LocalBackend._recover
-
-    def recover(self, user):
-        found.append(user)
-        real(self, user)
-
-    monkeypatch.setattr(LocalBackend, "_recover", recover)
+    files.hook = lambda name, path, *_: found.append((name, path))
     return found
 
 
-def test_users_are_listed_without_opening_any(many, opened):
-    assert Diary(many, agent="rules").users() == NAMES
-    assert opened == []
+@pytest.fixture
+def watched(many, files):
+    return Diary(LocalBackend(many, files=files), agent="rules")
 
 
-def test_listing_users_looks_at_two_names_of_each(many, monkeypatch):
-    looks = []
-    for name in ("scandir", "listdir", "lstat", "stat", "open"):
-        real = getattr(os, name)
-        monkeypatch.setattr(os, name, lambda *a, real=real, **k: looks.append(a) or real(*a, **k))
-    monkeypatch.setattr(os, "access", lambda *a, real=os.access: looks.append(a) or real(*a))
-    assert Diary(many, agent="rules").users() == NAMES
+def opened(looks):
+    """The users whose folders were listed, as recovery does first."""
+    return {Path(path).name for name, path in looks if name == "listdir"} & {*NAMES}
+
+
+def test_users_are_listed_without_opening_any(watched, looks):
+    assert watched.users() == NAMES
+    assert not opened(looks)
+
+
+def test_listing_users_looks_at_two_names_of_each(watched, looks):
+    assert watched.users() == NAMES
     assert len(looks) < 2 * NUMBER + 20
 
 
-def test_a_page_of_namespaces_opens_the_users_on_it(many, opened):
-    store = ItemStore(Diary(many, agent="rules"))
+def test_a_page_of_namespaces_opens_the_users_on_it(watched, looks):
+    store = ItemStore(watched)
     wanted = [(name, "diary", "preferences", "likes") for name in NAMES]
     assert store.run([List(limit=5)])[0] == wanted[:5]
-    assert set(opened) == {*NAMES[:5]}
+    assert opened(looks) == {*NAMES[:5]}
     assert store.run([List(limit=5, offset=3)])[0] == wanted[3:8]
-    assert set(opened) == {*NAMES[:8]}
+    assert opened(looks) == {*NAMES[:8]}
     assert store.run([List(limit=10_000)])[0] == wanted
 
 
@@ -119,15 +117,11 @@ def test_the_owner_of_shared_namespaces_is_no_user(tmp_path, place):
     assert ("team", "notes") in store.run([List()])[0]
 
 
-def test_doctor_tells_what_it_finds_before_it_has_read_all_users(many, monkeypatch):
-    read = []
-    real = checkup.walk
-    monkeypatch.setattr(
-        checkup, "walk", lambda backend, user: read.append(user) or real(backend, user)
-    )
-    told = checkup.findings(Diary(many, agent="rules"))
+def test_doctor_tells_what_it_finds_before_it_has_read_all_users(watched, looks):
+    told = checkup.findings(watched)
     assert next(found for found in told if found.place == NAMES[0])
-    assert read == NAMES[:1]
+    read = [Path(path).parent.name for name, path in looks if path.endswith("preferences.toml")]
+    assert {*read} == {*NAMES[:1]}
     assert sum(1 for _ in told) >= NUMBER - 1
 
 

@@ -9,13 +9,13 @@ import os
 import random
 import shutil
 import tempfile
-import time
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from power_cuts import Names, Recorder, crash_states, materialise, tree_of
+from file_systems import SetClock
+from power_cuts import Names, Recorder, SameDisk, crash_states, materialise, tree_of
 from processes import close
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
@@ -23,33 +23,33 @@ from tomldiary.forgetting import redact
 from tomldiary.history import record as history
 from tomldiary.history import timeline
 from tomldiary.history import verify as verification
-from tomldiary.storage import files, locks
-from tomldiary.storage.local import backend as local_module
-from tomldiary.storage.local import checkpoint as pruning
-from tomldiary.storage.local import checkpoint as settling
-from tomldiary.storage.local import forget_job, recovery
+from tomldiary.storage.environment import CHECKPOINT_INTERVAL
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records
 from tomldiary.storage.local import log as segments
+from tomldiary.storage.local import recovery
 from tomldiary.storage.local import session as opened_users
-from tomldiary.storage.local import user_dirs as boots
-from tomldiary.storage.local import user_dirs as names
 from tomldiary.store.item import copied
 
 USERS = ALICE, BOB, LONG = "alice", "bob", "x" * 300
 CANARY = b"zanzibar"
+SHORT = 3
 WINDOWS = pytest.mark.parametrize(
-    "window", [3, settling.WINDOW], ids=["short windows", "one window"]
+    "window", [SHORT, CHECKPOINT_INTERVAL], ids=["short windows", "one window"]
 )
+BOOT, NEXT_BOOT, LAST_BOOT = "this boot", "the next boot", "the boot after that"
 
 
-@pytest.fixture(autouse=True)
-def _small_segments(monkeypatch):
-    monkeypatch.setattr(segments, "SEGMENT_BYTES", 2500)
-
-
-@pytest.fixture
-def _small_windows(monkeypatch):
-    monkeypatch.setattr(settling, "WINDOW", 3)
+def opened(folder, files, boot=BOOT, window=CHECKPOINT_INTERVAL, durability="full"):
+    backend = LocalBackend(
+        folder,
+        durability=durability,
+        files=files,
+        clock=SetClock(boot),
+        segment_bytes=2500,
+        checkpoint_interval=window,
+    )
+    return Diary(backend, agent="rules")
 
 
 def seen(diary, user):
@@ -66,11 +66,12 @@ def seen(diary, user):
 class Workload:
     """Does things to a memory, and keeps what it was after each of them."""
 
-    def __init__(self, recorder, durability="full"):
+    def __init__(self, recorder, window, durability="full"):
         self.recorder = recorder
+        self.window = window
         self.disk = recorder.top.parent
         self.folder = recorder.top / "nested/memories"
-        self.diary = Diary(LocalBackend(self.folder, durability=durability), agent="rules")
+        self.diary = opened(self.folder, recorder, window=window, durability=durability)
         self.states = {ALICE: [{}], BOB: [{}], LONG: [{}]}
         self.forgotten = {}  # user: state from which on a text may be found nowhere
 
@@ -84,16 +85,17 @@ class Workload:
         text = change(path.read_text(encoding="utf-8"))
         self.recorder.mark(user, len(self.states[user]) - 1, is_watched=False)
         beside = path.with_name("edited~") if style == "rename" else path
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        os.write(descriptor, text.encode())
-        os.fsync(descriptor)
-        os.close(descriptor)
+        files = self.recorder
+        guard, files.left_out = files.left_out, None
+        descriptor = files.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        files.write(descriptor, text.encode())
+        files.sync_file(descriptor)
+        files.close(descriptor)
         if style == "rename":
-            beside.replace(path)
+            files.replace(beside, path)
         os.utime(path, (1, 1))
-        folder = os.open(path.parent, os.O_RDONLY)
-        os.fsync(folder)
-        os.close(folder)
+        files.sync_folder(path.parent)
+        files.left_out = guard
         self.did(user)
 
     def run(self):  # noqa: PLR0915 - one history, told in order
@@ -169,13 +171,13 @@ class Examiner:
     Users have nothing in common but the folder `.tomldiary`, so each is looked at alone, and no two times.
     """
 
-    def __init__(self, workload, disk, monkeypatch, *, asks_the_log=False):
-        self.asks_the_log = asks_the_log
+    def __init__(self, workload, disk, monkeypatch, *, boot=None, files=None):
+        self.boot = boot  # None: the same one after a kill, the next one after a power cut
+        self.files = files or SameDisk()
         self.workload = workload
         self.place = workload.folder.relative_to(workload.recorder.top).as_posix()
         self.disk = disk
         self.found = {}
-        self.patch = monkeypatch
         # The same records and documents are read thousands of times.
         parsed = functools.cache(tomllib.loads)
         monkeypatch.setattr(tomllib, "loads", lambda text: copied(parsed(text)))
@@ -213,10 +215,8 @@ class Examiner:
         """Return what a new process reads, or what is wrong with what it finds."""
         folder = Path(tempfile.mkdtemp(dir=self.disk))
         materialise(tree, folder, 1e9)
-        if not self.asks_the_log:
-            self.patch.setattr(opened_users, "may_lack_writes", lambda *_: is_power_cut)
-        root = folder / self.place
-        diary = Diary(root, agent="rules")
+        boot = self.boot or (NEXT_BOOT if is_power_cut else BOOT)
+        diary = opened(folder / self.place, self.files, boot, self.workload.window)
         backend = diary.engine.backend
         try:
             found = seen(diary, user)
@@ -250,18 +250,17 @@ class Examiner:
             shutil.rmtree(folder)
 
 
-def record(disk, monkeypatch, durability="full"):
-    recorder = Recorder(disk / "recorded")
+def record(disk, window=CHECKPOINT_INTERVAL, durability="full", left_out=None):
+    recorder = Recorder(disk / "recorded", left_out)
     recorder.top.mkdir()
-    with recorder.watching(monkeypatch):
-        workload = Workload(recorder, durability)
-        workload.run()
+    workload = Workload(recorder, window, durability)
+    workload.run()
     return workload
 
 
-def examine(workload, disk, monkeypatch, states, *, until_the_first=False, asks_the_log=False):
+def examine(workload, disk, monkeypatch, states, *, until_the_first=False, **options):
     """Return how many different states there are, and what is wrong with those that are wrong."""
-    examiner = Examiner(workload, disk, monkeypatch, asks_the_log=asks_the_log)
+    examiner = Examiner(workload, disk, monkeypatch, **options)
     different = set()
     problems = []
     for state in states:
@@ -275,8 +274,8 @@ def examine(workload, disk, monkeypatch, states, *, until_the_first=False, asks_
     return len(different), problems
 
 
-def test_the_recorder_misses_no_operation(disk, monkeypatch):
-    workload = record(disk, monkeypatch)
+def test_the_recorder_misses_no_operation(disk):
+    workload = record(disk)
     recorder = workload.recorder
     *_, last = (state for state in crash_states(recorder, subsets=0) if not state.is_power_cut)
     found = {path: data for path, data in tree_of(recorder.top).items() if "/locks/" not in path}
@@ -292,8 +291,7 @@ def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transa
 ):
     if share == 1:
         request.getfixturevalue("_asked_for")
-    monkeypatch.setattr(settling, "WINDOW", window)
-    workload = record(disk, monkeypatch)
+    workload = record(disk, window)
     states = list(crash_states(workload.recorder, subsets=2))[::share]
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
@@ -303,15 +301,20 @@ def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transa
 
 def on_another_machine(monkeypatch, workload, states, **options):
     """Return what is wrong with states that are read on a machine that has been up for years."""
-    monkeypatch.setattr(boots, "_boot_id", lambda: "another machine")
-    monkeypatch.setattr(time, "clock_gettime", lambda _: 1e9)
-    return examine(workload, workload.disk, monkeypatch, states, asks_the_log=True, **options)
+    return examine(
+        workload,
+        workload.disk,
+        monkeypatch,
+        states,
+        boot="another machine",
+        files=FileSystem(),
+        **options,
+    )
 
 
 @WINDOWS
 def test_power_cut_states_are_whole_on_a_machine_that_was_up_longer(disk, monkeypatch, window):
-    monkeypatch.setattr(settling, "WINDOW", window)
-    workload = record(disk, monkeypatch)
+    workload = record(disk, window)
     states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
     different, problems = on_another_machine(monkeypatch, workload, states[::16])
     assert problems == []
@@ -319,20 +322,17 @@ def test_power_cut_states_are_whole_on_a_machine_that_was_up_longer(disk, monkey
 
 
 def test_power_cut_states_are_bad_where_all_boots_look_alike(disk, monkeypatch):
-    for module in (boots, forget_job, names):
-        monkeypatch.setattr(module, "boot_of", lambda _: "the only one")
-    workload = record(disk, monkeypatch)
+    workload = record(disk)
     states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
-    assert on_another_machine(monkeypatch, workload, states, until_the_first=True)[1]
+    assert examine(workload, disk, monkeypatch, states, boot=BOOT, until_the_first=True)[1]
 
 
 @pytest.mark.torture
 @WINDOWS
 def test_5000_power_cut_states_on_a_machine_that_was_up_longer(disk, monkeypatch, request, window):
-    monkeypatch.setattr(settling, "WINDOW", window)
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
-    workload = record(disk, monkeypatch)
+    workload = record(disk, window)
     states = crash_states(workload.recorder, seed=2, subsets=100, cuts=range(1, 400, 5))
     states = (state for state in states if state.is_power_cut)
     different, problems = on_another_machine(monkeypatch, workload, states)
@@ -341,7 +341,7 @@ def test_5000_power_cut_states_on_a_machine_that_was_up_longer(disk, monkeypatch
 
 
 def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
-    workload = record(disk, monkeypatch, durability="process")
+    workload = record(disk, durability="process")
     states = [
         state for state in crash_states(workload.recorder, subsets=0) if not state.is_power_cut
     ]
@@ -350,7 +350,7 @@ def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, mon
     assert different > 150
 
 
-def crashes_again(workload, disk, monkeypatch, states, number):
+def crashes_again(workload, disk, states, number):
     """Yield what is left if what opens a crashed memory crashes as well, for `number` memories."""
     place = workload.folder.relative_to(workload.recorder.top)
     found = 0
@@ -358,14 +358,11 @@ def crashes_again(workload, disk, monkeypatch, states, number):
         folder = disk / "again"
         folder.mkdir()
         materialise(first.tree, folder, 1e9)
-        monkeypatch.setattr(
-            opened_users, "may_lack_writes", lambda *_, state=first: state.is_power_cut
-        )
         recorder = Recorder(folder)
-        diary = Diary(folder / place, agent="rules")
-        with recorder.watching(monkeypatch):
-            for user in USERS:
-                seen(diary, user)
+        boot = NEXT_BOOT if first.is_power_cut else BOOT
+        diary = opened(folder / place, recorder, boot, workload.window)
+        for user in USERS:
+            seen(diary, user)
         close(diary)
         shutil.rmtree(folder)
         if any(isinstance(operation, Names) for operation in recorder.operations):
@@ -389,11 +386,11 @@ def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
 ):
     if number > 100 and request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
-    workload = record(disk, monkeypatch)
+    workload = record(disk)
     states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
     random.Random(number).shuffle(states)
-    again = crashes_again(workload, disk, monkeypatch, states, number)
-    different, problems = examine(workload, disk, monkeypatch, again)
+    again = crashes_again(workload, disk, states, number)
+    different, problems = examine(workload, disk, monkeypatch, again, boot=LAST_BOOT)
     assert problems == []
     assert different > 8 * number
 
@@ -401,36 +398,62 @@ def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
 @pytest.mark.torture
 @WINDOWS
 def test_5000_different_states_after_power_cuts(disk, monkeypatch, request, window):
-    monkeypatch.setattr(settling, "WINDOW", window)
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
-    workload = record(disk, monkeypatch)
+    workload = record(disk, window)
     states = crash_states(workload.recorder, seed=1, subsets=100, cuts=range(1, 400, 5))
     different, problems = examine(workload, disk, monkeypatch, states)
     assert problems == []
     assert different >= 5000
 
 
-def no_sync(*_args, **_kwargs):
-    pass
+def is_document(path):
+    name = path.rpartition("/")[2]
+    return path.endswith(".toml") and "/history/" not in path and not name.startswith(".")
 
 
-def unsynced_folder(path, *, sync):
-    files.make_folder(path, sync=False)
+def behind_a_rename(recorder):
+    """Tell whether a file was published last: a name changed that is not the one of a new folder."""
+    last = recorder.operations[-1]
+    return isinstance(last, Names) and not any(
+        node in recorder.folders for *_, node in last.changes
+    )
 
 
-def unsynced(write_new):
-    return lambda path, data, *, sync: write_new(path, data, sync=False)
+def left_out(guard):
+    """Return what says which syncs are left out without a guard, by the recorder, the sync and the path."""
 
+    def behind_a_staged_file(recorder):
+        return recorder.last_synced.rpartition("/")[2].startswith(".")
 
-class Nameless:
-    """What would be known of a user's names if they were never synced with their documents."""
+    def is_left_out(recorder, call, path):
+        is_folder = call == "sync_folder"
+        is_mine = path.rpartition("/")[2] in {ALICE, BOB} or "~" in path
+        if guard == "history":
+            return call == "sync_data"
+        if guard == "documents of a window":
+            return call == "sync_file" and is_document(path)
+        if guard == "their names":
+            return is_folder and is_mine and is_document(recorder.last_synced)
+        if guard == "folders":
+            return is_folder and not behind_a_staged_file(recorder)
+        if guard == "known names":  # the files' own folder, behind the first rename of each
+            is_checkpoint = is_document(recorder.last_synced)
+            return (
+                is_folder
+                and is_mine
+                and not behind_a_staged_file(recorder)
+                and (is_checkpoint or behind_a_rename(recorder))
+            )
+        if guard == "snapshot":
+            return call == "sync_file" and path.endswith(".pruned.tmp")
+        if guard == "snapshot's name":
+            return is_folder and recorder.last_synced.endswith(".pruned.tmp")
+        return (
+            guard == "root" and is_folder and Path(path) in {recorder.top, recorder.top / "nested"}
+        )
 
-    def __init__(self):
-        self.doubtful = set()
-
-    def sync(self, kinds):
-        pass
+    return is_left_out
 
 
 @pytest.mark.parametrize(
@@ -440,33 +463,10 @@ class Nameless:
         "snapshot's name", "torn versions",
     ],
 )  # fmt: skip
-@pytest.mark.usefixtures("_small_windows")
 def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guard):
-    with monkeypatch.context() as patch:
-        if guard == "history":
-            patch.setattr(segments, "_sync_data", no_sync)
-        elif guard == "documents of a window":
-            patch.setattr(settling, "_sync", no_sync)
-        elif guard == "their names":
-            settle = settling.settle
-            patch.setattr(
-                local_module, "settle", lambda folder, _, *rest: settle(folder, Nameless(), *rest)
-            )
-        elif guard == "folders":
-            for module in (files, names, segments):
-                patch.setattr(module, "sync_folder", no_sync)
-        elif guard == "known names":  # the files' own folder, behind the first rename of each
-            patch.setattr(names, "_folders_of", lambda folder, kind: [])
-        elif guard == "snapshot":
-            patch.setattr(pruning, "write_new", unsynced(pruning.write_new))
-        elif guard == "torn versions":
-            monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
-        elif guard == "snapshot's name":
-            patch.setattr(pruning, "sync_folder", no_sync)
-        else:
-            patch.setattr(names.DurableNames, "_is_root_synced", True, raising=False)
-            patch.setattr(locks, "make_folder", unsynced_folder)
-        workload = record(disk, monkeypatch)
+    if guard == "torn versions":
+        monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
+    workload = record(disk, SHORT, left_out=left_out(guard))
     # Where a document was cut off between two entries, it looks like one that somebody has edited.
     cuts = range(60, 400, 7) if guard == "their names" else ()
     states = list(crash_states(workload.recorder, subsets=0, cuts=cuts))

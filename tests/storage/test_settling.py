@@ -6,42 +6,41 @@ import errno
 import os
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from file_systems import SetClock
 from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.history.record import parse_record
-from tomldiary.storage.local import backend as local
-from tomldiary.storage.local import checkpoint as settling
-from tomldiary.storage.local import session as opened_users
+from tomldiary.storage.environment import CHECKPOINT_INTERVAL, Clock, Environment
 from tomldiary.storage.local import user_dirs as boots
 
 
-def opened(root, durability="full"):
-    return Diary(LocalBackend(root, durability=durability), agent="rules")
+def opened(root, durability="full", window=CHECKPOINT_INTERVAL, **options):
+    backend = LocalBackend(root, durability=durability, checkpoint_interval=window, **options)
+    return Diary(backend, agent="rules")
 
 
 @pytest.fixture
-def synced(monkeypatch):
-    """The inodes that were synced, in order."""
-    found, real = [], os.fsync
+def synced(files):
+    """The inodes that were synced with this file system, in order."""
+    found = []
 
-    def fsync(descriptor):
-        found.append(os.fstat(descriptor).st_ino)
-        real(descriptor)
+    def note(name, path, *_):
+        if name == "sync_file":
+            found.append(Path(path).stat().st_ino)
 
-    monkeypatch.setattr(os, "fsync", fsync)
+    files.hook = note
     return found
 
 
-def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(
-    tmp_path, monkeypatch, synced
-):
-    monkeypatch.setattr(settling, "WINDOW", 4)
-    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(tmp_path, files, synced):
+    alice = opened(tmp_path, window=4, files=files).user("alice")
+    file = tmp_path / "alice/preferences.toml"
     when = []
     for number in range(1, 10):
         before = file.stat().st_ino if number > 1 else None
@@ -53,29 +52,25 @@ def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(
 
 
 def test_documents_are_on_the_disk_before_history_drops_what_they_could_be_made_again_from(
-    tmp_path, monkeypatch, synced
+    tmp_path, files
 ):
-    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    alice = opened(tmp_path, files=files).user("alice")
+    file = tmp_path / "alice/preferences.toml"
     for number in range(3):
         alice.upsert_preference("likes", f"thing {number}")
-    real = local.prune
-
-    def prune(*arguments):
-        assert file.stat().st_ino in synced
-        assert file.parent.stat().st_ino in synced
-        real(*arguments)
-
-    monkeypatch.setattr(local, "prune", prune)
-    synced.clear()
+    done = []
+    files.hook = lambda name, path, *_: done.append((name, path))
     alice.prune_history(keep=1)
+    before = done[: done.index(("open", str(file.parent / "history/.pruned.tmp")))]
+    assert ("sync_file", str(file)) in before
+    assert ("sync_file", str(file.parent)) in before
     assert alice.kept_history().is_pruned
 
 
-def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, monkeypatch, synced):
-    monkeypatch.setattr(settling, "WINDOW", 4)
-    alice = opened(tmp_path).user("alice")
+def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, files, synced):
+    alice = opened(tmp_path, window=4, files=files).user("alice")
     alice.upsert_preference("likes", "tea")
-    opened(tmp_path, "process").user("alice").add_turn("hello", "hi", session_id="s1")
+    opened(tmp_path, "process", 4).user("alice").add_turn("hello", "hi", session_id="s1")
     while alice.history()[0].seq < 4:
         alice.upsert_preference("likes", f"thing {alice.history()[0].seq}")
     synced.clear()
@@ -83,9 +78,9 @@ def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, mo
     assert (tmp_path / "alice/conversations.toml").stat().st_ino in synced
 
 
-def test_without_full_durability_no_document_is_synced(tmp_path, monkeypatch, synced):
-    monkeypatch.setattr(settling, "WINDOW", 2)
-    alice, file = opened(tmp_path, "process").user("alice"), tmp_path / "alice/preferences.toml"
+def test_without_full_durability_no_document_is_synced(tmp_path, files, synced):
+    alice = opened(tmp_path, "process", 2, files=files).user("alice")
+    file = tmp_path / "alice/preferences.toml"
     inodes = set()
     for number in range(6):
         alice.upsert_preference("likes", f"thing {number}")
@@ -94,35 +89,33 @@ def test_without_full_durability_no_document_is_synced(tmp_path, monkeypatch, sy
 
 
 def test_a_document_that_could_not_be_synced_is_written_again_before_anybody_relies_on_it(
-    tmp_path, monkeypatch, synced
+    tmp_path, files
 ):
     # The system tells of what it could not write once; a second sync of the same file says that all is well.
-    monkeypatch.setattr(settling, "WINDOW", 2)
-    alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
+    alice = opened(tmp_path, window=2, files=files).user("alice")
+    file = tmp_path / "alice/preferences.toml"
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "rum")
-    unwritten, working = file.stat().st_ino, os.fsync
 
-    def fsync(descriptor):
-        if os.fstat(descriptor).st_ino == unwritten:
+    def failing(name, path, *_):
+        if (name, path) == ("sync_file", str(file)):
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(file))
-        working(descriptor)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", fsync)
-        with pytest.raises(BackendError, match="Nothing was changed"):
-            alice.upsert_preference("likes", "gin")
+    files.hook = failing
+    with pytest.raises(BackendError, match="Nothing was changed"):
+        alice.upsert_preference("likes", "gin")
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "rum"]
-    written, real = [], settling.write_new
+    synced = []
 
-    def write_new(path, data, *, sync):
-        written.append((data, sync))
-        return real(path, data, sync=sync)
+    def note(name, path, *_):
+        if name == "sync_file":
+            synced.append((path, Path(path).read_bytes() if Path(path).is_file() else b""))
 
-    monkeypatch.setattr(settling, "write_new", write_new)
+    files.hook = note
     before = file.read_bytes()
     alice.upsert_preference("likes", "gin")
-    assert written == [(before, True)]
+    assert ".staged-" in synced[0][0]
+    assert [data for path, data in synced if ".staged-" in path] == [before]
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "rum", "gin"]
 
 
@@ -130,15 +123,14 @@ def test_a_document_that_could_not_be_synced_is_written_again_before_anybody_rel
 
 
 @pytest.fixture
-def restarted(tmp_path, monkeypatch):
+def restarted(tmp_path):
     """Does four things to a memory, and opens it like the first process after a restart of the machine."""
     alice = opened(tmp_path).user("alice")
     for number in range(4):
         alice.upsert_preference("likes", f"thing {number}")
-    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
 
     def open_again():
-        return opened(tmp_path).user("alice")
+        return opened(tmp_path, clock=SetClock("the next boot")).user("alice")
 
     return open_again
 
@@ -185,7 +177,7 @@ def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, l
     assert (file.read_bytes() == saved) == is_theirs
 
 
-def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):
+def test_an_older_version_is_brought_forward(tmp_path):
     alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
     for number in range(4):
         alice.upsert_preference("likes", f"thing {number}")
@@ -193,8 +185,7 @@ def test_an_older_version_is_brought_forward(tmp_path, monkeypatch):
             shutil.copyfile(file, tmp_path / "old")
     whole = file.read_bytes()
     (tmp_path / "old").replace(file)
-    monkeypatch.setattr(opened_users, "may_lack_writes", lambda *_: True)
-    opened(tmp_path).user("alice").preferences()
+    opened(tmp_path, clock=SetClock("the next boot")).user("alice").preferences()
     assert file.read_bytes() == whole
 
 
@@ -248,47 +239,46 @@ def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restar
     assert not beside.exists()
 
 
-def last_record(alice):
-    return parse_record(alice.diary.engine.backend.last_record("alice"))
+def may_lack_writes(alice, folder, boot=None, record=None):
+    clock = Clock() if boot is None else SetClock(boot)
+    last = parse_record(alice.diary.engine.backend.last_record("alice"))
+    return boots.may_lack_writes(Environment(clock=clock), folder, record or last)
 
 
 def test_a_record_of_this_boot_and_folder_needs_no_repair(tmp_path):
     alice = opened(tmp_path).user("alice")
     alice.upsert_preference("likes", "tea")
-    assert not boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+    assert not may_lack_writes(alice, tmp_path / "alice")
     alice.forget(source="nothing of this name")
     alice.forget_preference("likes", "pref001")
-    assert not boots.may_lack_writes(tmp_path / "alice", last_record(alice))
+    assert not may_lack_writes(alice, tmp_path / "alice")
 
 
 @pytest.mark.parametrize("boot", ["of another machine", ""])
-def test_a_record_of_another_or_an_unknown_boot_needs_repair(tmp_path, monkeypatch, boot):
+def test_a_record_of_another_or_an_unknown_boot_needs_repair(tmp_path, boot):
     alice = opened(tmp_path).user("alice")
     alice.upsert_preference("likes", "tea")
-    monkeypatch.setattr(boots, "_boot_id", lambda: boot)
-    assert boots.may_lack_writes(tmp_path / "alice", last_record(alice))
-    alice = opened(tmp_path).user("alice")
+    assert may_lack_writes(alice, tmp_path / "alice", boot)
+    alice = opened(tmp_path, clock=SetClock(boot)).user("alice")
     alice.upsert_preference("likes", "rum")
-    assert boots.may_lack_writes(tmp_path / "alice", last_record(alice)) == (not boot)
+    assert may_lack_writes(alice, tmp_path / "alice", boot) == (not boot)
 
 
 def test_a_record_in_a_copied_folder_needs_repair(tmp_path):
     alice = opened(tmp_path / "one").user("alice")
     alice.upsert_preference("likes", "tea")
     shutil.copytree(tmp_path / "one", tmp_path / "two")
-    assert boots.may_lack_writes(tmp_path / "two/alice", last_record(alice))
+    assert may_lack_writes(alice, tmp_path / "two/alice")
 
 
-def test_neither_uptime_nor_the_clock_decides_about_a_repair(tmp_path, monkeypatch):
+def test_neither_uptime_nor_the_clock_decides_about_a_repair(tmp_path):
     alice = opened(tmp_path).user("alice")
     alice.upsert_preference("likes", "tea")
-    record = last_record(alice)
+    record = parse_record(alice.diary.engine.backend.last_record("alice"))
     for moment in ("1999-01-01T00:00:00+00:00", "2999-01-01T00:00:00+00:00"):
         moved = replace(record, time=moment)
-        assert not boots.may_lack_writes(tmp_path / "alice", moved)
-        monkeypatch.setattr(boots, "_boot_id", lambda: "another")
-        assert boots.may_lack_writes(tmp_path / "alice", moved)
-        monkeypatch.undo()
+        assert not may_lack_writes(alice, tmp_path / "alice", record=moved)
+        assert may_lack_writes(alice, tmp_path / "alice", "another", moved)
 
 
 @pytest.mark.parametrize("keeps_times", [True, False])

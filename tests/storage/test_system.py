@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import importlib
 import os
 import shutil
 import subprocess
@@ -14,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.runtime import capabilities as system
-from tomldiary.storage.local import lease as saving
-from tomldiary.storage.local import publish as exchange
+from tomldiary.storage.files import FileSystem
 
 BARE = """
 import os, sys
@@ -131,11 +132,10 @@ def test_without_modes_a_file_is_not_made_private(monkeypatch):
 
 
 @pytest.fixture
-def fresh():
-    """Look capabilities up anew, before and after."""
-    exchange._exchange.cache_clear()
-    yield
-    exchange._exchange.cache_clear()
+def fresh(monkeypatch):
+    """Import the capabilities anew, as nothing of the real system may be remembered."""
+    monkeypatch.delitem(sys.modules, "tomldiary.runtime.capabilities")
+    return importlib.import_module("tomldiary.runtime.capabilities")
 
 
 @pytest.mark.parametrize("platform", ["linux", "darwin", "win32", "freebsd14"])
@@ -146,12 +146,13 @@ def test_capabilities_are_offered_where_they_exist(platform, monkeypatch):
     assert system.offers("leases") == (platform == "linux")
 
 
-def test_capabilities_can_be_switched_off_one_by_one(monkeypatch, fresh):
+def test_capabilities_can_be_switched_off_one_by_one(monkeypatch):
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("TOMLDIARY_WITHOUT", "exchange")
     assert not system.offers("exchange")
     assert system.offers("leases")
-    assert exchange._exchange() is None
+    assert not FileSystem().has_exchange
+    assert FileSystem().has_leases
 
 
 def test_a_diary_without_any_capability_works(tmp_path):
@@ -195,6 +196,7 @@ class Exchange:
 def mac(monkeypatch, fresh, tmp_path):
     call = Exchange()
     call.path = tmp_path
+    call.exchange = fresh.exchange
     library = types.SimpleNamespace(renamex_np=call)
     monkeypatch.setattr(ctypes, "CDLL", lambda _name, use_errno: library)
     monkeypatch.setattr(sys, "platform", "darwin")
@@ -206,7 +208,7 @@ def test_macos_exchanges_files_with_renamex_np(tmp_path, mac):
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     (tmp_path / "one").write_text("1")
     (tmp_path / "two").write_text("2")
-    assert exchange.swap(one, two)
+    assert mac.exchange(one, two)
     assert mac.calls == [(os.fsencode(one), os.fsencode(two), 2)]
     assert mac.argtypes == [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_uint]
     assert ((tmp_path / "one").read_text(), (tmp_path / "two").read_text()) == ("2", "1")
@@ -215,19 +217,21 @@ def test_macos_exchanges_files_with_renamex_np(tmp_path, mac):
 @pytest.mark.parametrize("code", [errno.ENOTSUP, errno.EINVAL])
 def test_a_mac_file_system_that_cannot_exchange_is_no_error(tmp_path, mac, code):
     mac.code = code
-    assert not exchange.swap(str(tmp_path / "one"), str(tmp_path / "two"))
+    assert not mac.exchange(str(tmp_path / "one"), str(tmp_path / "two"))
 
 
 def test_a_failed_exchange_on_macos_says_why(tmp_path, mac):
     mac.code = errno.EIO
     with pytest.raises(OSError, match="two") as caught:
-        exchange.swap(str(tmp_path / "one"), str(tmp_path / "two"))
+        mac.exchange(str(tmp_path / "one"), str(tmp_path / "two"))
     assert caught.value.errno == errno.EIO
 
 
-def test_a_save_displaced_on_macos_is_kept(tmp_path, mac, monkeypatch):
-    monkeypatch.setattr(saving, "_HAS_LEASES", False)
-    alice = Diary(tmp_path, durability="process").user("alice")
+def test_a_save_displaced_on_macos_is_kept(tmp_path, mac):
+    files = FileSystem()
+    files.exchange = mac.exchange
+    assert not files.has_leases
+    alice = Diary(LocalBackend(tmp_path, durability="process", files=files)).user("alice")
     alice.upsert_preference("likes", "tea")
     file = tmp_path / "alice/preferences.toml"
     saves = []

@@ -15,20 +15,15 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.storage.local import publish as exchange
+from tomldiary.storage.files import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-_CALLS = [
-    "open", "close", "write", "fsync", "fdatasync", "replace", "rename", "link", "unlink", "mkdir", "rmdir",
-    "ftruncate", "truncate", "lseek", "pwrite",
-]  # fmt: skip
 TOP = 0  # the folder that was there before, whose names are on the disk
 
 
@@ -64,19 +59,32 @@ class Mark:
     is_watched: bool = True
 
 
-class Recorder:
-    """Records the operations on everything below a folder; what is there already is on the disk."""
+class SameDisk(FileSystem):
+    """Takes a copy of a folder for the folder itself, as states after a crash are examined in copies."""
 
-    def __init__(self, top: Path) -> None:
+    def identity(self, folder) -> str:
+        return "the same disk"
+
+
+class Recorder(SameDisk):
+    """Records the operations on everything below a folder; what is there already is on the disk.
+
+    Args:
+        top: The folder.
+        left_out: Called with this object, the name of a sync and its path; a sync for which it is true is not made.
+    """
+
+    def __init__(self, top: Path, left_out=None) -> None:
         self.top = top
+        self.left_out = left_out
+        self.last_synced = ""  # the last file
         self.operations: list[Write | Names | Sync | Mark] = []
         self.folders: dict[int, dict[str, int]] = {TOP: {}}
         self.sizes: dict[int, int] = {}
         self.contents: dict[int, bytes] = {}
         self._nodes = itertools.count(1)
         self._opened: dict[int, tuple[int, bool, int]] = {}  # descriptor: node, appends, position
-        self._real = {name: getattr(os, name) for name in _CALLS}
-        self._real_exchange = exchange._exchange()
+        self._paths: dict[int, str] = {}
         if top.is_dir():
             self._find(top, TOP)
         self.durable = {node: dict(names) for node, names in self.folders.items()}
@@ -94,21 +102,9 @@ class Recorder:
     def mark(self, user: str, done: int, *, is_watched: bool = True) -> None:
         self.operations.append(Mark(user, done, is_watched))
 
-    @contextmanager
-    def watching(self, monkeypatch):
-        """Record while the block runs."""
-        with monkeypatch.context() as patch:
-            for name in _CALLS:
-                patch.setattr(os, name, getattr(self, f"_{name}"))
-            if self._real_exchange is not None:
-                patch.setattr(exchange, "_exchange", lambda: self._exchange)
-            yield self
-
-    def _place(self, path, dir_fd=None) -> tuple[int, str] | None:
+    def _place(self, path) -> tuple[int, str] | None:
         """Return the folder and the name that a path means, or None if it is none of ours."""
         path = os.fsdecode(path)
-        if dir_fd is not None:
-            return (self._opened[dir_fd][0], path) if dir_fd in self._opened else None
         if "/locks/" in path or not Path(path).is_relative_to(self.top):
             return None  # nothing is kept in lock files
         node, name = TOP, ""
@@ -131,9 +127,10 @@ class Recorder:
 
     # The calls, each as the system's
 
-    def _open(self, path, flags, mode=0o777, *, dir_fd=None):
-        place = self._place(path, dir_fd)
-        descriptor = self._real["open"](path, flags, mode, dir_fd=dir_fd)
+    def open(self, path, flags, mode=0o777):
+        place = self._place(path)
+        descriptor = os.open(path, flags, mode)
+        self._paths[descriptor] = os.fspath(path)
         if place is not None:
             node = self._named(place)
             if node is None:
@@ -145,12 +142,13 @@ class Recorder:
             self._opened[descriptor] = (node, bool(flags & os.O_APPEND), 0)
         return descriptor
 
-    def _close(self, descriptor):
+    def close(self, descriptor):
         self._opened.pop(descriptor, None)
-        self._real["close"](descriptor)
+        self._paths.pop(descriptor, None)
+        os.close(descriptor)
 
-    def _write(self, descriptor, data):
-        length = self._real["write"](descriptor, data)
+    def write(self, descriptor, data):
+        length = os.write(descriptor, data)
         if descriptor in self._opened:
             node, appends, at = self._opened[descriptor]
             at = self.sizes[node] if appends else at
@@ -158,72 +156,91 @@ class Recorder:
             self._opened[descriptor] = (node, appends, at + length)
         return length
 
-    def _pwrite(self, descriptor, data, at):
-        length = self._real["pwrite"](descriptor, data, at)
+    def write_at(self, descriptor, data, at):
+        length = os.pwrite(descriptor, data, at)
         if descriptor in self._opened:
             self._written(self._opened[descriptor][0], at, bytes(data)[:length])
         return length
 
-    def _lseek(self, descriptor, offset, how):
-        at = self._real["lseek"](descriptor, offset, how)
+    def lseek(self, descriptor, offset, how):
+        at = os.lseek(descriptor, offset, how)
         if descriptor in self._opened:
             self._opened[descriptor] = (*self._opened[descriptor][:2], at)
         return at
 
-    def _fsync(self, descriptor):
-        self._real["fsync"](descriptor)
-        if descriptor in self._opened:
-            self.operations.append(Sync(self._opened[descriptor][0]))
+    def sync_file(self, descriptor):
+        if not self._is_left_out("sync_file", self._paths.get(descriptor, "")):
+            os.fsync(descriptor)
+            if descriptor in self._opened:
+                self.operations.append(Sync(self._opened[descriptor][0]))
+        if descriptor in self._opened and self._opened[descriptor][0] in self.sizes:
+            self.last_synced = self._paths[descriptor]
 
-    _fdatasync = _fsync
+    def _is_left_out(self, call, path):
+        return self.left_out is not None and self.left_out(self, call, path)
 
-    def _replace(self, source, target):
-        self._real["replace"](source, target)
+    def sync_data(self, descriptor):
+        if not self._is_left_out("sync_data", self._paths.get(descriptor, "")):
+            self.sync_file(descriptor)
+
+    def sync_folder(self, path):
+        if not self._is_left_out("sync_folder", os.fspath(path)):
+            super().sync_folder(path)
+
+    def replace(self, source, target):
+        FileSystem.replace(source, target)
         old, new = self._place(source), self._place(target)
         if old is not None:
             self._name((old, None), (new, self._named(old)))
 
-    _rename = _replace
-
-    def _exchange(self, one, two):
-        done = self._real_exchange(one, two)
-        if done == 0:
+    def exchange(self, one, two):
+        done = FileSystem.exchange(one, two)
+        if done:
             first, second = self._place(one), self._place(two)
             self._name((first, self._named(second)), (second, self._named(first)))
         return done
 
-    def _link(self, source, target):
-        self._real["link"](source, target)
+    def link(self, source, target):
+        os.link(source, target)
         self._name((self._place(target), self._named(self._place(source))))
 
-    def _mkdir(self, path, mode=0o777, *, dir_fd=None):
-        self._real["mkdir"](path, mode, dir_fd=dir_fd)
-        place = self._place(path, dir_fd)
+    def mkdir(self, path, mode=0o777):
+        FileSystem.mkdir(path, mode)
+        place = self._place(path)
         if place is not None:
             node = next(self._nodes)
             self.folders[node] = {}
             self._name((place, node))
 
-    def _unlink(self, path, *, dir_fd=None):
-        self._real["unlink"](path, dir_fd=dir_fd)
-        self._removed(path, dir_fd)
+    def unlink(self, path):
+        FileSystem.unlink(path)
+        self._removed(path)
 
-    def _rmdir(self, path, *, dir_fd=None):
-        self._real["rmdir"](path, dir_fd=dir_fd)
-        self._removed(path, dir_fd)
+    def rmdir(self, path):
+        FileSystem.rmdir(path)
+        self._removed(path)
 
-    def _removed(self, path, dir_fd):
-        place = self._place(path, dir_fd)
+    def remove_tree(self, path):
+        """Make the operations that `shutil.rmtree` makes."""
+        for entry in list(os.scandir(path)):
+            if entry.is_dir(follow_symlinks=False):
+                self.remove_tree(entry.path)
+            else:
+                self.unlink(entry.path)
+        self.rmdir(path)
+
+    def _removed(self, path):
+        place = self._place(path)
         if place is not None:
             self._name((place, None))
 
-    def _ftruncate(self, descriptor, size):
-        self._real["ftruncate"](descriptor, size)
+    def ftruncate(self, descriptor, size):
+        os.ftruncate(descriptor, size)
         if descriptor in self._opened:
             self._written(self._opened[descriptor][0], size, None)
 
-    def _truncate(self, path, size):
-        self._real["truncate"](path, size)
+    def truncate(self, path, size):
+        os.truncate(path, size)
         place = self._place(path)
         if place is not None:
             self._written(self._named(place), size, None)

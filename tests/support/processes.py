@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-
-from tomldiary.storage.local import publish as exchange
 
 # Warnings are errors, but for what Python 3.14 finds in the frameworks as they are imported.
 STRICT = [
@@ -40,25 +37,6 @@ def run_at_once(code, *arguments):
     for process in started:
         process.communicate(timeout=60)
         assert process.returncode == 0
-
-
-def die_before(number, *names):
-    """Have this process killed right before the n-th of these operations of `os`, or exchange of two files."""
-    left = number
-
-    def killing(real):
-        def call(*args, **kwargs):
-            nonlocal left
-            left -= 1
-            if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*args, **kwargs)
-
-        return call
-
-    for name in names:
-        setattr(os, name, killing(getattr(os, name)))
-    exchange.swap = killing(exchange.swap)
 
 
 def close(diary):

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
 from power_cuts import Recorder, crash_states, materialise
 from tomldiary import Turn
-from tomldiary.storage import log
-from tomldiary.writer import journal as journal_module
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import forget_turns, render_turn
 from tomldiary.writer.receipts import Job
 
 CANARY = "zanzibar"
-
-
-@pytest.fixture(autouse=True)
-def _small_files(monkeypatch):
-    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2500)
 
 
 class Workload:
@@ -50,12 +44,12 @@ class Workload:
 
     def run(self):
         self.did()
-        self.journal = Journal.create(self.root, sync=True)
+        self.journal = Journal.create(self.root, sync=True, files=self.recorder, segment_bytes=2500)
         for number in range(12):
             self.take_in(f"single {number}")
         self.take_in(*(f"of a group {number}" for number in range(12)))
         self.take_in(f"I love {CANARY}.", "I am ann.", user="ann")
-        assert forget_turns(self.root, "ann", {"everything": True}, 1) == 2
+        assert forget_turns(self.root, "ann", {"everything": True}, 1, self.recorder) == 2
         for text in [text for text in self.taken if CANARY in text or "ann" in text]:
             del self.taken[text]
         self.did()
@@ -65,11 +59,10 @@ class Workload:
         self.journal.drop()
 
 
-def record(disk, monkeypatch):
-    workload = Workload(Recorder(disk / "recorded"))
+def record(disk, left_out=None):
+    workload = Workload(Recorder(disk / "recorded", left_out))
     workload.recorder.top.mkdir()
-    with workload.recorder.watching(monkeypatch):
-        workload.run()
+    workload.run()
     return workload
 
 
@@ -119,8 +112,8 @@ def examine(workload, disk, states):
     return len(seen), problems
 
 
-def test_after_a_power_cut_each_stored_turn_is_there_once_in_order(disk, monkeypatch):
-    workload = record(disk, monkeypatch)
+def test_after_a_power_cut_each_stored_turn_is_there_once_in_order(disk):
+    workload = record(disk)
     cuts = range(20, 400, 15)
     different, problems = examine(
         workload, disk, crash_states(workload.recorder, subsets=2, cuts=cuts)
@@ -130,20 +123,19 @@ def test_after_a_power_cut_each_stored_turn_is_there_once_in_order(disk, monkeyp
 
 
 @pytest.mark.parametrize("guard", ["records", "folder", "root", "forgotten"])
-def test_without_a_sync_a_power_cut_would_lose_turns(disk, monkeypatch, guard):
-    with monkeypatch.context() as patch:
+def test_without_a_sync_a_power_cut_would_lose_turns(disk, guard):
+    root = disk / "recorded/nested/journal"
+
+    def left_out(recorder, call, path):
         if guard == "records":
-            patch.setattr(Journal, "sync", lambda _self: None)
-        elif guard in {"folder", "root"}:
-            real, root = journal_module.sync_folder, disk / "recorded/nested/journal"
+            return call == "sync_data"
+        is_rewrite = recorder.last_synced.endswith(".tmp")  # a file without what was forgotten
+        if guard == "forgotten":
+            return call == "sync_folder" and is_rewrite
+        return (
+            call == "sync_folder" and not is_rewrite and (Path(path) == root) == (guard == "root")
+        )
 
-            def only_others(folder):
-                if (folder == root) != (guard == "root"):
-                    real(folder)
-
-            patch.setattr(journal_module, "sync_folder", only_others)
-        else:
-            patch.setattr(log, "sync_folder", lambda _folder: None)
-        workload = record(disk, monkeypatch)
+    workload = record(disk, left_out)
     _, problems = examine(workload, disk, crash_states(workload.recorder, subsets=2))
     assert problems != []

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, ExtractionError
-from tomldiary.storage import log
 from tomldiary.storage.local import forget_job
 from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journal_record
@@ -273,31 +273,29 @@ def test_forget_drops_only_its_turns_of_a_group(tmp_path):
     assert hits(tmp_path, "secret") == []
 
 
-def test_a_dead_letter_requeued_during_forget_is_forgotten(tmp_path, monkeypatch):
+def test_a_dead_letter_requeued_during_forget_is_forgotten(tmp_path, files):
     gate = Gate()
     gate.open.set()
-    diary = Diary(tmp_path, agent=gate)
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
     with MemoryWriter(diary, retry=RetryPolicy(1)) as writer:
         for receipt in submit(writer, "bad secret", session="gone"):
             with pytest.raises(ExtractionError):
                 receipt.wait(LONG)
     letters = DeadLetters(tmp_path / ".tomldiary" / "journal")
-    rewrite_log = journal_record.rewrite_log
     taken = []
 
-    def requeue_first(path, keep):
-        if path.name == "dead-letters.toml":
+    def requeue_first(name, path, *_):
+        if name == "open" and path.endswith("dead-letters.toml"):
+            files.hook = None
             taken.extend(letters.take(None, lambda them: requeue(diary.engine.backend, them)))
-        return rewrite_log(path, keep)
 
-    monkeypatch.setattr(journal_record, "rewrite_log", requeue_first)
+    files.hook = requeue_first
     diary.user("alice").forget(session_id="gone")
     assert [letter.turn.user_msg for letter in taken] == ["bad secret"]
     assert hits(tmp_path, "secret") == []
 
 
-def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "SEGMENT_BYTES", 1000)
+def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path):
     gate, may_go = Gate(), threading.Event()
 
     class Extractor:
@@ -310,7 +308,7 @@ def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path, mo
 
     diary = Diary(tmp_path, agent=Extractor())
     root = tmp_path / ".tomldiary" / "journal"
-    with MemoryWriter(diary) as writer:
+    with MemoryWriter(diary, journal_segment_bytes=1000) as writer:
         [applied] = submit(writer, "a turn")
         receipts = [
             receipt  # one after the other, so that they are not stored together
@@ -329,9 +327,8 @@ def test_forget_removes_operations_of_its_turns_from_later_segments(tmp_path, mo
             receipt.wait(LONG)
 
 
-def test_a_file_removed_during_forget_is_not_recreated(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
-    made = journal.Journal.create(tmp_path / "journal", sync=False)
+def test_a_file_removed_during_forget_is_not_recreated(tmp_path, files):
+    made = journal.Journal.create(tmp_path / "journal", sync=False, segment_bytes=0)
     jobs = [Job(Turn(user, "s", "tea", "ok"), user, is_new=True) for user in ("alice", "bob")]
     for job in jobs:
         job.rendered = render_turn(job.turn, job.operation, "2026-11-20T00:00:00+00:00")
@@ -340,16 +337,15 @@ def test_a_file_removed_during_forget_is_not_recreated(tmp_path, monkeypatch):
         "000001.toml",
         "000002.toml",
     ]
-    write_new = log.write_new
     finisher = threading.Thread(target=lambda: made.finish(jobs[:1], now=True))
 
-    def finish_meanwhile(*arguments, **named):
-        finisher.start()
-        finisher.join(0.3)  # it comes to its end if nothing holds it
-        return write_new(*arguments, **named)
+    def finish_meanwhile(name, path, *_):
+        if name == "open" and path.endswith(".tmp"):
+            finisher.start()
+            finisher.join(0.3)  # it comes to its end if nothing holds it
 
-    monkeypatch.setattr(log, "write_new", finish_meanwhile)
-    journal_record.forget_turns(tmp_path / "journal", "alice", {"session_id": "s"}, 1)
+    files.hook = finish_meanwhile
+    journal_record.forget_turns(tmp_path / "journal", "alice", {"session_id": "s"}, 1, files)
     finisher.join(LONG)
     assert [path.name for path in made.folder.glob("*.toml")] == ["000002.toml"]
     made.drop()

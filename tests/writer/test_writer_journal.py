@@ -29,8 +29,8 @@ from tomldiary.extraction.operations import (
     from_dict,
     to_table,
 )
-from tomldiary.storage import log
 from tomldiary.storage.file_lock import lock_file
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import scan_log
 from tomldiary.writer import journal as journal_module
 from tomldiary.writer.journal import Journal
@@ -136,9 +136,8 @@ def test_every_operation_survives_the_journal_unchanged(operation):
     assert from_dict(to_table(operation)) == operation
 
 
-def test_segments_are_removed_when_all_their_turns_are_done(tmp_path, monkeypatch):
-    monkeypatch.setattr(journal_module, "SEGMENT_BYTES", 2_000)
-    journal = Journal.create(tmp_path / "journal", sync=False)
+def test_segments_are_removed_when_all_their_turns_are_done(tmp_path):
+    journal = Journal.create(tmp_path / "journal", sync=False, segment_bytes=2_000)
     [stuck] = jobs_of("stuck")
     journal.append_turns([stuck], first_epoch)
     for number in range(200):
@@ -202,21 +201,26 @@ def test_unacknowledged_bytes_behind_the_last_record_are_cut_off(tmp_path, tail)
     die(journal)
 
 
-def test_a_full_disk_refuses_the_turn_and_leaves_the_file_as_it_was(tmp_path, monkeypatch):
-    journal = Journal.create(tmp_path / "journal", sync=True)
+def test_a_full_disk_refuses_the_turn_and_leaves_the_file_as_it_was(tmp_path, files):
+    journal = Journal.create(tmp_path / "journal", sync=True, files=files)
     journal.append_turns(jobs_of("one"), first_epoch)
     [path] = journal.folder.glob("*.toml")
     before = path.read_bytes()
-    real = log.write_all
+    written = []
 
-    def full(descriptor, data):
-        real(descriptor, data[:40])
-        raise OSError(errno.ENOSPC, "No space left on device")
+    def full(name, _path, data=b"", *_):
+        if name == "write" and written:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if name == "write":
+            written.append(data[:40])
+            return data[:40]
+        return None
 
-    with monkeypatch.context() as patch:
-        patch.setattr(log, "write_all", full)
-        with pytest.raises(BackendError, match="No space left"):
-            journal.append_turns(jobs_of("two"), first_epoch)
+    files.hook = full
+    with pytest.raises(BackendError, match="No space left"):
+        journal.append_turns(jobs_of("two"), first_epoch)
+    assert written
+    files.hook = None
     assert path.read_bytes().rstrip(b"\n") == before.rstrip(b"\n")
     journal.append_turns(jobs_of("three"), first_epoch)
     die(journal)
@@ -231,7 +235,7 @@ def test_turns_submitted_after_forget_are_in_the_new_file(tmp_path, sync):
     for number in range(3):
         journal.append_turns(jobs_of(f"of alice {number}"), first_epoch)
         journal.append_turns(jobs_of(f"of bob {number}", user="bob"), first_epoch)
-        assert forget_turns(root, "alice", {"everything": True}, 1) == 1
+        assert forget_turns(root, "alice", {"everything": True}, 1, FileSystem()) == 1
     journal.append_turns(jobs_of("last", user="bob"), first_epoch)
     die(journal)
     _, left = Journal.adopt(journal.folder, sync=sync)
@@ -480,7 +484,7 @@ def test_forget_in_the_journal_does_not_block_the_event_loop(tmp_path, monkeypat
             await writer.submit("alice", "s", f"{number}", "ok")
         [path] = root_of(tmp_path).glob("*/*.toml")
         forgetting = ExitStack()
-        forgetting.enter_context(lock_file(path))
+        forgetting.enter_context(lock_file(FileSystem(), path))
 
         def let_go():
             looked.append(writer.stats()["loss_window"])

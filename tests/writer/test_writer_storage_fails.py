@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tomldiary import Diary, MemoryWriter, Turn
+from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError
 from tomldiary.writer import journal
 from tomldiary.writer.journal_record import render_turn_record
@@ -61,30 +62,32 @@ def store(writer, text, user="alice"):
     return receipt
 
 
-def fail_once(monkeypatch, name, error, when=lambda *_: True):
-    real, left = getattr(os, name), [error]
+def fail_once(files, *failures):
+    """Let operations fail once: each is given by its name, the end of its path, and the error."""
+    left = list(failures)
 
-    def call(*arguments, **named):
-        if left and when(*arguments):
-            raise left.pop()
-        return real(*arguments, **named)
+    def hook(name, path, *_):
+        for failure in left:
+            if failure[0] == name and path.endswith(failure[1]):
+                left.remove(failure)
+                raise failure[2]
 
-    monkeypatch.setattr(os, name, call)
+    files.hook = hook
 
 
-@pytest.mark.parametrize("step", ["open", "fsync"])
-def test_a_segment_whose_sync_failed_gets_no_further_turn(tmp_path, monkeypatch, gate, step):
-    diary = Diary(tmp_path, agent=gate)
+@pytest.mark.parametrize("step", ["open", "sync_file"])
+def test_a_segment_whose_sync_failed_gets_no_further_turn(tmp_path, files, gate, step):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
     with MemoryWriter(diary, workers=1) as writer:
         store(writer, "first", user="bob")
         assert gate.began.acquire(timeout=LONG)
         kept = store(writer, "tea")
-        fail_once(monkeypatch, "fdatasync", OSError(errno.EIO, "Input/output error"))
-        is_second = {
-            "open": lambda path, *_: str(path).endswith("000002.toml"),
-            "fsync": lambda _descriptor: True,
-        }
-        fail_once(monkeypatch, step, OSError(errno.EMFILE, "Too many open files"), is_second[step])
+        is_second = {"open": "000002.toml", "sync_file": ""}
+        fail_once(
+            files,
+            ("sync_data", "", OSError(errno.EIO, "Input/output error")),
+            (step, is_second[step], OSError(errno.EMFILE, "Too many open files")),
+        )
         with pytest.raises(BackendError, match="not stored"):
             store(writer, "refused")
         later = store(writer, "juice")
@@ -100,11 +103,11 @@ def test_a_segment_whose_sync_failed_gets_no_further_turn(tmp_path, monkeypatch,
     assert texts(diary) == ["tea", "juice"]
 
 
-def test_a_segment_gets_no_turn_before_its_name_is_synced(tmp_path, monkeypatch, gate):
-    monkeypatch.setattr(journal, "SEGMENT_BYTES", 0)
-    with MemoryWriter(Diary(tmp_path, agent=gate)) as writer:
+def test_a_segment_gets_no_turn_before_its_name_is_synced(tmp_path, files, gate):
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
+    with MemoryWriter(diary, journal_segment_bytes=0) as writer:
         store(writer, "tea")
-        fail_once(monkeypatch, "fsync", OSError(errno.EIO, "Input/output error"))
+        fail_once(files, ("sync_file", "", OSError(errno.EIO, "Input/output error")))
         with pytest.raises(BackendError):
             store(writer, "refused")
         store(writer, "juice")
@@ -114,7 +117,7 @@ def test_a_segment_gets_no_turn_before_its_name_is_synced(tmp_path, monkeypatch,
         gate.open.set()
 
 
-def test_turns_of_two_journals_form_no_group(tmp_path, monkeypatch, gate):
+def test_turns_of_two_journals_form_no_group(tmp_path, files, gate):
     """A group is recorded in one journal, where the other's number belongs to another turn."""
     seen = []
 
@@ -123,17 +126,15 @@ def test_turns_of_two_journals_form_no_group(tmp_path, monkeypatch, gate):
             seen.append(deps.user_msg)
             await gate.run(message, deps=deps)
 
-    diary = Diary(tmp_path, agent=Extractor())
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=Extractor())
     with MemoryWriter(diary, workers=1, coalesce=4) as writer:
         store(writer, "first", user="bob")
         assert gate.began.acquire(timeout=LONG)
         store(writer, "tea")
-        fail_once(monkeypatch, "fdatasync", OSError(errno.EIO, "Input/output error"))
         fail_once(
-            monkeypatch,
-            "open",
-            OSError(errno.EMFILE, "Too many open files"),
-            lambda path, *_: str(path).endswith("000002.toml"),
+            files,
+            ("sync_data", "", OSError(errno.EIO, "Input/output error")),
+            ("open", "000002.toml", OSError(errno.EMFILE, "Too many open files")),
         )
         with pytest.raises(BackendError):
             store(writer, "refused")
@@ -174,28 +175,26 @@ def test_a_journal_with_invalid_records_stops_no_writer(tmp_path, gate, body, ca
 
 @pytest.mark.skipif(not OPEN_FILES.is_dir(), reason="only Linux lists open files")
 @pytest.mark.parametrize(
-    ("name", "when"),
+    ("name", "end"),
     [
-        ("open", lambda path, *_: str(path).endswith("owner.lock")),
-        ("open", lambda path, *_: str(path).endswith("000001.toml")),
-        ("rename", lambda *_: True),
-        ("fsync", lambda *_: True),
+        ("open", "owner.lock"),
+        ("open", "000001.toml"),
+        ("replace", ""),
+        ("sync_file", ""),
     ],
 )
-def test_a_journal_that_cannot_be_created_leaves_no_file(tmp_path, monkeypatch, name, when):
-    real, root = getattr(os, name), tmp_path / "journal"
+def test_a_journal_that_cannot_be_created_leaves_no_file(tmp_path, files, name, end):
+    root = tmp_path / "journal"
     root.mkdir()
 
-    def fail(*arguments, **named):
-        if when(*arguments):
+    def fail(operation, path, *_):
+        if operation == name and path.endswith(end):
             raise OSError(errno.ENOSPC, "No space left on device")
-        return real(*arguments, **named)
 
-    monkeypatch.setattr(os, name, fail)
+    files.hook = fail
     for _ in range(3):
         with pytest.raises(BackendError, match="not stored"):
-            journal.Journal.create(root, sync=True)
-    monkeypatch.undo()
+            journal.Journal.create(root, sync=True, files=files)
     assert list(root.iterdir()) == []
     names = [os.path.realpath(path) for path in OPEN_FILES.iterdir()]
     assert [found for found in names if str(tmp_path) in found] == []

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.history.verify import Walked
+    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.protocol import Backend
 
 __all__ = ["Damage", "Finding", "check", "findings", "verify"]
@@ -96,13 +97,17 @@ def _users(backend: Backend) -> list[str]:
         folders = [entry for entry in os.scandir(backend.base_path) if entry.is_dir()]
     except OSError:
         return []  # `check_place` reports that it cannot be read
-    names = [_owner(Path(entry.path)) for entry in folders if not entry.name.startswith(".")]
+    names = [
+        _owner(backend.files, Path(entry.path))
+        for entry in folders
+        if not entry.name.startswith(".")
+    ]
     return sorted(name for name in names if name is not None)
 
 
-def _owner(folder: Path) -> str | None:
+def _owner(files: FileSystem, folder: Path) -> str | None:
     try:
-        return user_of(folder)
+        return user_of(files, folder)
     except (DiaryError, ValueError):
         return None
 
@@ -123,7 +128,7 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
                 yield Finding("warning", place, f"{where}: {message}", remedy)
     yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
-        yield from _strays(backend.folder(user))
+        yield from _strays(backend.files, backend.folder(user))
     walked = walk(backend, user)
     if walked.damage is not None:
         time.sleep(_AGAIN)
@@ -156,8 +161,8 @@ def _check_owner(user: str, kinds: Collection[str]) -> Iterator[Finding]:
         )
 
 
-def _strays(folder: Path) -> Iterator[Finding]:
-    for name in strays_in(folder):
+def _strays(files: FileSystem, folder: Path) -> Iterator[Finding]:
+    for name in strays_in(files, folder):
         yield Finding(
             "warning",
             str(folder / name),

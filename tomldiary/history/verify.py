@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
 from tomldiary.history.record import SNAPSHOT, parse_record, redo
 from tomldiary.history.timeline import EMPTY
-from tomldiary.storage.files import read_file
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.log import damaged, read_segment, segments
 from tomldiary.toml.document import Document, digest
@@ -92,7 +91,9 @@ def walk(backend: Backend, user: str) -> Walked:
             end + 1,
             f"the document was written by transaction {named}, but history ends at {end}.",
         )
-    elif isinstance(backend, LocalBackend) and (aside := damaged(backend.folder(user) / "history")):
+    elif isinstance(backend, LocalBackend) and (
+        aside := damaged(backend.files, backend.folder(user) / "history")
+    ):
         walked.damage = Damage(
             str(aside[0]),
             None,
@@ -114,7 +115,7 @@ def stored_text(backend: Backend, user: str, kind: str) -> str | None:
         found = backend.read(user, kind)
         return None if found is None else found.text
     place = backend.place(user, kind)
-    data = read_file(place)
+    data = backend.files.read_file(place)
     return None if data is None else decode_utf8(data[0], path=place)
 
 
@@ -144,9 +145,9 @@ def _records(backend: Backend, user: str) -> Iterator[tuple[str, bytes, bool]]:
             place = f"history of {user}, record {number}"
             yield place, text.encode("utf-8", "surrogatepass"), number == len(texts)
         return
-    paths = segments(backend.folder(user) / "history")
+    paths = segments(backend.files, backend.folder(user) / "history")
     for path in paths:
-        data = read_segment(path)
+        data = read_segment(backend.files, path)
         # Text before the first header is a record with a damaged header.
         starts = sorted({0, *(match.start() for match in _HEADER.finditer(data))})
         for start, end in zip(starts, [*starts[1:], len(data)], strict=True):

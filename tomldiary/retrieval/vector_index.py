@@ -23,7 +23,7 @@ from tomldiary.logging import get_logger
 from tomldiary.retrieval.json_paths import texts_at
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.storage.files import make_folder, read_file, write_all, write_new
+from tomldiary.storage.files import FileSystem
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -39,6 +39,7 @@ _SALT = 16
 _NAME = 16
 _CHECK = 4  # bytes of the CRC-32 in front of each record
 _logger = get_logger(__name__)
+_FILES = FileSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,7 +294,7 @@ class VectorIndex:
             return
         if found.st_ino != self._inode or found.st_size < self._read_to:
             self._clear()
-        data = (read_file(self._path) or (b"",))[0]
+        data = (_FILES.read_file(self._path) or (b"",))[0]
         start = len(_HEAD) + _SALT
         if not data.startswith(_HEAD) or len(data) < start:
             _logger.warning("%s: not an index; delete it", self._path)
@@ -317,9 +318,9 @@ class VectorIndex:
         """Add to the file; what cannot be kept is embedded again by the next process."""
         try:
             if self._read_to == 0:
-                make_folder(path.parent, sync=False)
+                _FILES.make_folder(path.parent, sync=False)
                 temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
-                write_new(temp, _HEAD + self._salt, sync=False)
+                _FILES.write_new(temp, _HEAD + self._salt, sync=False)
                 try:
                     os.link(temp, path)
                 except FileExistsError:
@@ -329,7 +330,7 @@ class VectorIndex:
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
             descriptor = os.open(path, flags)
             try:
-                write_all(descriptor, data)
+                _FILES.write_all(descriptor, data)
                 found = os.fstat(descriptor)
             finally:
                 os.close(descriptor)

@@ -11,22 +11,35 @@ from __future__ import annotations
 
 import errno
 import os
+import signal
 import sys
+from functools import lru_cache
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if sys.platform == "linux":
+    import fcntl
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = [
     "NO_WAITING",
     "OTHER_OWNER_REMEDY",
     "OURS",
     "PRIVATE",
+    "drop_lease",
+    "exchange",
     "full_sync",
+    "keeps_lease",
     "make_private",
     "offers",
     "other_owner",
     "read_at",
+    "set_mode",
     "sync_data",
     "sync_file",
+    "take_lease",
     "write_at",
 ]
 
@@ -51,14 +64,19 @@ def offers(capability: str) -> bool:
     return sys.platform in _WHERE[capability] and capability not in without.split(",")
 
 
-def make_private(descriptor: int) -> None:
-    """Restrict a file to its owner, on systems with file modes.
+def set_mode(descriptor: int, mode: int) -> None:
+    """Set the permissions of an open file, on systems with file modes; its change time is new then.
 
     Raises:
         OSError: The mode could not be changed.
     """
     if hasattr(os, "fchmod"):
-        os.fchmod(descriptor, 0o600)
+        os.fchmod(descriptor, mode)
+
+
+def make_private(descriptor: int) -> None:
+    """Restrict a file to its owner; see `set_mode`."""
+    set_mode(descriptor, 0o600)
 
 
 def read_at(descriptor: int, length: int, offset: int) -> bytes:
@@ -114,6 +132,80 @@ def full_sync(descriptor: int) -> bool:
             return False
         raise
     return True
+
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2  # as RENAME_SWAP of macOS
+_CALL = {"linux": "renameat2", "darwin": "renamex_np"}
+_CANNOT_EXCHANGE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
+
+
+def exchange(one: str, two: str) -> bool:
+    """Exchange two files atomically; return False if the file system does not support this.
+
+    Raises:
+        OSError: The exchange failed.
+    """
+    call = _exchange_call()
+    if call is None:
+        return False
+    if call(os.fsencode(one), os.fsencode(two)) == 0:
+        return True
+    import ctypes  # noqa: PLC0415 - see _exchange_call
+
+    code = ctypes.get_errno()
+    if code in _CANNOT_EXCHANGE:
+        return False
+    raise OSError(code, os.strerror(code), two)
+
+
+@lru_cache(maxsize=1)
+def _exchange_call() -> Callable[[bytes, bytes], int] | None:
+    """Return the system's exchange call, or None; the call returns 0 on success, else sets `errno`."""
+    import ctypes  # noqa: PLC0415 - slow to import, and only writers need it
+
+    name, is_mac = _CALL.get(sys.platform, ""), sys.platform == "darwin"
+    call = getattr(ctypes.CDLL(None, use_errno=True), name, None) if name else None
+    if call is None:
+        return None
+    here = [] if is_mac else [ctypes.c_int]
+    call.argtypes = [*here, ctypes.c_char_p, *here, ctypes.c_char_p, ctypes.c_uint]
+    if is_mac:
+        return lambda one, two: call(one, two, _RENAME_EXCHANGE)
+    return lambda one, two: call(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE)
+
+
+_IGNORED = int(getattr(signal, "SIGURG", 0))
+
+
+def take_lease(descriptor: int) -> int:
+    """Take a read lease; return 0, or an error number: EAGAIN if a program has the file open for writing.
+
+    Under the lease, a program that opens the file for writing waits.
+    """
+    if sys.platform != "linux":
+        return errno.ENOSYS
+    try:
+        # A program that opens the file makes the system send a signal: choose one that is ignored.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return error.errno or errno.EINVAL
+    return 0
+
+
+def keeps_lease(descriptor: int) -> bool:
+    """Return whether no writer waits for our lease to end, and none was admitted after the system's time limit."""
+    return sys.platform != "linux" or fcntl.fcntl(descriptor, fcntl.F_GETLEASE) == fcntl.F_RDLCK
+
+
+def drop_lease(descriptor: int) -> None:
+    """Release a lease; closing the file is not enough, as a child forked meanwhile would keep it."""
+    if sys.platform == "linux":
+        try:  # noqa: SIM105 - the hot path of every write
+            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        except OSError:
+            pass  # the system has broken the lease, as it does when a process is stopped for long
 
 
 OTHER_OWNER_REMEDY = (

@@ -12,7 +12,10 @@ from __future__ import annotations
 import os
 import weakref
 from contextlib import suppress
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 __all__ = ["close_hidden", "hide_from_children", "renew_after_fork"]
 
@@ -37,10 +40,10 @@ def hide_from_children(descriptor: int) -> None:
     _hidden.add(descriptor)
 
 
-def close_hidden(descriptor: int) -> None:
+def close_hidden(descriptor: int, close: Callable[[int], None]) -> None:
     """Close a descriptor that was passed to `hide_from_children`; it is already unlocked."""
     _hidden.discard(descriptor)
-    os.close(descriptor)
+    close(descriptor)
 
 
 def _renew_all() -> None:

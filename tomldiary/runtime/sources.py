@@ -25,12 +25,14 @@ def announce_source(folder: str, function: str) -> None:
     Args:
         folder: The name of the subfolder.
         function: `module:function`; called with the subfolder's path, the user, the selection as a table, and the
-            user's new fencing token. It must be safe to call again after a crash.
+            user's new fencing token, and the file system to work with. It must be safe to call again after a crash.
     """
     _functions[folder] = function
 
 
-def redact_sources(place: Path, user: str, selection: Mapping[str, Any], epoch: int) -> None:  # noqa: D417 - see `epoch` in its text
+def redact_sources(  # noqa: D417 - see `epoch` in its text
+    place: Path, user: str, selection: Mapping[str, Any], epoch: int, files: object
+) -> None:
     """Redact a selection of one user in all announced subfolders of `place`.
 
     `epoch` is the user's new fencing token: texts that were stored under it stay.
@@ -39,6 +41,7 @@ def redact_sources(place: Path, user: str, selection: Mapping[str, Any], epoch: 
         place: The storage's own folder.
         user: The user whose texts are redacted.
         selection: What to forget; see `Rewrite.selection`.
+        files: The `FileSystem` of the storage.
 
     Raises:
         OSError: A file could not be written. Call this again.
@@ -46,4 +49,4 @@ def redact_sources(place: Path, user: str, selection: Mapping[str, Any], epoch: 
     for folder, function in _functions.items():
         if (place / folder).is_dir():
             module, _, name = function.partition(":")
-            getattr(import_module(module), name)(place / folder, user, selection, epoch)
+            getattr(import_module(module), name)(place / folder, user, selection, epoch, files)

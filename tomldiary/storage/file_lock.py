@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator
     from pathlib import Path
 
+    from tomldiary.storage.files import FileSystem
+
 __all__ = ["lock_file", "remove_locked", "try_lock", "unlock"]
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
@@ -44,19 +46,19 @@ def unlock(descriptor: int) -> None:
 
 
 @contextmanager
-def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
+def lock_file(files: FileSystem, path: Path, *, create: bool = False) -> Generator[int]:
     """Open and lock the file at `path`, even if another process replaces it at the same time.
 
     Raises:
         FileNotFoundError: The file does not exist, and `create` is False.
     """
     while True:
-        descriptor = os.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
+        descriptor = files.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
         try:
             hide_from_children(descriptor)
             try_lock(descriptor, wait=True)
             try:
-                is_there = os.fstat(descriptor).st_ino == path.stat().st_ino
+                is_there = files.fstat(descriptor).st_ino == files.stat(path).st_ino
             except FileNotFoundError:
                 is_there = False
             if is_there:
@@ -64,10 +66,10 @@ def lock_file(path: Path, *, create: bool = False) -> Generator[int]:
                 return
         finally:
             unlock(descriptor)  # closing alone would not unlock it if a child inherited it
-            close_hidden(descriptor)
+            close_hidden(descriptor, files.close)
 
 
-def remove_locked(path: Path) -> None:
+def remove_locked(files: FileSystem, path: Path) -> None:
     """Remove a file if it exists, under its lock: a concurrent replacement would restore it."""
-    with suppress(FileNotFoundError), lock_file(path):
-        path.unlink()
+    with suppress(FileNotFoundError), lock_file(files, path):
+        files.unlink(path)

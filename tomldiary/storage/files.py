@@ -1,33 +1,25 @@
-"""Reliable file operations: complete writes, private modes, no links followed, full syncs."""
+"""The file operations of storage, below one interface, so that tests can record, refuse or interrupt them.
+
+Writes are complete, new files are private, no link is followed, and a sync reaches the disk.
+"""
 
 from __future__ import annotations
 
 import os
+import shutil
 import stat
+from functools import cached_property
 from pathlib import Path
+from typing import IO, TYPE_CHECKING
 
 from tomldiary.errors import BackendError
-from tomldiary.runtime.capabilities import (
-    NO_WAITING,
-    OURS,
-    PRIVATE,
-    make_private,
-    sync_file,
-)
+from tomldiary.runtime import capabilities
+from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
 
-__all__ = [
-    "file_on_the_way",
-    "file_token",
-    "folder_time",
-    "is_same",
-    "make_folder",
-    "read_all",
-    "read_file",
-    "sync_folder",
-    "token_of",
-    "write_all",
-    "write_new",
-]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["FileSystem", "FileToken", "file_on_the_way", "is_same", "token_of"]
 
 _PRIVATE = 0o600
 _READ = os.O_RDONLY | PRIVATE | NO_WAITING  # does not block on a pipe
@@ -55,127 +47,226 @@ def file_on_the_way(path: str | Path) -> BackendError:
     )
 
 
-def file_token(path: str | Path) -> FileToken | None:
-    """Return the token of the file at a path; None if there is none."""
-    try:
-        found = os.lstat(path)
-    except FileNotFoundError:
-        return None
-    except NotADirectoryError as error:
-        raise file_on_the_way(path) from error
-    except OSError as error:
-        raise BackendError(
-            f"{path}: cannot be inspected ({error.strerror}). Check the permissions."
-        ) from error
-    # Inlined from `token_of`: this function is called very often.
-    return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
+def _scandir(path: str | Path) -> Iterator[os.DirEntry[str]]:
+    return os.scandir(os.fspath(path))
 
 
-def folder_time(path: str) -> int:
-    """Return when a name was last added or removed, in nanoseconds: 0 without a folder, -1 if unknown."""
-    try:
-        return os.stat(path).st_mtime_ns  # noqa: PTH116 - the hot path of every write
-    except (FileNotFoundError, NotADirectoryError):
-        return 0
-    except OSError:
-        return -1
+def _open_to_read(path: str | Path) -> IO[bytes]:
+    return Path(path).open("rb", buffering=0)
 
 
-def read_file(path: str | Path) -> tuple[bytes, FileToken] | None:
-    """Return the content of a regular file and the token of the version read; None if there is no file.
+class FileSystem:
+    """The file operations of storage: calls of the system, and operations composed of them.
 
-    Raises:
-        BackendError: The file cannot be read, or is not a regular file (links are not followed).
+    A subclass may override any call. It then sees each change that storage makes to a file.
     """
-    try:
-        descriptor = os.open(path, _READ)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        hint = (
-            "it is a link; put a regular file there"
-            if os.path.islink(path)  # noqa: PTH114 - paths are strings in this module
-            else error.strerror
-        )
-        raise BackendError(f"{path}: cannot be read ({hint}).") from error
-    try:
-        while True:
-            before = os.fstat(descriptor)
-            if not stat.S_ISREG(before.st_mode):
-                raise BackendError(f"{path}: is not a regular file. Remove it.")
-            os.lseek(descriptor, 0, os.SEEK_SET)
-            parts: list[bytes] = []
-            while part := os.read(descriptor, 1 << 20):
-                parts.append(part)
-            after = os.fstat(descriptor)
-            # An editor that saves in place may have written it meanwhile: read again.
-            if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
-                return b"".join(parts), token_of(after)
-    except OSError as error:
-        raise BackendError(f"{path}: cannot be read ({error.strerror}).") from error
-    finally:
-        os.close(descriptor)
 
+    # Calls of the system; those with a name of `os` are its functions.
 
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
-    """Write all of `data`; short writes are continued."""
-    done = os.write(descriptor, data)
-    while done < len(data):
-        done += os.write(descriptor, memoryview(data)[done:])
+    chmod = staticmethod(os.chmod)
+    close = staticmethod(os.close)
+    fstat = staticmethod(os.fstat)
+    ftruncate = staticmethod(os.ftruncate)
+    link = staticmethod(os.link)
+    listdir = staticmethod(os.listdir)
+    lseek = staticmethod(os.lseek)
+    lstat = staticmethod(os.lstat)
+    mkdir = staticmethod(os.mkdir)
+    open = staticmethod(os.open)
+    read = staticmethod(os.read)
+    replace = staticmethod(os.replace)
+    rmdir = staticmethod(os.rmdir)
+    scandir = staticmethod(_scandir)
+    stat = staticmethod(os.stat)
+    truncate = staticmethod(os.truncate)
+    unlink = staticmethod(os.unlink)
+    write = staticmethod(os.write)
+    open_to_read = staticmethod(_open_to_read)
+    remove_tree = staticmethod(shutil.rmtree)
+    drop_lease = staticmethod(capabilities.drop_lease)
+    exchange = staticmethod(capabilities.exchange)
+    keeps_lease = staticmethod(capabilities.keeps_lease)
+    read_at = staticmethod(capabilities.read_at)
+    set_mode = staticmethod(capabilities.set_mode)
+    sync_data = staticmethod(capabilities.sync_data)
+    sync_file = staticmethod(capabilities.sync_file)
+    take_lease = staticmethod(capabilities.take_lease)
+    write_at = staticmethod(capabilities.write_at)
 
+    @cached_property
+    def has_exchange(self) -> bool:
+        """Whether `exchange` may succeed; without it, a hand edit at the instant of a write can be lost."""
+        return capabilities.offers("exchange")
 
-def write_new(path: str, data: bytes, *, sync: bool) -> FileToken:
-    """Create a new private file with `data`; remove it if that fails.
+    @cached_property
+    def has_leases(self) -> bool:
+        """Whether `take_lease` may succeed; without it, no writer is detected."""
+        return capabilities.offers("leases")
 
-    Returns:
-        The token. After a rename on the same file system, only its change time differs.
-    """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PRIVATE
-    descriptor = os.open(path, flags, 0o600)
-    try:
-        write_all(descriptor, data)
-        found = os.fstat(descriptor)
-        if found.st_mode & 0o777 != _PRIVATE:  # an unusual umask
-            make_private(descriptor)
+    def identity(self, folder: str | Path) -> str:
+        """Return what identifies a folder, so that a copy or a disk mounted elsewhere differs.
+
+        Raises:
+            OSError: The folder does not exist.
+        """
+        found = self.stat(folder)
+        return f"{found.st_dev} {found.st_ino}"
+
+    # Inspecting
+
+    def mode(self, path: str | Path) -> int:
+        """Return the type and the permissions of a file, or 0 if there is none; links are not followed."""
+        try:
+            return self.lstat(path).st_mode
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+
+    def exists(self, path: str | Path) -> bool:
+        """Return whether there is a file, a folder or a link."""
+        return bool(self.mode(path))
+
+    def is_link(self, path: str | Path) -> bool:
+        """Return whether there is a link."""
+        return stat.S_ISLNK(self.mode(path))
+
+    def is_folder(self, path: str | Path) -> bool:
+        """Return whether there is a folder, or a link to one."""
+        try:
+            return stat.S_ISDIR(self.stat(path).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def token(self, path: str | Path) -> FileToken | None:
+        """Return the token of the file at a path; None if there is none."""
+        try:
+            found = self.lstat(path)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError as error:
+            raise file_on_the_way(path) from error
+        except OSError as error:
+            raise BackendError(
+                f"{path}: cannot be inspected ({error.strerror}). Check the permissions."
+            ) from error
+        # Inlined from `token_of`: this function is called very often.
+        return (found.st_mtime_ns, found.st_size, found.st_ino, found.st_ctime_ns)
+
+    def folder_time(self, path: str) -> int:
+        """Return when a name was last added or removed, in nanoseconds: 0 without a folder, -1 if unknown."""
+        try:
+            return self.stat(path).st_mtime_ns
+        except (FileNotFoundError, NotADirectoryError):
+            return 0
+        except OSError:
+            return -1
+
+    def paths_in(self, folder: Path) -> list[Path]:
+        """Return the paths of all files in a folder; none if there is no folder."""
+        try:
+            return [folder / name for name in self.listdir(folder)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    # Reading
+
+    def read_file(self, path: str | Path) -> tuple[bytes, FileToken] | None:
+        """Return the content of a regular file and the token of the version read; None if there is no file.
+
+        Raises:
+            BackendError: The file cannot be read, or is not a regular file (links are not followed).
+        """
+        try:
+            descriptor = self.open(path, _READ)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            hint = (
+                "it is a link; put a regular file there" if self.is_link(path) else error.strerror
+            )
+            raise BackendError(f"{path}: cannot be read ({hint}).") from error
+        try:
+            while True:
+                before = self.fstat(descriptor)
+                if not stat.S_ISREG(before.st_mode):
+                    raise BackendError(f"{path}: is not a regular file. Remove it.")
+                data = self.read_all(descriptor)
+                after = self.fstat(descriptor)
+                # An editor that saves in place may have written it meanwhile: read again.
+                if (before.st_mtime_ns, before.st_size) == (after.st_mtime_ns, after.st_size):
+                    return data, token_of(after)
+        except OSError as error:
+            raise BackendError(f"{path}: cannot be read ({error.strerror}).") from error
+        finally:
+            self.close(descriptor)
+
+    def read_all(self, descriptor: int) -> bytes:
+        """Return the whole content of an open file."""
+        self.lseek(descriptor, 0, os.SEEK_SET)
+        parts: list[bytes] = []
+        while part := self.read(descriptor, 1 << 20):
+            parts.append(part)
+        return b"".join(parts)
+
+    # Writing
+
+    def write_all(self, descriptor: int, data: bytes | memoryview) -> None:
+        """Write all of `data`; short writes are continued."""
+        done = self.write(descriptor, data)
+        while done < len(data):
+            done += self.write(descriptor, memoryview(data)[done:])
+
+    def write_new(self, path: str, data: bytes, *, sync: bool) -> FileToken:
+        """Create a new private file with `data`; remove it if that fails.
+
+        Returns:
+            The token. After a rename on the same file system, only its change time differs.
+        """
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | PRIVATE
+        descriptor = self.open(path, flags, 0o600)
+        try:
+            self.write_all(descriptor, data)
+            found = self.fstat(descriptor)
+            if found.st_mode & 0o777 != _PRIVATE:  # an unusual umask
+                self.make_private(descriptor)
+            if sync:
+                self.sync_file(descriptor)
+        except BaseException:
+            self.close(descriptor)
+            self.discard(path)
+            raise
+        self.close(descriptor)
+        return token_of(found)
+
+    def make_private(self, descriptor: int) -> None:
+        """Restrict an open file to its owner, on systems with file modes."""
+        self.set_mode(descriptor, _PRIVATE)
+
+    def make_folder(self, path: str | Path, *, sync: bool) -> None:
+        """Create a private folder and its parents; with `sync`, the parent of each new folder is synced."""
+        place = os.fspath(path)
+        if self.is_folder(place):
+            return
+        parent = os.path.dirname(place) or "."  # noqa: PTH120 - paths are strings here, at the first write of each user
+        self.make_folder(parent, sync=sync)
+        try:
+            self.mkdir(place, 0o700)
+        except FileExistsError:
+            return
+        self.chmod(place, 0o700)
         if sync:
-            sync_file(descriptor)
-    except BaseException:
-        os.close(descriptor)
-        Path(path).unlink(missing_ok=True)
-        raise
-    os.close(descriptor)
-    return token_of(found)
+            self.sync_folder(parent)
 
+    def sync_folder(self, path: str | Path) -> None:
+        """Make the names in a folder durable."""
+        descriptor = self.open(path, os.O_RDONLY | OURS)
+        try:
+            self.sync_file(descriptor)
+        finally:
+            self.close(descriptor)
 
-def read_all(descriptor: int) -> bytes:
-    """Return the whole content of an open file."""
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    parts: list[bytes] = []
-    while part := os.read(descriptor, 1 << 20):
-        parts.append(part)
-    return b"".join(parts)
-
-
-def make_folder(path: str | Path, *, sync: bool) -> None:
-    """Create a private folder and its parents; with `sync`, the parent of each new folder is synced."""
-    place = os.fspath(path)
-    if os.path.isdir(place):  # noqa: PTH112 - paths are strings here, at the first write of each user
-        return
-    parent = os.path.dirname(place) or "."  # noqa: PTH120 - see above
-    make_folder(parent, sync=sync)
-    try:
-        os.mkdir(place, 0o700)  # noqa: PTH102 - see above
-    except FileExistsError:
-        return
-    os.chmod(place, 0o700)  # noqa: PTH101 - see above
-    if sync:
-        sync_folder(parent)
-
-
-def sync_folder(path: str | Path) -> None:
-    """Make the names in a folder durable."""
-    descriptor = os.open(path, os.O_RDONLY | OURS)
-    try:
-        sync_file(descriptor)
-    finally:
-        os.close(descriptor)
+    def discard(self, path: str | Path) -> None:
+        """Remove a file if it exists."""
+        try:  # noqa: SIM105 - the hot path of every write
+            self.unlink(path)
+        except FileNotFoundError:
+            pass

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.errors import BackendError, LockTimeout
-from tomldiary.runtime.capabilities import PRIVATE, write_at
+from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.storage.files import file_on_the_way, make_folder
+from tomldiary.storage.files import FileSystem, file_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,8 +45,9 @@ _pread = getattr(os, "pread", None)
 class UserLocks:
     """Exclusive locks by user; `folder` has the stripe files (None: locks in this process only)."""
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, files: FileSystem | None = None) -> None:
         self.folder = folder
+        self.files = files or FileSystem()
         self._descriptors: dict[int, int] = {}
         self._tenures: dict[int, int] = {}
         """The tenure number of each stripe. A forked child continues from it, so that no number repeats."""
@@ -99,9 +100,9 @@ class UserLocks:
             return
         try:
             try:
-                write_at(descriptor, self.mark, 0)
+                self.files.write_at(descriptor, self.mark, 0)
             except OSError:
-                os.ftruncate(descriptor, 0)  # a full disk: the file then names no process
+                self.files.ftruncate(descriptor, 0)  # a full disk: the file then names no process
         except OSError as error:
             raise BackendError(
                 f"{self.folder}/{number:02x}: the lock file cannot be written ({error.strerror}). Check the disk."
@@ -122,9 +123,11 @@ class UserLocks:
         if descriptor is None:
             path = self.folder / f"{number:02x}"
             try:
-                make_folder(self.folder, sync=True)  # this may also create the folder of all users
+                self.files.make_folder(
+                    self.folder, sync=True
+                )  # this may also create the folder of all users
                 flags = os.O_RDWR | os.O_CREAT | PRIVATE
-                descriptor = os.open(path, flags, 0o600)
+                descriptor = self.files.open(path, flags, 0o600)
             except NotADirectoryError as error:
                 raise file_on_the_way(path) from error
             except OSError as error:

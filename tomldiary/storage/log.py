@@ -25,13 +25,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-from tomldiary.runtime.capabilities import PRIVATE, make_private, read_at
+from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.file_lock import lock_file, try_lock, unlock
-from tomldiary.storage.files import read_all, sync_folder, write_all, write_new
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
+
+    from tomldiary.storage.files import FileSystem
 
 __all__ = ["LogFile", "LogRecord", "cut_torn_tail", "render_record", "rewrite_log", "scan_log"]
 
@@ -96,7 +97,7 @@ def _record(kind: str, data: bytes, at: int) -> LogRecord:
     return LogRecord(kind, data.decode("utf-8", "replace"), at, None)
 
 
-def cut_torn_tail(descriptor: int) -> list[LogRecord]:
+def cut_torn_tail(files: FileSystem, descriptor: int) -> list[LogRecord]:
     """Truncate a locked file after its last whole record; return the remaining records.
 
     Damaged records before a whole one stay in the file: they were acknowledged.
@@ -104,23 +105,26 @@ def cut_torn_tail(descriptor: int) -> list[LogRecord]:
     Raises:
         OSError: The file could not be read or cut.
     """
-    data = read_all(descriptor)
+    data = files.read_all(descriptor)
     records = scan_log(data)
     while records and records[-1].body is None:
         records.pop()
     end = records[-1].end if records else 0
     if end < len(data):
-        os.ftruncate(descriptor, end)
+        files.ftruncate(descriptor, end)
     return records
 
 
 # Forgetting
 
 
-def rewrite_log(path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | None]) -> bool:
+def rewrite_log(
+    files: FileSystem, path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | None]
+) -> bool:
     """Rewrite a file with the records to keep, durably and atomically; return False if nothing changed.
 
     Args:
+        files: Makes the file operations.
         path: The file.
         keep: Called with all records while the file is locked; returns the texts to keep, or None to keep all.
 
@@ -128,17 +132,17 @@ def rewrite_log(path: Path, keep: Callable[[list[LogRecord]], Iterable[str] | No
         FileNotFoundError: The file does not exist.
         OSError: The file is unchanged, or already replaced. Call it again.
     """
-    with lock_file(path) as descriptor:
-        data = read_all(descriptor)
+    with lock_file(files, path) as descriptor:
+        data = files.read_all(descriptor)
         temp = path.with_name(f".{path.name}.tmp")
-        temp.unlink(missing_ok=True)  # left by a killed process; the lock excludes others
+        files.discard(temp)  # left by a killed process; the lock excludes others
         texts = keep(scan_log(data))
         fresh = data if texts is None else "".join(texts).encode()
         if fresh == data:
             return False
-        write_new(str(temp), fresh, sync=True)
-        os.replace(temp, path)  # noqa: PTH105 - beside the calls with descriptors
-        sync_folder(path.parent)
+        files.write_new(str(temp), fresh, sync=True)
+        files.replace(temp, path)
+        files.sync_folder(path.parent)
     return True
 
 
@@ -151,7 +155,8 @@ class LogFile:
     Not thread-safe: the owner holds a mutex. `hold` lets another thread sync the file without that mutex.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
         self.end = 0
         """The length of the file after the last append, in bytes."""
         self.problem: str | None = None
@@ -169,18 +174,18 @@ class LogFile:
             OSError: The file cannot be opened. The previous file stays open.
         """
         # If this fails, the previous descriptor stays valid and is not closed twice.
-        descriptor = os.open(path, _FLAGS, 0o600)
+        descriptor = self._files.open(path, _FLAGS, 0o600)
         if self._descriptor >= 0:
             self._retired.append(self._descriptor)
         self._close_retired()
         self._path, self._descriptor = path, descriptor
-        found = os.fstat(descriptor)
+        found = self._files.fstat(descriptor)
         self._inode, self.end = found.st_ino, found.st_size
 
     def create(self, path: str) -> None:
         """Open a new file with private permissions, whatever the umask."""
         self.open(path)
-        make_private(self._descriptor)
+        self._files.make_private(self._descriptor)
 
     def append(self, render: Callable[[], str]) -> None:
         """Append records; they are durable after the descriptor is synced.
@@ -193,12 +198,16 @@ class LogFile:
         """
         self._lock()
         try:
-            begin = os.lseek(self._descriptor, 0, os.SEEK_END)
+            begin = self._files.lseek(self._descriptor, 0, os.SEEK_END)
             data = render().encode()
-            if begin and begin != self.end and read_at(self._descriptor, 1, begin - 1) != b"\n":
+            if (
+                begin
+                and begin != self.end
+                and self._files.read_at(self._descriptor, 1, begin - 1) != b"\n"
+            ):
                 data = b"\n" + data  # another program cut the file within a line
             try:
-                write_all(self._descriptor, data)
+                self._files.write_all(self._descriptor, data)
             except BaseException:
                 self._cut_back(begin)
                 raise
@@ -211,7 +220,7 @@ class LogFile:
         while True:
             try_lock(self._descriptor, wait=True)
             try:
-                is_in_place = os.stat(self._path).st_ino == self._inode  # noqa: PTH116 - a string, for `os.open`
+                is_in_place = self._files.stat(self._path).st_ino == self._inode
             except FileNotFoundError:
                 is_in_place = False
             if is_in_place:
@@ -222,7 +231,7 @@ class LogFile:
     def _cut_back(self, begin: int) -> None:
         """Remove what a failed append wrote."""
         try:
-            os.ftruncate(self._descriptor, begin)
+            self._files.ftruncate(self._descriptor, begin)
             self.end = begin
         except OSError as error:
             self.problem = f"{self._path}: a failed append cannot be removed ({error.strerror})."
@@ -231,7 +240,7 @@ class LogFile:
         """Remove all records."""
         self._lock()
         try:
-            os.ftruncate(self._descriptor, 0)
+            self._files.ftruncate(self._descriptor, 0)
             self.end = 0
         finally:
             unlock(self._descriptor)
@@ -249,7 +258,7 @@ class LogFile:
     def _close_retired(self) -> None:
         """Close replaced files, unless a sync holds one of them."""
         while self._retired and not self._held:
-            os.close(self._retired.pop())
+            self._files.close(self._retired.pop())
 
     def close(self) -> None:
         """Close all descriptors; errors are ignored."""
@@ -257,5 +266,5 @@ class LogFile:
         for descriptor in descriptors:
             if descriptor >= 0:
                 with contextlib.suppress(OSError):
-                    os.close(descriptor)
+                    self._files.close(descriptor)
         self._retired, self._descriptor = [], -1

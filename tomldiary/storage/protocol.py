@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.errors import InvalidTOML
+    from tomldiary.storage.files import FileSystem
 
 __all__ = [
     "Backend",
@@ -187,6 +188,11 @@ class LocalFolder(KeepsJournal, Protocol):
     @property
     def base_path(self) -> Path:
         """The folder."""
+        ...
+
+    @property
+    def files(self) -> FileSystem:
+        """Makes all file operations below the folder."""
         ...
 
     def index_folder(self, user: str) -> Path:

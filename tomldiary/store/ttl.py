@@ -22,14 +22,7 @@ from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.storage.files import (
-    file_token,
-    make_folder,
-    read_file,
-    token_of,
-    write_all,
-    write_new,
-)
+from tomldiary.storage.files import FileSystem, token_of
 from tomldiary.store.writes import remove_items
 
 if TYPE_CHECKING:
@@ -49,6 +42,7 @@ _SHARE = 10  # a refresh that moves the time by less than this part of the time 
 _LARGEST = 1 << 20  # bytes of the file, above which it is written anew
 _HEAD = b"tomldiary expiry 1 "
 _logger = get_logger(__name__)
+_FILES = FileSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +128,7 @@ class Deadlines:
         if self._path is None:
             return
         try:
-            token = file_token(self._path)
+            token = _FILES.token(self._path)
         except BackendError as error:
             if isinstance(error.__cause__, NotADirectoryError):
                 return  # no place to note anything: what is in memory counts
@@ -142,7 +136,7 @@ class Deadlines:
         if token == self._token:
             return
         self._token = token
-        found = read_file(self._path)
+        found = _FILES.read_file(self._path)
         self._read_to = 0 if found is None else len(found[0])
         if found is None:
             self._known = {}  # it was removed: forgotten items are not written again
@@ -164,7 +158,7 @@ class Deadlines:
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
             descriptor = os.open(path, flags)
             try:
-                write_all(descriptor, lines)
+                _FILES.write_all(descriptor, lines)
                 found = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
@@ -179,7 +173,7 @@ class Deadlines:
     def _create(self, path: Path) -> None:
         if self._token is not None or path.exists():
             return
-        make_folder(path.parent, sync=False)
+        _FILES.make_folder(path.parent, sync=False)
         known = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
         head = _HEAD + self._salt.hex().encode() + b"\n"
         self._write(path, head + "".join(known).encode())
@@ -193,7 +187,7 @@ class Deadlines:
 
     def _write(self, path: Path, data: bytes) -> None:
         temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
-        write_new(temp, data, sync=False)
+        _FILES.write_new(temp, data, sync=False)
         os.replace(temp, path)  # noqa: PTH105 - a text beside a path
         self._read_to = len(data)
 

@@ -7,15 +7,13 @@ both files is applied once, since both copies have the same operation id.
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
-from tomldiary.runtime.capabilities import make_private, sync_file
 from tomldiary.storage.file_lock import lock_file
-from tomldiary.storage.files import make_folder, read_all, sync_folder, write_all
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import rewrite_log, scan_log
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
@@ -58,7 +56,8 @@ class DeadLetters:
         root: The folder of the journals.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, files: FileSystem | None = None) -> None:
+        self._files = files or FileSystem()
         self._root = root
         self._path = root / _NAME
 
@@ -83,28 +82,29 @@ class DeadLetters:
             epoch=job.epoch or 0,
         )  # fmt: skip
         try:
-            make_folder(self._root, sync=True)
-            is_new = not self._path.exists()
-            with lock_file(self._path, create=True) as descriptor:
-                make_private(descriptor)
+            files = self._files
+            files.make_folder(self._root, sync=True)
+            is_new = not files.exists(self._path)
+            with lock_file(files, self._path, create=True) as descriptor:
+                files.make_private(descriptor)
                 if epoch_of(job.turn.user_id) != job.epoch:
                     raise Forgotten(
                         "something of this user was forgotten before a turn was parked."
                     )
-                data = read_all(descriptor)
+                data = files.read_all(descriptor)
                 turn = replace(job.turn, operation_id=job.operation)
                 if any(each.turn == turn for each in _letters(data)):
                     return  # parked just before a crash; another user may have the same id, so turns are compared
                 if data and not data.endswith(b"\n"):
                     text = f"\n{text}"  # behind a torn record or a hand edit
                 try:
-                    write_all(descriptor, text.encode())
-                    sync_file(descriptor)
+                    files.write_all(descriptor, text.encode())
+                    files.sync_file(descriptor)
                 except OSError:
-                    os.ftruncate(descriptor, len(data))
+                    files.ftruncate(descriptor, len(data))
                     raise
             if is_new:
-                sync_folder(self._root)
+                files.sync_folder(self._root)
         except OSError as failure:
             raise BackendError(
                 f"{self._path}: cannot be written ({failure.strerror}). Check free space and permissions."
@@ -113,8 +113,8 @@ class DeadLetters:
     def list(self) -> list[DeadLetter]:
         """Return all dead letters, oldest first."""
         try:
-            with lock_file(self._path) as descriptor:
-                return _letters(read_all(descriptor))
+            with lock_file(self._files, self._path) as descriptor:
+                return _letters(self._files.read_all(descriptor))
         except FileNotFoundError:
             return []
 
@@ -156,7 +156,7 @@ class DeadLetters:
             return kept
 
         with suppress(FileNotFoundError):
-            rewrite_log(self._path, keep)
+            rewrite_log(self._files, self._path, keep)
         return taken
 
 
@@ -168,7 +168,7 @@ def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
     Raises:
         BackendError: The journal could not be written.
     """
-    journal = Journal.create(backend.journal_root, sync=True)
+    journal = Journal.create(backend.journal_root, sync=True, files=backend.files)
     try:
         for letter in letters:
             job = Job(letter.turn, letter.id, is_new=False)

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import PRIVATE, make_private, sync_data
+from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.file_lock import remove_locked, try_lock
-from tomldiary.storage.files import make_folder, read_file, sync_folder
+from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import LogFile, scan_log
 from tomldiary.writer.journal_record import (
     read_journal,
@@ -63,14 +63,26 @@ class Journal:
         folder: The journal's folder.
         owner: Descriptor of the locked owner file.
         sync: Whether appended records are synced.
+        files: Makes the file operations.
+        segment_bytes: The size of a file at which the next one begins.
     """
 
-    def __init__(self, folder: Path, owner: int, *, sync: bool) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        owner: int,
+        *,
+        sync: bool,
+        files: FileSystem,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
         self.folder = folder
+        self._files = files
+        self._segment_bytes = segment_bytes
         self.is_synced = sync
         self._owner = owner
         self._mutex = threading.Lock()
-        self._file = LogFile()
+        self._file = LogFile(files)
         self._segment = 0
         self._next = 1
         self._open: dict[int, set[int]] = {}
@@ -84,15 +96,23 @@ class Journal:
     # Beginning
 
     @classmethod
-    def create(cls, root: Path, *, sync: bool) -> Journal:
-        """Create a journal and lock its owner file.
+    def create(
+        cls,
+        root: Path,
+        *,
+        sync: bool,
+        files: FileSystem | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> Journal:
+        """Create a journal and lock its owner file; `files` makes the file operations.
 
         Raises:
             BackendError: The folder cannot be written.
         """
+        files = files or FileSystem()
         try:
-            folder, owner = _claim_new(root, sync=sync)
-            journal = cls(folder, owner, sync=sync)
+            folder, owner = _claim_new(files, root, sync=sync)
+            journal = cls(folder, owner, sync=sync, files=files, segment_bytes=segment_bytes)
             try:
                 journal._new_segment()
             except BaseException:
@@ -103,17 +123,25 @@ class Journal:
         return journal
 
     @classmethod
-    def adopt(cls, folder: Path, *, sync: bool) -> tuple[Journal, list[Job]] | None:
+    def adopt(
+        cls,
+        folder: Path,
+        *,
+        sync: bool,
+        files: FileSystem | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> tuple[Journal, list[Job]] | None:
         """Take over the journal of a dead writer, with its unfinished turns in their order.
 
         Returns None if the writer is alive, or if another writer has taken the journal over.
         """
-        owner = _claim_dead(folder)
+        files = files or FileSystem()
+        owner = _claim_dead(files, folder)
         if owner is None:
             return None
-        journal = cls(folder, owner, sync=sync)
+        journal = cls(folder, owner, sync=sync, files=files, segment_bytes=segment_bytes)
         try:
-            found = read_journal(folder)
+            found = read_journal(files, folder)
             journal._continue(found)
             if not found.jobs:
                 journal.close()
@@ -166,7 +194,7 @@ class Journal:
             if self.problem is not None:
                 raise BackendError(f"{self.problem} The turn was not stored. Submit it again.")
             try:
-                if self._file.end > SEGMENT_BYTES:
+                if self._file.end > self._segment_bytes:
                     self._new_segment()
                 self._append(lambda: self._render(jobs, epoch_of))
             except OSError as error:
@@ -252,7 +280,7 @@ class Journal:
             each for each, turns in self._open.items() if not turns and each != self._segment
         ]:
             # "done" records in newer files about this file are obsolete now.
-            remove_locked(self._path(segment))
+            remove_locked(self._files, self._path(segment))
             del self._open[segment]
             self._done.pop(segment, None)
 
@@ -274,7 +302,7 @@ class Journal:
         self._done[segment] = []
         try:
             if self.is_synced:
-                sync_folder(self.folder)
+                self._files.sync_folder(self.folder)
             if done:
                 self._file.append(lambda: render_done(done))
         except OSError as error:
@@ -295,7 +323,7 @@ class Journal:
         with self._mutex:
             descriptor = self._file.hold()
         try:
-            sync_data(descriptor)
+            self._files.sync_data(descriptor)
         except OSError as error:
             with self._mutex:
                 try:
@@ -311,7 +339,7 @@ class Journal:
 
     def holds(self, job: Job) -> bool:
         """Return whether the turn's record is still in the journal; an erasure removes it."""
-        found = read_file(self._path(job.segment))
+        found = self._files.read_file(self._path(job.segment))
         return found is not None and any(
             each.kind == "turn" and each.data is not None and each.data["number"] == job.number
             for each in scan_log(found[0])
@@ -334,17 +362,17 @@ class Journal:
 
     def _remove(self) -> None:
         for path in segment_files(self.folder):
-            remove_locked(path)
+            remove_locked(self._files, path)
         for path in self.folder.glob(".*.tmp"):
-            path.unlink(missing_ok=True)
-        _remove_folder(self.folder)
+            self._files.discard(path)
+        _remove_folder(self._files, self.folder)
 
     def drop(self) -> None:
         """Close the descriptors without writing: after a fork, or if a takeover failed."""
         self._file.close()
         if self._owner >= 0:
             with contextlib.suppress(OSError):
-                os.close(self._owner)
+                self._files.close(self._owner)
         self._owner = -1
         self._file.problem = f"{self.folder}: the journal is closed."
 
@@ -359,62 +387,62 @@ def _cannot(path: Path, error: OSError) -> BackendError:
 # Owners
 
 
-def _claim_new(root: Path, *, sync: bool) -> tuple[Path, int]:
+def _claim_new(files: FileSystem, root: Path, *, sync: bool) -> tuple[Path, int]:
     """Create a journal folder; return it with the descriptor of its locked owner file.
 
     Raises:
         OSError: The folder cannot be created.
     """
-    make_folder(root, sync=sync)
+    files.make_folder(root, sync=sync)
     # Journals are taken over in the order of their names, and a process may create several in one second.
     name = f"{datetime.now(UTC):%Y%m%d-%H%M%S-%f}-{secrets.token_hex(4)}"
     hidden = root / f".{name}"
-    hidden.mkdir(mode=0o700)
-    hidden.chmod(0o700)
+    files.mkdir(hidden, 0o700)
+    files.chmod(hidden, 0o700)
     owner = -1
     try:
-        owner = os.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600)
-        make_private(owner)
+        owner = files.open(hidden / _OWNER, _OWNER_FLAGS | os.O_CREAT, 0o600)
+        files.make_private(owner)
         try_lock(owner)
         # Other writers skip hidden folders, so no writer takes it over before it is locked.
-        hidden.rename(root / name)
+        files.replace(hidden, root / name)
         if sync:
-            sync_folder(root)
+            files.sync_folder(root)
     except BaseException:
         for folder in (hidden, root / name):
             with contextlib.suppress(OSError):
-                _remove_folder(folder)
+                _remove_folder(files, folder)
         if owner >= 0:
-            os.close(owner)
+            files.close(owner)
         raise
     return root / name, owner
 
 
-def _claim_dead(folder: Path) -> int | None:
+def _claim_dead(files: FileSystem, folder: Path) -> int | None:
     """Lock the owner file of a journal and return its descriptor; None if its writer is alive.
 
     The system releases a lock when its process dies, so neither ages nor process ids are compared.
     """
     try:
-        owner = os.open(folder / _OWNER, _OWNER_FLAGS)
+        owner = files.open(folder / _OWNER, _OWNER_FLAGS)
     except OSError:
         return None
-    if try_lock(owner) and _is_at(owner, folder / _OWNER):
+    if try_lock(owner) and _is_at(files, owner, folder / _OWNER):
         return owner
-    os.close(owner)
+    files.close(owner)
     return None
 
 
-def _remove_folder(folder: Path) -> None:
+def _remove_folder(files: FileSystem, folder: Path) -> None:
     """Remove the folder of an empty journal while its owner file is locked."""
-    (folder / _OWNER).unlink(missing_ok=True)
+    files.discard(folder / _OWNER)
     with contextlib.suppress(OSError):  # damaged records are kept for inspection
-        folder.rmdir()
+        files.rmdir(folder)
 
 
-def _is_at(descriptor: int, path: Path) -> bool:
+def _is_at(files: FileSystem, descriptor: int, path: Path) -> bool:
     """Return whether the open file is still at the path: its owner may have removed it."""
     try:
-        return os.fstat(descriptor).st_ino == path.stat().st_ino
+        return files.fstat(descriptor).st_ino == files.stat(path).st_ino
     except FileNotFoundError:
         return False

@@ -11,6 +11,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.logging import get_logger
+from tomldiary.storage.files import FileSystem
+from tomldiary.storage.protocol import LocalFolder
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_turn
 
@@ -35,6 +37,7 @@ class JournalQueue:
         root: The folder of the journals.
         backend: Provides fencing tokens and the durability.
         state: The writer's lock.
+        segment_bytes: The size of a journal's file at which the next one begins.
         deliver: Called with stored turns and the lock held.
         refuse: Called with turns that could not be stored, the reason, and the lock held.
     """
@@ -44,6 +47,7 @@ class JournalQueue:
         root: Path,
         backend: Backend,
         state: Condition,
+        segment_bytes: int,
         deliver: Callable[[list[Job]], None],
         refuse: Callable[[list[Job], BaseException], None],
     ) -> None:
@@ -53,6 +57,8 @@ class JournalQueue:
         self.recovered = 0
         """The number of turns taken over from dead writers."""
         self._backend = backend
+        files = backend.files if isinstance(backend, LocalFolder) else FileSystem()
+        self.files, self._segment_bytes = files, segment_bytes
         self.durability = backend.durability
         self._sync = backend.durability == "full"
         self._state = state
@@ -137,7 +143,12 @@ class JournalQueue:
         """
         try:
             if self._journal is None:
-                self._journal = Journal.create(self.root, sync=self._sync)
+                self._journal = Journal.create(
+                    self.root,
+                    sync=self._sync,
+                    files=self.files,
+                    segment_bytes=self._segment_bytes,
+                )
                 self.journals.append(self._journal)
             self._journal.append_turns(jobs, self._backend.epoch)
             try:
@@ -189,7 +200,12 @@ class JournalQueue:
             if folder in mine:
                 continue
             try:
-                found = Journal.adopt(folder, sync=self._sync)
+                found = Journal.adopt(
+                    folder,
+                    sync=self._sync,
+                    files=self.files,
+                    segment_bytes=self._segment_bytes,
+                )
             except Exception as error:  # noqa: BLE001 - a damaged journal must not stop the others
                 _logger.error("%s: cannot be taken over (%r)", folder, error)  # noqa: TRY400 - one line is enough
                 continue

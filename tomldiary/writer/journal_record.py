@@ -41,7 +41,6 @@ from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.file_lock import lock_file
-from tomldiary.storage.files import write_all
 from tomldiary.storage.log import cut_torn_tail, render_record, rewrite_log
 from tomldiary.toml.values import plain_text, render_value
 from tomldiary.writer.receipts import Job, Turn
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.extraction.operations import Operation
+    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.log import LogRecord
 
 __all__ = [
@@ -217,7 +217,7 @@ def segment_files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.glob("*.toml") if path.stem.isdecimal())
 
 
-def read_journal(folder: Path) -> JournalContent:
+def read_journal(files: FileSystem, folder: Path) -> JournalContent:
     """Read the journal of a dead writer; cut off each torn log tail and copy damaged records to a file."""
     found = JournalContent()
     jobs: dict[int, Job] = {}
@@ -226,7 +226,7 @@ def read_journal(folder: Path) -> JournalContent:
     for path in segment_files(folder):
         segment = int(path.stem)
         found.open[segment], found.done[segment] = set(), []
-        for entry in _records(path):
+        for entry in _records(files, path):
             data = entry.data
             if data is None:
                 continue
@@ -249,9 +249,9 @@ def read_journal(folder: Path) -> JournalContent:
     return found
 
 
-def _records(path: Path) -> list[LogRecord]:
-    with lock_file(path) as descriptor:
-        records = cut_torn_tail(descriptor)
+def _records(files: FileSystem, path: Path) -> list[LogRecord]:
+    with lock_file(files, path) as descriptor:
+        records = cut_torn_tail(files, descriptor)
         damaged = [each.text for each in records if each.body is None]
         if damaged:
             aside = path.with_suffix(".damaged")
@@ -259,11 +259,11 @@ def _records(path: Path) -> list[LogRecord]:
                 "%s: %d records do not match their checksum; they are left out and kept in %s",
                 path, len(damaged), aside.name,
             )  # fmt: skip
-            copy = os.open(aside, _DAMAGED_FLAGS, 0o600)
+            copy = files.open(aside, _DAMAGED_FLAGS, 0o600)
             try:
-                write_all(copy, "".join(damaged).encode())
+                files.write_all(copy, "".join(damaged).encode())
             finally:
-                os.close(copy)
+                files.close(copy)
     return records
 
 
@@ -299,7 +299,9 @@ def _grouped(jobs: dict[int, Job], groups: dict[int, list[int]]) -> list[Job]:
 # Forgetting
 
 
-def forget_turns(root: Path, user: str, selection: Mapping[str, Any], epoch: int) -> int:  # noqa: D417 - see `epoch` in its text
+def forget_turns(  # noqa: D417 - see `epoch` in its text
+    root: Path, user: str, selection: Mapping[str, Any], epoch: int, files: FileSystem
+) -> int:
     """Remove a user's selected turns from all journals and dead letters; return their number.
 
     The operations extracted from the user's other turns are removed too: the model had read the memory for them.
@@ -309,6 +311,7 @@ def forget_turns(root: Path, user: str, selection: Mapping[str, Any], epoch: int
         root: The folder of the journals.
         user: The user whose turns are removed.
         selection: The table of the `Selection` to remove.
+        files: Makes the file operations.
 
     Raises:
         OSError: A file could not be written. Call this again.
@@ -326,7 +329,7 @@ def forget_turns(root: Path, user: str, selection: Mapping[str, Any], epoch: int
             return kept
 
         try:
-            rewrite_log(path, keep)
+            rewrite_log(files, path, keep)
         except FileNotFoundError:
             continue  # all its turns are done
         count += removed

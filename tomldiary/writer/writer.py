@@ -23,6 +23,7 @@ from tomldiary.runtime.finalizers import finalize
 from tomldiary.storage.protocol import KeepsJournal
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, is_overridden
+from tomldiary.writer.journal import SEGMENT_BYTES
 from tomldiary.writer.journal_queue import JournalQueue, close_journals
 from tomldiary.writer.metrics import (
     Health,
@@ -102,6 +103,7 @@ class MemoryWriter:
         coalesce: int = 1,
         breaker: int = 10,
         breaker_pause: float = 5.0,
+        journal_segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
             raise ValueError("workers, qsize, coalesce and breaker must be at least 1.")
@@ -117,6 +119,7 @@ class MemoryWriter:
         self._sessions = own.sessions if own is not None else None
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
+        self._journal_segment_bytes = journal_segment_bytes
         self._context = contextvars.copy_context()
         self._closed = False
         problem = self._setup_problem()
@@ -169,9 +172,16 @@ class MemoryWriter:
         if backend is None or root is None:
             return None
         admission = self._admission
-        queue = JournalQueue(root, backend, self._state, admission.deliver, admission.refuse)
+        queue = JournalQueue(
+            root,
+            backend,
+            self._state,
+            self._journal_segment_bytes,
+            admission.deliver,
+            admission.refuse,
+        )
         admission.journal_queue = self._workers.journal_queue = queue
-        self._workers.letters = DeadLetters(root)
+        self._workers.letters = DeadLetters(root, queue.files)
         finalize(self, close_journals, queue.journals, at_exit=False)
         return queue
 

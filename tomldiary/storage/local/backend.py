@@ -13,9 +13,7 @@ the files. A commit waits for history only; documents are synced at a checkpoint
 from __future__ import annotations
 
 import os
-import shutil
 import stat
-import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -32,7 +30,8 @@ from tomldiary.history.record import next_sequence, stamped
 from tomldiary.identifiers.user_ids import decode_folder, is_plain
 from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
-from tomldiary.storage.files import FileToken, file_token, folder_time, read_file
+from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
+from tomldiary.storage.files import FileSystem, FileToken
 from tomldiary.storage.local.checkpoint import opens_window, prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
@@ -68,6 +67,11 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     Args:
         base_path: The folder; created at the first write. `path` is an alias.
         durability: What a returned write survives; see `Durability`.
+        files: Makes all file operations; the real ones unless a test hands in others.
+        clock: Tells the time and the boot.
+        segment_bytes: The size of a history segment at which the next one begins.
+        checkpoint_interval: The number of transactions of a user between two checkpoints. All processes that
+            share the folder must use the same.
     """
 
     is_atomic = True
@@ -82,13 +86,20 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         *,
         path: str | os.PathLike[str] | None = None,
         durability: Durability = "full",
+        files: FileSystem | None = None,
+        clock: Clock | None = None,
+        segment_bytes: int = SEGMENT_BYTES,
+        checkpoint_interval: int = CHECKPOINT_INTERVAL,
     ) -> None:
         chosen = base_path if base_path is not None else path
         if chosen is None or (base_path is not None and path is not None):
             raise TypeError("LocalBackend takes one folder: LocalBackend('./memories').")
         if durability not in {"full", "process", "none"}:
             raise ValueError(f"durability is 'full', 'process' or 'none', found {durability!r}.")
-        super().__init__(Path(chosen), sync=durability == "full")
+        environment = Environment(
+            files or FileSystem(), clock or Clock(), segment_bytes, checkpoint_interval
+        )
+        super().__init__(Path(chosen), environment, sync=durability == "full")
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with another durability."""
@@ -113,24 +124,24 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
     def token(self, user: str, kind: str) -> FileToken | None:
         """Return the version of the file: one `stat`."""
         self._open(user)
-        return file_token(f"{self.folder(user)}/{kind}.toml")
+        return self.files.token(f"{self.folder(user)}/{kind}.toml")
 
     def tokens(self, user: str, kinds: Iterable[str]) -> list[FileToken | None]:
         """Return the versions of several files: one `stat` each."""
         self._open(user)
-        folder = f"{self.folder(user)}/"
-        return [file_token(f"{folder}{kind}.toml") for kind in kinds]
+        folder, token = f"{self.folder(user)}/", self.files.token
+        return [token(f"{folder}{kind}.toml") for kind in kinds]
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return the document, or None; while a writer holds the lock, a torn document is repaired in memory."""
         is_open = self._open(user)
         path = self._file(user, kind)
-        found = read_file(path)
+        found = self.files.read_file(path)
         if found is None:
             return None
         data, token = found
         if not is_open:
-            data = repaired(self.folder(user), kind, data, token)
+            data = repaired(self.environment, self.folder(user), kind, data, token)
         try:
             return Stored(decode_utf8(data, path=str(path)), token)
         except InvalidTOML as error:
@@ -138,25 +149,25 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
 
     def is_being_saved(self, user: str, kind: str) -> bool:
         """Return whether another program is saving the document's file."""
-        return is_being_saved(self.place(user, kind))
+        return is_being_saved(self.environment, self.place(user, kind))
 
     def is_new(self, user: str) -> bool:
         """Return whether the user has no folder yet, by at most one `stat`."""
-        return user not in self._recovered and file_token(self.folder(user)) is None
+        return user not in self._recovered and self.files.token(self.folder(user)) is None
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        return kinds_in(self.folder(user))
+        return kinds_in(self.files, self.folder(user))
 
     def kinds_below(self, user: str, folder: str) -> list[str]:
         """Return the names of the user's documents in a folder such as `items/`; other folders are not read."""
-        return kinds_in(self.folder(user), folder)
+        return kinds_in(self.files, self.folder(user), folder)
 
     def folder_times(self, user: str, folders: Sequence[str]) -> tuple[int, ...] | None:
         """Return the modification times of folders of the user; None if one changed too recently to be reliable."""
         place = self.folder(user)
-        times = tuple([folder_time(f"{place}/{folder}") for folder in folders])
-        return times if max(times, default=0) < time.time_ns() - YOUNG else None
+        times = tuple([self.files.folder_time(f"{place}/{folder}") for folder in folders])
+        return times if max(times, default=0) < self.environment.clock.time_ns() - YOUNG else None
 
     def users(self) -> list[str]:
         """Return all user ids that have a document, sorted, by listing names.
@@ -167,19 +178,19 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         found: set[str] = set()
         for name in self._folder_names():
             try:
-                user = decode_folder(name) or user_of(self.base_path / name)
+                user = decode_folder(name) or user_of(self.files, self.base_path / name)
                 if user is None:
                     continue
                 place = f"{base}/{name}"
-                if os.access(f"{place}/{JOB_NAME}", os.F_OK):
+                if self.files.exists(f"{place}/{JOB_NAME}"):
                     # Finish the forget job here: the user may never be opened again.
                     self.reopen(user)
                     self._open(user)
                 # With any other name, a second folder of the same user may exist.
                 is_only = user != name or is_plain(name)
-                if (is_only and os.access(f"{place}/{_USUAL}", os.F_OK)) or self.kinds(user):
+                if (is_only and self.files.exists(f"{place}/{_USUAL}")) or self.kinds(user):
                     found.add(user)
-            except DiaryError as error:
+            except (OSError, DiaryError) as error:
                 _logger.warning("a user is left out: %s", error)
         return sorted(found)
 
@@ -207,13 +218,13 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         def staged_as(kind: str, data: bytes, seq: int, fingerprint: str) -> str:
             return self._temp_name(folder, kind, data, seq, fingerprint)
 
-        staging = Staging(folder, commit, seq, staged_as)
+        staging = Staging(self.files, folder, commit, seq, staged_as)
         try:
             synced = self._synced.of(user, folder)
             end = self._tails.numbered(user, f"{folder}/history", seq)
-            if opens_window(seq - 1, seq):
+            if opens_window(seq - 1, seq, self.environment.checkpoint_interval):
                 self.settle(user)
-            _check_expected(folder, commit)
+            _check_expected(self.files, folder, commit)
             staging.stage(sync=self._sync)
         except BaseException as error:
             staging.drop()
@@ -231,7 +242,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         tokens = self._publish(user, folder, staging, new)
         self._recovered.add(user)  # readers of a new user need no lock: there is nothing to recover
         for kind in commit.fingerprints.keys() - tokens.keys():
-            _show_new_version(f"{folder}/{kind}.toml")
+            _show_new_version(self.files, f"{folder}/{kind}.toml")
         is_whole = len(tokens) == len(commit.contents)
         return tokens, [] if is_whole else staging.displaced()
 
@@ -247,6 +258,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         """Append records to history at `end`, and return its new end."""
         try:
             end = append_records(
+                self.environment,
                 f"{folder}/history",
                 end,
                 records,
@@ -302,7 +314,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
             self._swept.pop(user, None)  # checkpointing may leave temporary files if it fails
             folder = str(self.folder(user))
             staged_as = partial(self._temp_name, folder, seq=0)
-            settle(self.folder(user), self._synced.of(user, folder), staged_as)
+            settle(self.environment, self.folder(user), self._synced.of(user, folder), staged_as)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the user's lock."""
@@ -310,7 +322,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         # Without a checkpoint, recovery could need the dropped records to restore documents.
         self.settle(user)
         try:
-            prune(self.folder(user) / "history", seq, snapshot)
+            prune(self.files, self.folder(user) / "history", seq, snapshot)
         except OSError as error:
             raise BackendError(
                 f"{error.filename or self.folder(user)}: cannot be written ({error.strerror}). What is left of"
@@ -326,38 +338,37 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         try:
             if kind is not None:
                 path = self._file(user, kind)
-                check_parent(str(folder), kind)
-                existed = path.exists()
-                path.unlink(missing_ok=True)
+                check_parent(self.files, str(folder), kind)
+                existed = bool(self.files.mode(path))
+                self.files.discard(path)
                 return existed
-            if not folder.exists() or folder.is_symlink():
+            if not stat.S_ISDIR(self.files.mode(folder)):
                 return False
-            shutil.rmtree(folder)
+            self.files.remove_tree(folder)
         except OSError as error:
             raise BackendError(f"{folder}: cannot be removed ({error.strerror}).") from error
         self.reopen(user)
         return True
 
 
-def _check_expected(folder: str, commit: Commit) -> None:
+def _check_expected(files: FileSystem, folder: str, commit: Commit) -> None:
     for kind, expected in commit.expected.items():
         place = f"{folder}/{checked_kind(kind)}.toml"
-        if file_token(place) != expected:
+        if files.token(place) != expected:
             raise HandEditConflict.changed(place)
 
 
-def _show_new_version(path: str) -> None:
+def _show_new_version(files: FileSystem, path: str) -> None:
     """Give a hand-edited file a new change time after a commit, as readers take the file status as its version.
 
     The other times stay, as programs use them to detect a save.
     """
     with suppress(OSError):  # just removed, a link, or another owner's file
-        descriptor = os.open(path, _FLAGS)
+        descriptor = files.open(path, _FLAGS)
         try:
-            if hasattr(os, "fchmod"):
-                os.fchmod(descriptor, stat.S_IMODE(os.fstat(descriptor).st_mode))
+            files.set_mode(descriptor, stat.S_IMODE(files.fstat(descriptor).st_mode))
         finally:
-            os.close(descriptor)
+            files.close(descriptor)
 
 
 def _unwritten(error: OSError, folder: str) -> BackendError:

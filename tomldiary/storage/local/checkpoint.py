@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
-from tomldiary.runtime.capabilities import PRIVATE, sync_file
-from tomldiary.storage.files import read_file, sync_folder, write_new
+from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.local.log import read_records, segments, split_records
 from tomldiary.storage.local.publish import put_in_place
 
@@ -26,45 +25,48 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.local.user_dirs import Synced
 
-__all__ = ["WINDOW", "drop_superseded", "opens_window", "prune", "settle", "window", "window_of"]
+__all__ = ["drop_superseded", "opens_window", "prune", "settle", "window", "window_of"]
 
 _FLAGS = os.O_RDONLY | PRIVATE
-WINDOW = 256
-"""The number of transactions of a user between two checkpoints."""
 
 
-def opens_window(before: int, seq: int) -> bool:
+def opens_window(before: int, seq: int, interval: int) -> bool:
     """Return whether transaction `seq` begins a new window; `before` is the last transaction before it."""
-    return before > 0 and window_of(before) != window_of(seq)
+    return before > 0 and window_of(before, interval) != window_of(seq, interval)
 
 
-def window_of(seq: int) -> int:
-    """Return the number of the window of a transaction."""
-    return (seq - 1) // WINDOW
+def window_of(seq: int, interval: int) -> int:
+    """Return the number of the window of a transaction; a window has `interval` transactions."""
+    return (seq - 1) // interval
 
 
-def window(folder: Path) -> Iterator[str]:
+def window(env: Environment, folder: Path) -> Iterator[str]:
     """Yield the records of the last window, newest first; their documents may not be on disk."""
     last = 0
-    for text in read_records(folder / "history"):
+    for text in read_records(env.files, folder / "history"):
         try:
             seq = next_sequence(text) - 1
         except InvalidTOML:
             continue  # damaged: the callers that need this record report it
         last = last or seq
-        if opens_window(seq, last):
+        if opens_window(seq, last, env.checkpoint_interval):
             return
         yield text
         if is_snapshot(text):
             return
 
 
-def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str]) -> None:
+def settle(
+    env: Environment, folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str]
+) -> None:
     """Sync all documents that the last window changed; the caller holds the user's lock.
 
     Args:
+        env: The file system, and the interval of checkpoints.
         folder: The user's folder.
         synced: The synced names of the user; updated.
         staged_as: Returns a new path for a staged document.
@@ -72,18 +74,19 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
     Raises:
         OSError, BackendError: Some documents are not on disk.
     """
+    files = env.files
     present: set[str] = set()
-    kinds = list(dict.fromkeys(kind for text in window(folder) for kind in result_kinds(text)))
+    kinds = list(dict.fromkeys(kind for text in window(env, folder) for kind in result_kinds(text)))
     paths = {kind: folder / f"{kind}.toml" for kind in kinds}
     for kind, path in paths.items():
-        if path.is_symlink():
+        if files.is_link(path):
             continue  # not a file of this package
         with suppress(FileNotFoundError, NotADirectoryError):  # another program has removed it
             try:
                 if kind not in synced.doubtful:
-                    _sync(path)
+                    _sync(files, path)
                 else:
-                    _write_again(path, staged_as, kind)
+                    _write_again(files, path, staged_as, kind)
             except OSError as error:
                 if not isinstance(error, FileNotFoundError | NotADirectoryError):
                     # The system reports a failed write once, and then treats the data as written.
@@ -94,21 +97,23 @@ def settle(folder: Path, synced: Synced, staged_as: Callable[[str, bytes], str])
     synced.doubtful.clear()
 
 
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, _FLAGS)
+def _sync(files: FileSystem, path: Path) -> None:
+    descriptor = files.open(path, _FLAGS)
     try:
-        sync_file(descriptor)
+        files.sync_file(descriptor)
     finally:
-        os.close(descriptor)
+        files.close(descriptor)
 
 
-def _write_again(path: Path, staged_as: Callable[[str, bytes], str], kind: str) -> None:
-    found = read_file(path)
+def _write_again(
+    files: FileSystem, path: Path, staged_as: Callable[[str, bytes], str], kind: str
+) -> None:
+    found = files.read_file(path)
     if found is None:
         raise FileNotFoundError(path)
     temp = staged_as(kind, found[0])
-    write_new(temp, found[0], sync=True)
-    if put_in_place(temp, str(path), found[1]) is None and os.path.exists(temp):  # noqa: PTH110 - see above
+    files.write_new(temp, found[0], sync=True)
+    if put_in_place(files, temp, str(path), found[1]) is None and files.exists(temp):
         raise HandEditConflict.changed(str(path))
 
 
@@ -116,43 +121,44 @@ _TEMP = ".pruned.tmp"
 _HEAD = 400  # bytes; enough for the first values of a record, which state its type
 
 
-def prune(folder: Path, seq: int, snapshot: str) -> None:
+def prune(files: FileSystem, folder: Path, seq: int, snapshot: str) -> None:
     """Replace all records up to transaction `seq` by `snapshot`; the caller holds the user's lock.
 
     Raises:
         OSError: History is unchanged, or begins with the snapshot.
     """
-    drop_superseded(folder)
-    for path in reversed(segments(folder)):
-        found = read_file(path)
+    drop_superseded(files, folder)
+    for path in reversed(segments(files, folder)):
+        found = files.read_file(path)
         texts = split_records(found[0]) if found is not None else []
         if texts and next_sequence(texts[0]) - 1 <= seq + 1:
             kept = [text for text in texts if next_sequence(text) - 1 > seq]
             temp = folder / _TEMP
-            write_new(str(temp), "".join([snapshot, *kept]).encode(), sync=True)
-            temp.replace(path)
-            sync_folder(folder)
+            files.write_new(str(temp), "".join([snapshot, *kept]).encode(), sync=True)
+            files.replace(temp, path)
+            files.sync_folder(folder)
             break
-    drop_superseded(folder)
+    drop_superseded(files, folder)
 
 
-def drop_superseded(folder: Path) -> None:
+def drop_superseded(files: FileSystem, folder: Path) -> None:
     """Remove segments that a snapshot replaces; the caller holds the user's lock.
 
     Raises:
         BackendError: Some segments may be left. No reader uses them.
     """
     try:
-        if (folder / _TEMP).exists():
-            (folder / _TEMP).unlink()
-        paths = segments(folder)
+        files.discard(folder / _TEMP)
+        paths = segments(files, folder)
         begins = [
-            number for number, path in enumerate(paths) if number and _begins_with_snapshot(path)
+            number
+            for number, path in enumerate(paths)
+            if number and _begins_with_snapshot(files, path)
         ]
         if begins:
             for path in paths[: begins[-1]]:
-                path.unlink()
-            sync_folder(folder)
+                files.unlink(path)
+            files.sync_folder(folder)
     except OSError as error:
         raise BackendError(
             f"{error.filename or folder}: old history cannot be removed ({error.strerror}). No reader uses it;"
@@ -160,7 +166,7 @@ def drop_superseded(folder: Path) -> None:
         ) from error
 
 
-def _begins_with_snapshot(path: Path) -> bool:
-    with path.open("rb") as file:
+def _begins_with_snapshot(files: FileSystem, path: Path) -> bool:
+    with files.open_to_read(path) as file:
         head = file.read(_HEAD).decode("utf-8", "replace")
     return is_snapshot(head)

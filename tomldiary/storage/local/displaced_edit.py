@@ -10,14 +10,12 @@ An edit that cannot be merged is restored as the document: it is half saved, or 
 
 from __future__ import annotations
 
-import os
 import stat
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Conflict, DocumentError
 from tomldiary.history.timeline import Timeline
-from tomldiary.storage.files import file_token, read_file
 from tomldiary.storage.local.layout import target_of
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import read_records
@@ -30,6 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.protocol import Commit, Merge
 
 __all__ = ["history_of", "merge_displaced_edits"]
@@ -38,20 +38,21 @@ _ATTEMPTS = 20
 _IN_A_ROW = 20
 
 
-def history_of(folder: Path) -> Timeline:
+def history_of(files: FileSystem, folder: Path) -> Timeline:
     """Return a user's history without opening the user; the caller holds the user's lock."""
-    return Timeline(_Folder(folder), "")  # pyright: ignore[reportArgumentType] - all it asks for
+    return Timeline(_Folder(files, folder), "")  # pyright: ignore[reportArgumentType] - all it asks for
 
 
 class _Folder:
     """The history of one user, read without opening the user: the open would wait for the held lock."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, files: FileSystem, folder: Path) -> None:
+        self._files = files
         self._folder = folder
 
     def records(self, _user: str) -> Iterator[str]:
         """Yield the texts of all history records, newest first."""
-        return read_records(self._folder / "history")
+        return read_records(self._files, self._folder / "history")
 
     def last_record(self, user: str) -> str | None:
         """Return the newest history record."""
@@ -63,6 +64,7 @@ class _Folder:
 
 
 def merge_displaced_edits(
+    env: Environment,
     folder: Path,
     names: Sequence[str],
     merge: Merge,
@@ -74,6 +76,7 @@ def merge_displaced_edits(
     twenty further displaced edits.
 
     Args:
+        env: The file system and the clock.
         folder: The user's folder.
         names: The names of the staged files, in the order of staging.
         merge: Returns the transaction that logs an edit.
@@ -86,36 +89,40 @@ def merge_displaced_edits(
     for _ in range(len(waiting) + _IN_A_ROW):
         if waiting:
             _merge_one(
-                folder, waiting.pop(0), merge, lambda commit: waiting.extend(store(commit)[1])
+                env, folder, waiting.pop(0), merge, lambda commit: waiting.extend(store(commit)[1])
             )
 
 
-def _merge_one(folder: Path, name: str, merge: Merge, log: Callable[[Commit], None]) -> None:
+def _merge_one(
+    env: Environment, folder: Path, name: str, merge: Merge, log: Callable[[Commit], None]
+) -> None:
+    files = env.files
     path, kind = str(folder / name), target_of(name).removesuffix(".toml")
     for _ in range(_ATTEMPTS):
-        standing = _standing(folder, kind)
+        standing = _standing(files, folder, kind)
         try:
-            commit = merge(_read(folder, kind, path, standing))
+            commit = merge(_read(env, folder, kind, path, standing))
             if commit is not None:
                 log(commit)
         except Conflict:
             continue  # the document was saved again
         except DocumentError:
             if standing is not None:
-                take_back(path, str(folder / f"{kind}.toml"), standing.token)
+                take_back(files, path, str(folder / f"{kind}.toml"), standing.token)
                 continue  # the staged file may hold a newer edit now
-            if is_being_saved(path):
+            if is_being_saved(env, path):
                 return
         except FileNotFoundError:
             return
-        os.unlink(path)  # noqa: PTH108 - paths are strings here
+        files.unlink(path)
         return
 
 
-def _standing(folder: Path, kind: str) -> Stored | None:
+def _standing(files: FileSystem, folder: Path, kind: str) -> Stored | None:
     """Return the published document if it is the version that history ends at."""
     with suppress(BackendError, DocumentError):  # a hand edit that cannot be read
-        found, last = read_file(folder / f"{kind}.toml"), history_of(folder).last(kind)
+        found = files.read_file(folder / f"{kind}.toml")
+        last = history_of(files, folder).last(kind)
         if found is not None and last is not None:
             text = decode_utf8(found[0])
             if digest(text) == last.results[kind]:
@@ -124,22 +131,25 @@ def _standing(folder: Path, kind: str) -> Stored | None:
     return None
 
 
-def _read(folder: Path, kind: str, path: str, standing: Stored | None) -> DisplacedEdit:
+def _read(
+    env: Environment, folder: Path, kind: str, path: str, standing: Stored | None
+) -> DisplacedEdit:
     """Return a displaced edit.
 
     Raises:
         FileNotFoundError: The staged file does not exist.
         DocumentError: The edit is half saved, or cannot be read.
     """
-    history = _Folder(folder)
+    files = env.files
+    history = _Folder(files, folder)
     place = history.place("", kind)
-    if not stat.S_ISREG(os.lstat(path).st_mode) or is_being_saved(path):
+    if not stat.S_ISREG(files.lstat(path).st_mode) or is_being_saved(env, path):
         raise DocumentError("is not a file that another program has finished writing", path=place)
-    found = read_file(path)
+    found = files.read_file(path)
     if found is None:
         raise FileNotFoundError(path)
     # The age of the file is irrelevant: the check above ensures that it is complete.
     saved = Stored(decode_utf8(found[0], path=place), None)
     # A later hand edit names the version that its editor read, so history suffices to merge it.
-    token = standing.token if standing is not None else file_token(place)
+    token = standing.token if standing is not None else files.token(place)
     return DisplacedEdit(kind, saved, standing, token, history)

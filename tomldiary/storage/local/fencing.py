@@ -10,14 +10,14 @@ import contextlib
 import hmac
 import os
 import secrets
-import time
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
-from tomldiary.storage.files import make_folder, read_file, sync_folder, write_new
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tomldiary.storage.environment import Environment
 
 __all__ = ["Epochs"]
 
@@ -31,7 +31,9 @@ _KNOWN = 10_000  # users
 class Epochs:
     """The fencing tokens of all users; `folder` is the storage folder that belongs to no user."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, env: Environment, folder: Path) -> None:
+        self._files = env.files
+        self._clock = env.clock
         self._folder = folder / "epochs"
         self._key_file = folder / "epochs.key"
         self._place = str(self._folder)
@@ -45,7 +47,7 @@ class Epochs:
         """
         try:
             # Each write of a fencing token renames a file into this folder, which changes its time.
-            changed = os.stat(self._place).st_mtime_ns  # noqa: PTH116 - the hot path of every turn
+            changed = self._files.stat(self._place).st_mtime_ns
         except FileNotFoundError:
             return 0
         except OSError as error:
@@ -55,7 +57,7 @@ class Epochs:
         known = self._known.get(user)
         if known is not None and known[0] == changed:
             return known[1]
-        is_settled = time.time_ns() - changed > _SETTLED
+        is_settled = self._clock.time_ns() - changed > _SETTLED
         epoch = self._read(user)
         if is_settled:  # a change within the clock's resolution would not be detected
             if len(self._known) > _KNOWN:
@@ -65,7 +67,7 @@ class Epochs:
 
     def _read(self, user: str) -> int:
         key = self._key()
-        found = read_file(self._file(key, user)) if key is not None else None
+        found = self._files.read_file(self._file(key, user)) if key is not None else None
         if found is None:
             return 0
         try:
@@ -78,34 +80,34 @@ class Epochs:
         """Set a user's fencing token durably. The caller holds the user's lock."""
         try:
             path = self._file(self._key() or self._new_key(), user)
-            make_folder(self._folder, sync=True)
-            _sweep(self._key_file.parent)
-            _sweep(self._folder)
-            sync_folder(
+            self._files.make_folder(self._folder, sync=True)
+            self._sweep(self._key_file.parent)
+            self._sweep(self._folder)
+            self._files.sync_folder(
                 self._key_file.parent
             )  # the process that created the key may have been killed before this
-            _replace(path, f"{epoch}\n".encode())
+            self._replace(path, f"{epoch}\n".encode())
         except OSError as error:
             raise BackendError(
                 f"{self._folder}: cannot be written ({error.strerror}). Nothing was forgotten."
             ) from error
 
     def _key(self) -> bytes | None:
-        found = read_file(self._key_file)
+        found = self._files.read_file(self._key_file)
         return found[0] if found is not None and len(found[0]) >= _KEY_BYTES else None
 
     def _new_key(self) -> bytes:
         folder = self._key_file.parent
-        make_folder(folder, sync=True)
+        self._files.make_folder(folder, sync=True)
         temp = folder / f"{_STAGED}{os.getpid()}-{secrets.token_hex(4)}.tmp"
-        write_new(str(temp), secrets.token_bytes(_KEY_BYTES), sync=True)
+        self._files.write_new(str(temp), secrets.token_bytes(_KEY_BYTES), sync=True)
         try:
             # Two processes with locks of different users may race: the second uses the key of the first.
             with contextlib.suppress(FileExistsError):
-                os.link(temp, self._key_file)
+                self._files.link(temp, self._key_file)
         finally:
-            temp.unlink()
-        sync_folder(folder)
+            self._files.unlink(temp)
+        self._files.sync_folder(folder)
         key = self._key()
         if key is None:
             raise BackendError(f"{self._key_file}: holds no key. Remove it.")
@@ -115,17 +117,16 @@ class Epochs:
         name = hmac.digest(key, user.encode("utf-8", "surrogatepass"), "sha256").hex()
         return self._folder / name
 
+    def _sweep(self, folder: Path) -> None:
+        """Remove staged files of killed processes: files over an hour old, as a running write takes less time."""
+        for entry in self._files.scandir(folder):
+            is_staged = entry.name.startswith(_STAGED)
+            if is_staged and self._clock.time() - entry.stat().st_mtime > _LONG:
+                self._files.unlink(entry.path)
 
-def _sweep(folder: Path) -> None:
-    """Remove staged files of killed processes: files over an hour old, as a running write takes less time."""
-    for entry in os.scandir(folder):
-        if entry.name.startswith(_STAGED) and time.time() - entry.stat().st_mtime > _LONG:
-            os.unlink(entry.path)  # noqa: PTH108 - an entry, not a path
-
-
-def _replace(path: Path, data: bytes) -> None:
-    temp = path.with_name(f"{_STAGED}{os.getpid()}-{path.name}.tmp")
-    temp.unlink(missing_ok=True)  # left by a killed process with the same id
-    write_new(str(temp), data, sync=True)
-    temp.replace(path)
-    sync_folder(path.parent)
+    def _replace(self, path: Path, data: bytes) -> None:
+        temp = path.with_name(f"{_STAGED}{os.getpid()}-{path.name}.tmp")
+        self._files.discard(temp)  # left by a killed process with the same id
+        self._files.write_new(str(temp), data, sync=True)
+        self._files.replace(temp, path)
+        self._files.sync_folder(path.parent)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -22,11 +21,10 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.history.record import stamped
 from tomldiary.runtime.sources import redact_sources
-from tomldiary.storage.files import file_token, make_folder, read_file, sync_folder, write_new
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.layout import JOB_NAME, JOB_PREFIX, OWNER_NAME, strays_in
 from tomldiary.storage.local.log import damaged, new_segment, segments, split_records
-from tomldiary.storage.local.user_dirs import SYSTEM, boot_of
+from tomldiary.storage.local.user_dirs import SYSTEM
 from tomldiary.toml.block_edit import render_block
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -35,6 +33,8 @@ from tomldiary.toml.parse import decode_utf8, parse_toml
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem
     from tomldiary.storage.local.backend import LocalBackend
     from tomldiary.storage.local.session import OpenedUsers
     from tomldiary.storage.protocol import Rewrite
@@ -63,35 +63,35 @@ class _Job:
         return bool(self.selection.get("everything"))
 
 
-def _write_job(folder: Path, job: _Job) -> None:
+def _write_job(files: FileSystem, folder: Path, job: _Job) -> None:
     """Write the job file atomically."""
     temp = folder / f"{_STAGED}job"
-    write_new(str(temp), f"{_HEAD}{render_block((), asdict(job))}".encode(), sync=True)
-    temp.replace(folder / JOB_NAME)
-    sync_folder(folder)
+    files.write_new(str(temp), f"{_HEAD}{render_block((), asdict(job))}".encode(), sync=True)
+    files.replace(temp, folder / JOB_NAME)
+    files.sync_folder(folder)
 
 
-def _read_job(folder: Path) -> _Job | None:
+def _read_job(files: FileSystem, folder: Path) -> _Job | None:
     """Return the job in a user's folder, or None."""
-    found = read_file(folder / JOB_NAME)
+    found = files.read_file(folder / JOB_NAME)
     if found is None:
         return None
     return _Job(**parse_toml(decode_utf8(found[0], path=str(folder / JOB_NAME))))
 
 
-def _sweep_staged(folder: Path) -> None:
+def _sweep_staged(files: FileSystem, folder: Path) -> None:
     """Remove the staged files of a job."""
-    for child in list(os.scandir(folder)):
+    for child in list(files.scandir(folder)):
         if child.name.startswith(_STAGED):
-            Path(child.path).unlink()
+            files.unlink(child.path)
 
 
-def _take_back(folder: Path) -> bool:
+def _take_back(files: FileSystem, folder: Path) -> bool:
     """Remove a job that has changed nothing yet; return whether this succeeded."""
     try:
-        (folder / JOB_NAME).unlink(missing_ok=True)
-        sync_folder(folder)
-        _sweep_staged(folder)
+        files.discard(folder / JOB_NAME)
+        files.sync_folder(folder)
+        _sweep_staged(files, folder)
     except OSError:
         return False
     return True
@@ -117,23 +117,24 @@ def forget(backend: LocalBackend, user: str, rewrite: Rewrite) -> dict[str, str]
 
 
 def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) -> dict[str, str]:
-    _check_folder(folder)
+    files = backend.files
+    _check_folder(files, folder)
     job, may_be_written = _Job(rewrite.selection, rewrite.epoch), False
-    if not folder.is_dir():
+    if not files.is_folder(folder):
         _redact_outside(backend, user, job)  # the user's first turn may be in a writer's queue
         return {}
     try:
         if not job.removes_user:
             backend.settle(user)  # recovery cannot restore documents from records that are redacted
-            _stage(folder, rewrite, job)
-            if not (job.files or job.documents or damaged(folder / "history")):
+            _stage(backend.environment, folder, rewrite, job)
+            if not (job.files or job.documents or damaged(files, folder / "history")):
                 _redact_outside(backend, user, job)
-                return _digests(folder)
+                return _digests(files, folder)
         may_be_written = True
-        _write_job(folder, job)
+        _write_job(files, folder, job)
         backend.epochs.write(user, job.epoch)
     except (OSError, DiaryError) as error:
-        if not _take_back(folder):
+        if not _take_back(files, folder):
             backend.reopen(user)  # the next open finishes the job, or removes the staged files
             if may_be_written:
                 raise _unfinished(folder, error) from error
@@ -143,7 +144,7 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
             f"{error.filename or folder}: cannot be written ({error.strerror}). Nothing was forgotten."
         ) from error
     _run(backend, user, folder, job)
-    return _digests(folder)
+    return _digests(files, folder)
 
 
 def finish(backend: OpenedUsers, user: str) -> None:
@@ -153,24 +154,25 @@ def finish(backend: OpenedUsers, user: str) -> None:
         DocumentError: A document no longer parses. It must be corrected first.
         BackendError: The storage failed; the job remains unfinished.
     """
-    folder = backend.folder(user)
-    _check_folder(folder)
-    job = _read_job(folder)
+    files, folder = backend.files, backend.folder(user)
+    _check_folder(files, folder)
+    job = _read_job(files, folder)
     if job is None:
-        _take_back(folder)  # the process was killed before it wrote the job file
+        _take_back(files, folder)  # the process was killed before it wrote the job file
         return
     backend.epochs.write(user, job.epoch)
     _run(backend, user, folder, job)
 
 
 def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
+    files = backend.files
     try:
-        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch)
-        _forget_index(backend.index_folder(user), everything=job.removes_user)
+        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
+        _forget_index(files, backend.index_folder(user), everything=job.removes_user)
         if job.removes_user:
-            _remove(folder)
+            _remove(files, folder)
         else:
-            _publish(folder, job)
+            _publish(files, folder, job)
     except (OSError, BackendError) as error:
         raise _unfinished(folder, error) from error
     finally:
@@ -181,25 +183,25 @@ def _redact_outside(backend: OpenedUsers, user: str, job: _Job) -> None:
     """Increase the fencing token and redact the texts outside a folder in which nothing changes."""
     backend.epochs.write(user, job.epoch)
     try:
-        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch)
+        redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
     except OSError as error:
         raise BackendError(
             f"{error.filename}: cannot be written ({error.strerror}). Some queued turns may be left. Forget again."
         ) from error
 
 
-def _forget_index(folder: Path, *, everything: bool) -> None:
+def _forget_index(files: FileSystem, folder: Path, *, everything: bool) -> None:
     """Remove data derived from the user's texts; data still needed is computed again.
 
     The expiry times of items, stored under keyed hashes, are removed only with all data of the user.
     """
-    if folder.is_symlink() or not folder.is_dir():
+    if files.is_link(folder) or not files.is_folder(folder):
         return
     if everything:
-        shutil.rmtree(folder)
+        files.remove_tree(folder)
         return
     for path in folder.glob("vectors-*"):
-        path.unlink()
+        files.unlink(path)
 
 
 def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
@@ -210,8 +212,8 @@ def _unfinished(folder: Path, error: OSError | DiaryError) -> BackendError:
     )
 
 
-def _check_folder(path: Path) -> None:
-    if path.is_symlink():
+def _check_folder(files: FileSystem, path: Path) -> None:
+    if files.is_link(path):
         raise BackendError(
             f"{path}: is a link. Nothing was forgotten; its target is not touched. Put a folder"
             " there."
@@ -221,109 +223,110 @@ def _check_folder(path: Path) -> None:
 # Everything
 
 
-def _remove(folder: Path) -> None:
+def _remove(files: FileSystem, folder: Path) -> None:
     """Remove the folder; the owner file and then the job file are removed last."""
-    for child in sorted(os.scandir(folder), key=lambda child: child.name == OWNER_NAME):
+    for child in sorted(files.scandir(folder), key=lambda child: child.name == OWNER_NAME):
         if child.name == JOB_NAME:
             continue
         if child.is_dir(follow_symlinks=False):
-            shutil.rmtree(child.path)
+            files.remove_tree(child.path)
         else:
-            Path(child.path).unlink()  # a link is removed, not its target
-    sync_folder(folder)
-    (folder / JOB_NAME).unlink()
-    folder.rmdir()
-    sync_folder(folder.parent)
+            files.unlink(child.path)  # a link is removed, not its target
+    files.sync_folder(folder)
+    files.unlink(folder / JOB_NAME)
+    files.rmdir(folder)
+    files.sync_folder(folder.parent)
 
 
 # A part
 
 
-def _stage(folder: Path, rewrite: Rewrite, job: _Job) -> None:
+def _stage(env: Environment, folder: Path, rewrite: Rewrite, job: _Job) -> None:
     """Stage the new versions of all files and list them in the job."""
-    for name in strays_in(folder):
+    files = env.files
+    for name in strays_in(files, folder):
         raise BackendError(
             f"{folder / name}: may hold what is to be forgotten, and no document can have this name."
             " Nothing was forgotten. Remove the file, or move it out of the folder."
         )
     history = folder / "history"
-    _check_folder(history)
-    drop_superseded(history)
+    _check_folder(files, history)
+    drop_superseded(files, history)
     if rewrite.history is None:
         return
-    for path, old, fresh in _new_segments(folder, rewrite.history, rewrite.added):
+    for path, old, fresh in _new_segments(env, folder, rewrite.history, rewrite.added):
         if fresh != old:
-            job.files.append([_put(folder, job, fresh), f"history/{path.name}"])
+            job.files.append([_put(files, folder, job, fresh), f"history/{path.name}"])
     for kind, document in rewrite.documents.items():
         job.documents[kind] = {
-            "staged": _put(folder, job, document.text.encode()),
+            "staged": _put(files, folder, job, document.text.encode()),
             "token": list(document.token),
             "entries": [list(path) for path in document.tables],
             "is_removed": document.is_removed,
         }
-    sync_folder(folder)
+    files.sync_folder(folder)
 
 
 def _new_segments(
-    folder: Path, fresh: Mapping[str, str], added: list[str]
+    env: Environment, folder: Path, fresh: Mapping[str, str], added: list[str]
 ) -> Iterator[tuple[Path, bytes, bytes]]:
     """Yield each segment with its old and its new content; records that are not in `fresh` are removed."""
-    history = folder / "history"
-    paths = segments(history)
+    files, history = env.files, folder / "history"
+    paths = segments(files, history)
     if not paths:
-        make_folder(history, sync=True)
-        paths = [new_segment(history, None)]
-    boot = boot_of(folder)
+        files.make_folder(history, sync=True)
+        paths = [new_segment(history, None, env.clock.month())]
+    boot = env.boot_of(folder)
     for path in paths:
-        old = _content(path)
+        old = _content(files, path)
         kept = [fresh[text] for text in split_records(old) if text in fresh]
         if path is paths[-1]:
             kept += [stamped(text, boot) for text in added]
         yield path, old, "".join(kept).encode()
 
 
-def _put(folder: Path, job: _Job, data: bytes) -> str:
+def _put(files: FileSystem, folder: Path, job: _Job, data: bytes) -> str:
     """Stage a file and return its name."""
     name = f"{_STAGED}{len(job.files) + len(job.documents)}"
-    write_new(str(folder / name), data, sync=True)
+    files.write_new(str(folder / name), data, sync=True)
     return name
 
 
-def _publish(folder: Path, job: _Job) -> None:
+def _publish(files: FileSystem, folder: Path, job: _Job) -> None:
     """Publish the staged files; skip files that are already published."""
     for name, target in job.files:
         with contextlib.suppress(FileNotFoundError):
-            (folder / name).replace(folder / target)
+            files.replace(folder / name, folder / target)
     for kind, document in job.documents.items():
-        _publish_document(folder, kind, document)
-    for aside in damaged(folder / "history"):
-        aside.unlink()
+        _publish_document(files, folder, kind, document)
+    for aside in damaged(files, folder / "history"):
+        files.unlink(aside)
     for place in {
         (folder / "history"),
         *((folder / f"{kind}.toml").parent for kind in job.documents),
     }:
-        if place.is_dir():
-            sync_folder(place)
-    _sweep_staged(folder)  # a power cut may have restored the name of a published file
-    sync_folder(folder)
-    (folder / JOB_NAME).unlink()
-    sync_folder(folder)
+        if files.is_folder(place):
+            files.sync_folder(place)
+    _sweep_staged(files, folder)  # a power cut may have restored the name of a published file
+    files.sync_folder(folder)
+    files.unlink(folder / JOB_NAME)
+    files.sync_folder(folder)
 
 
-def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None:
+def _publish_document(files: FileSystem, folder: Path, kind: str, document: dict[str, Any]) -> None:
     staged, target = folder / document["staged"], folder / f"{kind}.toml"
-    if not staged.exists():
+    if not files.exists(staged):
         return
-    token = file_token(target)
+    token = files.token(target)
     if token is None:
         # The document was removed, by another program or by a process that was killed here.
         if document["is_removed"]:
-            _remove_empty_folders(target.parent, folder)
-        staged.unlink()
+            _remove_empty_folders(files, target.parent, folder)
+        files.unlink(staged)
         return
     if list(token) != document["token"]:
         # A concurrent hand edit: redact its entries here; the next access merges the rest as usual.
-        made, saved = _document(staged), _document(target)
+        made, saved = _document(files, staged), _document(files, target)
         edit = Edit(saved)
         for path in map(tuple[str, ...], document["entries"]):
             block = made.index.get(path)
@@ -332,47 +335,47 @@ def _publish_document(folder: Path, kind: str, document: dict[str, Any]) -> None
                 edit.restore(path, block.text, made.own_values(path) or {})
         # The staged file is replaced atomically: without it the document would count as published.
         merged = staged.with_name(f"{staged.name}-merged")
-        merged.unlink(missing_ok=True)
-        write_new(str(merged), edit.done().text.encode(), sync=True)
-        merged.replace(staged)
-    if document["is_removed"] and _document(staged).is_bare:
-        target.unlink()
-        _remove_empty_folders(target.parent, folder)
-        staged.unlink()
+        files.discard(merged)
+        files.write_new(str(merged), edit.done().text.encode(), sync=True)
+        files.replace(merged, staged)
+    if document["is_removed"] and _document(files, staged).is_bare:
+        files.unlink(target)
+        _remove_empty_folders(files, target.parent, folder)
+        files.unlink(staged)
         return
-    staged.replace(target)
+    files.replace(staged, target)
 
 
-def _remove_empty_folders(place: Path, top: Path) -> None:
+def _remove_empty_folders(files: FileSystem, place: Path, top: Path) -> None:
     """Remove the empty folders of a removed document, as their names are labels of its namespace."""
     while place != top:
         try:
-            place.rmdir()
+            files.rmdir(place)
         except FileNotFoundError:
             pass
         except OSError:
             break  # the folder is not empty
         place = place.parent
-    sync_folder(place)
+    files.sync_folder(place)
 
 
-def _document(path: Path) -> Document:
-    return Document.parse(decode_utf8(_content(path), path=str(path)), path=str(path))
+def _document(files: FileSystem, path: Path) -> Document:
+    return Document.parse(decode_utf8(_content(files, path), path=str(path)), path=str(path))
 
 
-def _content(path: Path) -> bytes:
-    found = read_file(path)
+def _content(files: FileSystem, path: Path) -> bytes:
+    found = files.read_file(path)
     return found[0] if found is not None else b""
 
 
-def _digests(folder: Path) -> dict[str, str]:
+def _digests(files: FileSystem, folder: Path) -> dict[str, str]:
     found: dict[str, str] = {}
     for place, _, names in os.walk(folder):
         for name in names:
             path = Path(place) / name
             # A file that cannot be read now has no hash; its content was still redacted.
             with contextlib.suppress(OSError, BackendError):
-                if not path.is_symlink():
+                if not files.is_link(path):
                     relative = path.relative_to(folder).as_posix()
-                    found[relative] = sha256(_content(path)).hexdigest()
+                    found[relative] = sha256(_content(files, path)).hexdigest()
     return dict(sorted(found.items()))

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, IdentifierError
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
-from tomldiary.storage.files import make_folder
 from tomldiary.toml.document import fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+    from tomldiary.storage.files import FileSystem
 
 __all__ = [
     "JOB_NAME",
@@ -141,38 +142,38 @@ def _can_be_kind(name: str) -> bool:
     return _KIND.fullmatch(name) is not None and len(name) <= _LONGEST
 
 
-def kinds_in(folder: Path, below: str = "") -> list[str]:
+def kinds_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
     """Return the names of all documents in a folder, sorted; links are not followed.
 
     Args:
+        files: Makes the file operations.
         folder: The user's folder.
         below: A subfolder such as `items/`; only this one is listed.
 
     Raises:
         BackendError: The folder cannot be listed.
     """
-    return [name for name in _names_in(folder, below) if _can_be_kind(name)]
+    return [name for name in _names_in(files, folder, below) if _can_be_kind(name)]
 
 
-def strays_in(folder: Path) -> list[str]:
+def strays_in(files: FileSystem, folder: Path) -> list[str]:
     """Return the TOML files in a folder whose names no document can have, such as copies that a person made.
 
     Raises:
         BackendError: The folder cannot be listed.
     """
-    return [f"{name}{_SUFFIX}" for name in _names_in(folder) if not _can_be_kind(name)]
+    return [f"{name}{_SUFFIX}" for name in _names_in(files, folder) if not _can_be_kind(name)]
 
 
-def _names_in(folder: Path, below: str = "") -> list[str]:
+def _names_in(files: FileSystem, folder: Path, below: str = "") -> list[str]:
     found: list[str] = []
     top = f"{folder}/{below}".rstrip("/")
-    if below and os.path.islink(top):  # noqa: PTH114 - many times
-        return found
     waiting = [(below, top)]
     while waiting:
         prefix, place = waiting.pop()
         try:
-            entries = list(os.scandir(place))
+            is_link = bool(below) and place == top and files.is_link(top)
+            entries = [] if is_link else list(files.scandir(place))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError as error:
@@ -189,17 +190,17 @@ def _names_in(folder: Path, below: str = "") -> list[str]:
     return sorted(found)
 
 
-def make_parent(folder: str, kind: str, *, sync: bool) -> None:
+def make_parent(files: FileSystem, folder: str, kind: str, *, sync: bool) -> None:
     """Create the parent folders of a document.
 
     Raises:
         BackendError: One of them is a link.
     """
-    if not check_parent(folder, kind):
-        make_folder(f"{folder}/{kind}".rpartition("/")[0], sync=sync)
+    if not check_parent(files, folder, kind):
+        files.make_folder(f"{folder}/{kind}".rpartition("/")[0], sync=sync)
 
 
-def check_parent(folder: str, kind: str) -> bool:
+def check_parent(files: FileSystem, folder: str, kind: str) -> bool:
     """Check that no parent folder of a document is a link; return False if one is missing.
 
     Raises:
@@ -209,7 +210,7 @@ def check_parent(folder: str, kind: str) -> bool:
     for part in kind.split("/")[:-1]:
         place = f"{place}/{part}"
         try:
-            mode = os.lstat(place).st_mode
+            mode = files.lstat(place).st_mode
         except FileNotFoundError:
             return False
         if stat.S_ISLNK(mode):

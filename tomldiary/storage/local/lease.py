@@ -9,45 +9,37 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
-import sys
-import time
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE, offers
+from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
 from tomldiary.runtime.fork_safety import close_hidden, hide_from_children
-from tomldiary.storage.files import folder_time, token_of
-
-if sys.platform == "linux":
-    import fcntl
-
-_HAS_LEASES = offers("leases")
+from tomldiary.storage.files import token_of
 
 if TYPE_CHECKING:
-    from tomldiary.storage.files import FileToken
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem, FileToken
 
 __all__ = ["Held", "is_being_saved"]
 
 _LONGEST = 60.0  # seconds; a program may keep a file open for writing without saving it
 _AWAY = 1.0  # seconds; some editors remove the old file before they write the new one
-_IGNORED = int(getattr(signal, "SIGURG", 0))
 _FLAGS = os.O_RDONLY | PRIVATE | NO_WAITING
 
 
-def is_being_saved(path: str) -> bool:
+def is_being_saved(env: Environment, path: str) -> bool:
     """Return whether a program has a file open for writing that was changed less than a minute ago.
 
     A missing file counts as being saved if its folder changed less than a second ago.
     """
     try:
-        held = Held(path)
+        held = Held(env.files, path)
     except FileNotFoundError:
         folder = os.path.dirname(path)  # noqa: PTH120 - paths are strings here
-        return 0 <= time.time() - folder_time(folder) / 1e9 < _AWAY
+        return 0 <= env.clock.time() - env.files.folder_time(folder) / 1e9 < _AWAY
     except OSError:
         return False
     held.let_go()
-    return held.has_writer and 0 <= time.time() - held.token[0] / 1e9 < _LONGEST
+    return held.has_writer and 0 <= env.clock.time() - held.token[0] / 1e9 < _LONGEST
 
 
 class Held:
@@ -57,7 +49,7 @@ class Held:
         OSError: The file cannot be opened.
     """
 
-    __slots__ = ("_descriptor", "has_writer", "is_leased", "status", "token")
+    __slots__ = ("_descriptor", "_files", "has_writer", "is_leased", "status", "token")
 
     token: FileToken
     """The version of the file."""
@@ -68,64 +60,33 @@ class Held:
     status: os.stat_result
     """The file status, read under the lease."""
 
-    def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, _FLAGS)
+    def __init__(self, files: FileSystem, path: str) -> None:
+        self._files = files
+        self._descriptor = files.open(path, _FLAGS)
         hide_from_children(self._descriptor)
         try:
-            refusal = _lease(self._descriptor)
+            refusal = files.take_lease(self._descriptor) if files.has_leases else errno.ENOSYS
             self.is_leased = refusal == 0
             # After the lease: an earlier writer has changed the time, or the lease was refused.
-            self.status = os.fstat(self._descriptor)
+            self.status = files.fstat(self._descriptor)
             self.token = token_of(self.status)
-            self.has_writer = refusal == errno.EAGAIN and _means_something(path)
+            self.has_writer = refusal == errno.EAGAIN and _means_something(files, path)
         except BaseException:
-            close_hidden(self._descriptor)
+            close_hidden(self._descriptor, files.close)
             raise
 
     def is_wanted(self) -> bool:
         """Return whether another process is breaking our lease."""
-        return self.is_leased and _is_lease_broken(self._descriptor)
+        return self.is_leased and not self._files.keeps_lease(self._descriptor)
 
     def let_go(self) -> None:
         """Release the lease and close the file."""
         if self.is_leased:
-            _let_go_of_lease(self._descriptor)
-        close_hidden(self._descriptor)
+            self._files.drop_lease(self._descriptor)
+        close_hidden(self._descriptor, self._files.close)
 
 
-def _is_lease_broken(descriptor: int) -> bool:
-    """Return whether a writer waits for our lease to end, or was admitted after the system's time limit."""
-    if not _HAS_LEASES:
-        return False
-    return fcntl.fcntl(descriptor, fcntl.F_GETLEASE) != fcntl.F_RDLCK
-
-
-def _let_go_of_lease(descriptor: int) -> None:
-    """Release a lease; closing the file is not enough, as a child forked meanwhile would keep it."""
-    if _HAS_LEASES:
-        try:  # noqa: SIM105 - the hot path of every write
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-        except OSError:
-            pass  # the system has broken the lease, as it does when a process is stopped for long
-
-
-def _lease(descriptor: int) -> int:
-    """Take a read lease; return 0, or an error number: EAGAIN if a program has the file open for writing.
-
-    Under the lease, a program that opens the file for writing waits.
-    """
-    if not _HAS_LEASES:
-        return errno.ENOSYS
-    try:
-        # A program that opens the file makes the system send a signal: choose one that is ignored.
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, _IGNORED)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        return error.errno or errno.EINVAL
-    return 0
-
-
-def _means_something(path: str) -> bool:
+def _means_something(files: FileSystem, path: str) -> bool:
     """Return whether the file system grants leases at all: network file systems may refuse each one."""
     import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
 
@@ -134,7 +95,7 @@ def _means_something(path: str) -> bool:
         with tempfile.TemporaryFile(dir=folder) as nobodys:
             descriptor = os.open(f"/proc/self/fd/{nobodys.fileno()}", os.O_RDONLY | OURS)
         try:
-            return _lease(descriptor) == 0
+            return files.take_lease(descriptor) == 0
         finally:
             os.close(descriptor)
     except OSError:

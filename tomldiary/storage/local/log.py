@@ -6,7 +6,6 @@ Only forgetting and retention rewrite segments.
 from __future__ import annotations
 
 import os
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
@@ -14,19 +13,13 @@ from zlib import crc32
 from tomldiary.errors import BackendError, InvalidTOML
 from tomldiary.history.record import END, HEADER, parse_record
 from tomldiary.logging import get_logger
-from tomldiary.runtime.capabilities import (
-    NO_WAITING,
-    OURS,
-    PRIVATE,
-    make_private,
-    read_at,
-    sync_data,
-    sync_file,
-)
-from tomldiary.storage.files import make_folder, read_file, sync_folder, write_all, write_new
+from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem
 
 __all__ = [
     "DAMAGED",
@@ -47,7 +40,6 @@ __all__ = [
 _logger = get_logger(__name__)
 _FLAGS = os.O_WRONLY | os.O_CREAT | PRIVATE
 _LOOK = os.O_RDONLY | PRIVATE | NO_WAITING
-SEGMENT_BYTES = 4 * 1024 * 1024
 DAMAGED = ".damaged-"
 """Part of the name of a file with a damaged record. It does not end in ".toml", so it is no segment."""
 _SEEN = 1024  # the bytes before the end, which identify it
@@ -61,31 +53,28 @@ class End(NamedTuple):
     seen: bytes
     """The last bytes before the end."""
 
-    def is_there(self) -> bool:
+    def is_there(self, files: FileSystem) -> bool:
         """Return whether the segment still ends here: no record was appended and it was not replaced."""
         try:
-            descriptor = os.open(self.segment, _LOOK)
+            descriptor = files.open(self.segment, _LOOK)
         except OSError:
             return False
         try:
-            return self.is_in(descriptor)
+            return self.is_in(files, descriptor)
         except OSError:
             return False
         finally:
-            os.close(descriptor)
+            files.close(descriptor)
 
-    def is_in(self, descriptor: int) -> bool:
+    def is_in(self, files: FileSystem, descriptor: int) -> bool:
         """Return whether an open file ends here; the length alone is not enough, as history may be rewritten."""
         length = len(self.seen)
-        return read_at(descriptor, length + 1, self.at - length) == self.seen
+        return files.read_at(descriptor, length + 1, self.at - length) == self.seen
 
 
-def segments(folder: Path) -> list[Path]:
+def segments(files: FileSystem, folder: Path) -> list[Path]:
     """Return the segments, oldest first."""
-    try:
-        return sorted((path for path in folder.iterdir() if path.suffix == ".toml"), key=_place)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return sorted((path for path in files.paths_in(folder) if path.suffix == ".toml"), key=_place)
 
 
 def _place(path: Path) -> tuple[str, int, str]:
@@ -94,15 +83,14 @@ def _place(path: Path) -> tuple[str, int, str]:
     return month, int(number) if number.isdecimal() else 0, path.name
 
 
-def newest_segment(folder: Path) -> Path | None:
+def newest_segment(files: FileSystem, folder: Path) -> Path | None:
     """Return the segment that receives new records, or None if there is no history yet."""
-    found = segments(folder)
+    found = segments(files, folder)
     return found[-1] if found else None
 
 
-def new_segment(folder: Path, newest: Path | None) -> Path:
-    """Return the path of the segment after `newest`."""
-    month = f"{datetime.now(UTC):%Y-%m}"
+def new_segment(folder: Path, newest: Path | None, month: str) -> Path:
+    """Return the path of the segment after `newest`, in a month such as "2026-11"."""
     if newest is not None and newest.stem[:7] >= month:  # a clock set back never reorders segments
         prefix, number = newest.stem.rsplit("-", 1)
         return folder / f"{prefix}-{int(number) + 1:03d}.toml"
@@ -110,6 +98,7 @@ def new_segment(folder: Path, newest: Path | None) -> Path:
 
 
 def append_records(
+    env: Environment,
     folder: str,
     newest: End | None,
     records: list[str],
@@ -120,6 +109,7 @@ def append_records(
     """Append records; if that fails, the segment is cut back to its previous end.
 
     Args:
+        env: The file system, the clock, and the size of a segment.
         folder: The folder of the history.
         newest: The end of history; None if there is no history.
         records: The texts, oldest first.
@@ -134,38 +124,40 @@ def append_records(
         OSError: Nothing was appended.
         BackendError: It is unknown whether something was appended.
     """
+    files = env.files
     data = "".join(records).encode()
-    if newest is not None and newest.at + len(data) <= SEGMENT_BYTES:
+    if newest is not None and newest.at + len(data) <= env.segment_bytes:
         path, at = newest.segment, newest.at
     else:
         if newest is not None and sync:
             _sync_file(
-                newest.segment
+                files, newest.segment
             )  # the process that appended its last record may have been killed
-        make_folder(folder, sync=sync)
-        path = str(new_segment(Path(folder), Path(newest.segment) if newest else None))
+        files.make_folder(folder, sync=sync)
+        before = Path(newest.segment) if newest else None
+        path = str(new_segment(Path(folder), before, env.clock.month()))
         at = 0
     # A file in place of a new segment was not checked: O_EXCL refuses it.
-    descriptor = os.open(path, _FLAGS if at else _FLAGS | os.O_EXCL, 0o600)
+    descriptor = files.open(path, _FLAGS if at else _FLAGS | os.O_EXCL, 0o600)
     try:
-        length = os.lseek(descriptor, 0, os.SEEK_END)
+        length = files.lseek(descriptor, 0, os.SEEK_END)
         if length == 0:
-            make_private(descriptor)
+            files.make_private(descriptor)
         at = min(at, length)  # no gap if another process has just truncated it
         end = at + len(data)
         try:
-            os.lseek(descriptor, at, os.SEEK_SET)
-            write_all(descriptor, data)
+            files.lseek(descriptor, at, os.SEEK_SET)
+            files.write_all(descriptor, data)
             if sync:
-                _sync_data(descriptor)
+                files.sync_data(descriptor)
                 if path != known:
-                    sync_folder(folder)
+                    files.sync_folder(folder)
             return End(path, end, data[-_SEEN:])
         except BaseException as error:
-            _take_back(descriptor, at, path, error, sync=sync)
+            _take_back(files, descriptor, at, path, error, sync=sync)
             raise
     finally:
-        os.close(descriptor)
+        files.close(descriptor)
 
 
 def end_behind(segment: Path, at: int, record: str) -> End:
@@ -173,12 +165,14 @@ def end_behind(segment: Path, at: int, record: str) -> End:
     return End(str(segment), at, record.encode()[-_SEEN:])
 
 
-def _take_back(descriptor: int, size: int, path: str, cause: BaseException, *, sync: bool) -> None:
+def _take_back(
+    files: FileSystem, descriptor: int, size: int, path: str, cause: BaseException, *, sync: bool
+) -> None:
     """Truncate the segment to `size`, so that a failed record is not read later."""
     try:
-        os.ftruncate(descriptor, size)
+        files.ftruncate(descriptor, size)
         if sync:
-            sync_file(descriptor)
+            files.sync_file(descriptor)
     except OSError as error:
         raise BackendError(
             f"{path}: a record was appended that could neither be finished ({_reason(cause)}) nor"
@@ -191,57 +185,49 @@ def _reason(error: BaseException) -> str:
     return str(error.strerror if isinstance(error, OSError) else type(error).__name__)
 
 
-def cut_off(path: Path, end: int) -> None:
+def cut_off(files: FileSystem, path: Path, end: int) -> None:
     """Truncate a segment to `end`; a record that looks whole but is damaged is set aside first.
 
     A torn record was never acknowledged. A record with a whole ending may have been acknowledged, and damaged
     later.
     """
-    with path.open("rb") as file:
+    with files.open_to_read(path) as file:
         file.seek(end)
         rest = file.read()
     if not rest:
         return
     if f"\n{rest.decode('latin-1')}".endswith(END):
         aside = path.with_name(f"{path.stem}{DAMAGED}{crc32(rest):08x}")
-        aside.unlink(missing_ok=True)  # the same bytes, or a part of them
-        write_new(str(aside), rest, sync=True)
-        sync_folder(path.parent)
+        files.discard(aside)  # the same bytes, or a part of them
+        files.write_new(str(aside), rest, sync=True)
+        files.sync_folder(path.parent)
         _logger.warning("%s: the last record is damaged; it was set aside as %s", path, aside.name)
-    os.truncate(path, end)
+    files.truncate(path, end)
 
 
-def damaged(folder: Path) -> list[Path]:
+def damaged(files: FileSystem, folder: Path) -> list[Path]:
     """Return the files with damaged records that were set aside."""
-    try:
-        return sorted(path for path in folder.iterdir() if DAMAGED in path.name)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
+    return sorted(path for path in files.paths_in(folder) if DAMAGED in path.name)
 
 
-def _sync_file(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | OURS)
+def _sync_file(files: FileSystem, path: str) -> None:
+    descriptor = files.open(path, os.O_RDONLY | OURS)
     try:
-        sync_file(descriptor)
+        files.sync_file(descriptor)
     finally:
-        os.close(descriptor)
-
-
-def _sync_data(descriptor: int) -> None:
-    """Make a file's content durable."""
-    sync_data(descriptor)
+        files.close(descriptor)
 
 
 _END = END.encode()
 _TAIL = 64 * 1024  # bytes read at a time when looking for the last record
 
 
-def last_record(path: Path) -> tuple[str | None, int]:
+def last_record(files: FileSystem, path: Path) -> tuple[str | None, int]:
     """Return the last whole record of a segment, and the offset of its end.
 
     The bytes after the last whole record are a torn append that was never acknowledged.
     """
-    with path.open("rb") as file:
+    with files.open_to_read(path) as file:
         begin, data = file.seek(0, os.SEEK_END), b""
         while begin > 0:
             step = _step(data, begin)
@@ -262,21 +248,21 @@ def last_record(path: Path) -> tuple[str | None, int]:
     return None, 0
 
 
-def read_segment(path: Path) -> bytes:
+def read_segment(files: FileSystem, path: Path) -> bytes:
     """Return the content of a segment; b"" if it does not exist. Needs no lock.
 
     Raises:
         BackendError: The segment cannot be read.
     """
-    found = read_file(path)
+    found = files.read_file(path)
     return found[0] if found is not None else b""
 
 
-def read_records(folder: Path) -> Iterator[str]:
+def read_records(files: FileSystem, folder: Path) -> Iterator[str]:
     """Yield all records, newest first; the files are read only as far as needed."""
     is_newest = True
-    for path in reversed(segments(folder)):
-        with path.open("rb", buffering=0) as file:
+    for path in reversed(segments(files, folder)):
+        with files.open_to_read(path) as file:
             size = file.seek(0, os.SEEK_END)
             begin = size - _step(b"", size)
             file.seek(begin)

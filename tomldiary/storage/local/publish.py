@@ -11,34 +11,27 @@ Documents are staged as temporary files before their record is appended, and pub
 from __future__ import annotations
 
 import errno
-import os
-import sys
 from contextlib import suppress
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tomldiary.runtime.capabilities import offers
-from tomldiary.storage.files import file_token, is_same, write_new
+from tomldiary.storage.files import is_same
 from tomldiary.storage.local.layout import make_parent
 from tomldiary.storage.local.lease import Held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.storage.files import FileToken
+    from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.protocol import Commit
 
-__all__ = ["Staging", "put_in_place", "swap", "take_back"]
+__all__ = ["Staging", "put_in_place", "take_back"]
 
-_AT_FDCWD = -100
-_RENAME_EXCHANGE = 2  # as RENAME_SWAP of macOS
-_CALL = {"linux": "renameat2", "darwin": "renamex_np"}
 _TAKEN = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.EAGAIN}
 """Errors of opening a file that was just removed, became a link, or is leased by another program."""
-_NOT_HERE = {errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EPERM}
 
 
 def put_in_place(
+    files: FileSystem,
     temp: str,
     target: str,
     expected: FileToken | None,
@@ -47,6 +40,7 @@ def put_in_place(
     """Publish the file `temp` as `target` and return its token; None if a hand edit came in between.
 
     Args:
+        files: Makes the file operations.
         temp: The new version. Afterwards the name is gone, or holds a displaced edit: see `displaced_edit`.
         target: The file.
         expected: The version to replace; None if there was no file.
@@ -56,122 +50,88 @@ def put_in_place(
         FileNotFoundError: The new version no longer exists.
         OSError: Nothing was published.
     """
-    ours = written or file_token(temp)
-    if expected is None or _exchange() is None:
-        os.replace(temp, target)  # noqa: PTH105 - the hot path of every write
-        return _token_of(target, ours)
+    ours = written or files.token(temp)
+    if expected is None or not files.has_exchange:
+        files.replace(temp, target)
+        return _token_of(files, target, ours)
     try:
-        held = Held(target)
+        held = Held(files, target)
     except OSError as error:
         if error.errno not in _TAKEN:
             raise
         held = None
     try:
         if held is None or held.has_writer or not is_same(held.token, expected):
-            os.unlink(temp)  # noqa: PTH108 - see above
+            files.unlink(temp)
             return None
-        return _exchanged(temp, target, ours, held)
+        return _exchanged(files, temp, target, ours, held)
     finally:
         if held is not None:
             held.let_go()
 
 
-def _exchanged(temp: str, target: str, ours: FileToken | None, held: Held) -> FileToken | None:
+def _exchanged(
+    files: FileSystem, temp: str, target: str, ours: FileToken | None, held: Held
+) -> FileToken | None:
     """Exchange the two files, unless another program is saving; the lease keeps new writers out meanwhile."""
     try:
-        is_exchanged = swap(temp, target)
+        is_exchanged = files.exchange(temp, target)
     except FileNotFoundError:
-        os.unlink(temp)  # noqa: PTH108 - see above
+        files.unlink(temp)
         return None  # just removed: by a deletion, or by an editor that writes a new file
     if not is_exchanged:
-        os.replace(temp, target)  # noqa: PTH105 - see above
-        return _token_of(target, ours)
-    if not _is_held(temp, held):
+        files.replace(temp, target)
+        return _token_of(files, target, ours)
+    if not _is_held(files, temp, held):
         return None  # a hand edit came in between
     if not held.is_wanted():
-        os.unlink(temp)  # noqa: PTH108 - see above
-        return _token_of(target, ours)
+        files.unlink(temp)
+        return _token_of(files, target, ours)
     # A program that begins a save waits for the old file: restore its name, or the save would be lost.
-    take_back(temp, target, ours)
+    take_back(files, temp, target, ours)
     return None
 
 
-def _is_held(path: str, held: Held) -> bool:
+def _is_held(files: FileSystem, path: str, held: Held) -> bool:
     """Return whether the file at a path is the held version."""
     if not held.is_leased:
-        return is_same(file_token(path), held.token)
+        return is_same(files.token(path), held.token)
     # A program that opens it for writing waits for the lease, or has broken it: see `Held.is_wanted`.
     try:
-        return os.lstat(path).st_ino == held.status.st_ino
+        return files.lstat(path).st_ino == held.status.st_ino
     except FileNotFoundError:
         return False
 
 
-def take_back(temp: str, target: str, ours: FileToken | None) -> None:
+def take_back(files: FileSystem, temp: str, target: str, ours: FileToken | None) -> None:
     """Restore the file at `temp` as `target`; our version is removed, but a hand edit of it stays at `temp`.
 
     Raises:
         OSError: Nothing was changed.
     """
     try:
-        swap(temp, target)
-        held = Held(temp)  # other programs do not know this name
+        files.exchange(temp, target)
+        held = Held(files, temp)  # other programs do not know this name
     except FileNotFoundError:
         return  # just removed, see above
     try:
         if is_same(held.token, ours) and not held.has_writer and not held.is_wanted():
-            os.unlink(temp)  # noqa: PTH108 - paths are strings here
+            files.unlink(temp)
     finally:
         held.let_go()
 
 
-def _token_of(target: str, ours: FileToken | None) -> FileToken | None:
+def _token_of(files: FileSystem, target: str, ours: FileToken | None) -> FileToken | None:
     """Return the token of our file; None if another program has already saved over it."""
-    token = file_token(target)
+    token = files.token(target)
     return token if is_same(token, ours) else None
-
-
-def swap(one: str, two: str) -> bool:
-    """Exchange two files atomically; return False if the system does not support this.
-
-    Raises:
-        OSError: The exchange failed.
-    """
-    exchange = _exchange()
-    if exchange is None:
-        return False
-    if exchange(os.fsencode(one), os.fsencode(two)) == 0:
-        return True
-    import ctypes  # noqa: PLC0415 - see _exchange
-
-    code = ctypes.get_errno()
-    if code in _NOT_HERE:
-        return False
-    raise OSError(code, os.strerror(code), two)
-
-
-@lru_cache(maxsize=1)
-def _exchange() -> Callable[[bytes, bytes], int] | None:
-    """Return the system's exchange call, or None; the call returns 0 on success, else sets `errno`."""
-    if not offers("exchange"):
-        return None
-    import ctypes  # noqa: PLC0415 - only writers need it
-
-    name, is_mac = _CALL.get(sys.platform, ""), sys.platform == "darwin"
-    call = getattr(ctypes.CDLL(None, use_errno=True), name, None)
-    if call is None:
-        return None
-    here = [] if is_mac else [ctypes.c_int]
-    call.argtypes = [*here, ctypes.c_char_p, *here, ctypes.c_char_p, ctypes.c_uint]
-    if is_mac:
-        return lambda one, two: call(one, two, _RENAME_EXCHANGE)
-    return lambda one, two: call(_AT_FDCWD, one, _AT_FDCWD, two, _RENAME_EXCHANGE)
 
 
 class Staging:
     """The staged documents of one transaction; the caller holds the user's lock.
 
     Args:
+        files: Makes the file operations.
         folder: The user's folder.
         commit: The transaction.
         seq: Its number; of several transactions, the last number.
@@ -180,11 +140,13 @@ class Staging:
 
     def __init__(
         self,
+        files: FileSystem,
         folder: str,
         commit: Commit,
         seq: int,
         staged_as: Callable[[str, bytes, int, str], str],
     ) -> None:
+        self._files = files
         self._folder = folder
         self._commit = commit
         self._seq = seq
@@ -205,14 +167,16 @@ class Staging:
         """
         for kind, path in self._paths.items():
             if "/" in kind:
-                make_parent(self._folder, kind, sync=sync)
-            self._written[kind] = write_new(path, self._commit.contents[kind], sync=False)
+                make_parent(self._files, self._folder, kind, sync=sync)
+            self._written[kind] = self._files.write_new(
+                path, self._commit.contents[kind], sync=False
+            )
 
     def drop(self) -> None:
         """Remove the staged files."""
         for path in self._paths.values():
             with suppress(OSError):  # the next recovery removes it
-                os.unlink(path)  # noqa: PTH108 - paths are strings here
+                self._files.unlink(path)
 
     def publish(self) -> dict[str, FileToken]:
         """Publish all documents and return their tokens; a document with a concurrent hand edit has none.
@@ -231,20 +195,23 @@ class Staging:
 
     def _put(self, kind: str, written: FileToken) -> FileToken | None:
         expected = self._commit.expected.get(kind)
-        return put_in_place(self._paths[kind], f"{self._folder}/{kind}.toml", expected, written)
+        return put_in_place(
+            self._files, self._paths[kind], f"{self._folder}/{kind}.toml", expected, written
+        )
 
     def _staged_again(self, kind: str) -> FileToken:
         # Until it is complete, its name must not be that of a displaced edit.
         unfinished, path = self._path(kind, self._seq + 1), self._path(kind, self._seq)
-        token = write_new(unfinished, self._commit.contents[kind], sync=False)
-        os.rename(unfinished, path)  # noqa: PTH104 - paths are strings here
+        token = self._files.write_new(unfinished, self._commit.contents[kind], sync=False)
+        self._files.replace(unfinished, path)
         self._paths[kind] = path
         return token
 
     def displaced(self) -> list[str]:
         """Return the names of the files that hold displaced edits."""
-        return [
-            path[len(self._folder) + 1 :]
-            for kind, path in self._paths.items()
-            if kind not in self._tokens and os.path.lexists(path)
-        ]
+        found: list[str] = []
+        for kind, path in self._paths.items():
+            with suppress(OSError):  # the next recovery finds it
+                if kind not in self._tokens and self._files.exists(path):
+                    found.append(path[len(self._folder) + 1 :])
+        return found

@@ -18,8 +18,8 @@ A torn staged file of the first three kinds is removed, too.
 
 from __future__ import annotations
 
-import os
 import re
+import stat
 from datetime import datetime
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,6 @@ from tomldiary.errors import DocumentError, InvalidTOML
 from tomldiary.history.record import parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import file_token, read_file, sync_folder, write_new
 from tomldiary.storage.local.checkpoint import window
 from tomldiary.storage.local.displaced_edit import history_of
 from tomldiary.storage.local.layout import (
@@ -48,7 +47,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.history.record import Record
-    from tomldiary.storage.files import FileToken
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem, FileToken
 
 __all__ = [
     "is_left_over",
@@ -62,10 +62,10 @@ _WRITTEN = re.compile(rb"[^\0]+")
 _LONG_AFTER = 60.0  # seconds; a document is written immediately after its record
 
 
-def window_records(folder: Path) -> list[Record]:
+def window_records(env: Environment, folder: Path) -> list[Record]:
     """Return the records of the last window, newest first; the first one that does not parse ends the list."""
     found: list[Record] = []
-    for text in window(folder):
+    for text in window(env, folder):
         try:
             found.append(parse_record(text))
         except InvalidTOML:
@@ -74,6 +74,7 @@ def window_records(folder: Path) -> list[Record]:
 
 
 def roll_forward(
+    env: Environment,
     folder: Path,
     records: list[Record],
     staged_as: Callable[[str, bytes, int], str],
@@ -84,6 +85,7 @@ def roll_forward(
     """Bring documents to the version that history ends at, if a crash prevented it.
 
     Args:
+        env: The file system.
         folder: The user's folder.
         records: The last records of history, newest first; only their documents are checked.
         staged_as: Returns a new path for a staged document, by kind, content and transaction.
@@ -93,16 +95,17 @@ def roll_forward(
     Raises:
         OSError, BackendError: Some documents are not up to date.
     """
+    files = env.files
     last = records[0].seq if records else 0
-    copied = _copied_at(folder, records)
+    copied = _copied_at(files, folder, records)
     awaited = {target_of(name) for name in staged if staged_for(name) <= last}
     for kind in dict.fromkeys(kind for record in records for kind in record.results):
         steps = [record for record in records if kind in record.results]
         target = folder / f"{kind}.toml"
-        found = read_file(target)
+        found = files.read_file(target)
         if found is not None:
             is_ours = may_be_torn and not _is_written_later(found[1], steps[0], copied)
-            text = _brought_forward(folder, kind, steps, found[0], may_be_torn=is_ours)
+            text = _brought_forward(files, folder, kind, steps, found[0], may_be_torn=is_ours)
         else:
             newest = records[0]
             steps = [record for record in steps if record.seq == newest.seq]
@@ -113,40 +116,41 @@ def roll_forward(
             text = _redone("", kind, steps)
         if text is None:
             continue
-        make_parent(str(folder), kind, sync=True)
-        temp = _stage(kind, text.encode("utf-8"), records[0].seq, staged_as)
-        put_in_place(temp, str(target), found[1] if found is not None else None)
+        make_parent(files, str(folder), kind, sync=True)
+        temp = _stage(files, kind, text.encode("utf-8"), records[0].seq, staged_as)
+        put_in_place(files, temp, str(target), found[1] if found is not None else None)
         # A later commit exchanges the file, and does not sync an existing name.
-        sync_folder(target.parent)
+        files.sync_folder(target.parent)
 
 
-def repaired(folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
+def repaired(env: Environment, folder: Path, kind: str, data: bytes, token: FileToken) -> bytes:
     """Return the recovered content of a document that a power cut tore, else `data`; needs no lock.
 
     Args:
+        env: The file system, the clock, and the interval of checkpoints.
         folder: The user's folder.
         kind: The document.
         data: The content of its file.
         token: The token of that version of the file.
     """
     try:
-        records = window_records(folder)
-        if not records or not may_lack_writes(folder, records[0]):
+        records = window_records(env, folder)
+        if not records or not may_lack_writes(env, folder, records[0]):
             return data
         steps = [record for record in records if kind in record.results]
         if not steps:
             return data
-        is_ours = not _is_written_later(token, steps[0], _copied_at(folder, records))
-        text = _brought_forward(folder, kind, steps, data, may_be_torn=is_ours)
+        is_ours = not _is_written_later(token, steps[0], _copied_at(env.files, folder, records))
+        text = _brought_forward(env.files, folder, kind, steps, data, may_be_torn=is_ours)
     except (OSError, DocumentError):
         return data  # history is damaged, or is being replaced
     return data if text is None else text.encode("utf-8")
 
 
-def _copied_at(folder: Path, records: list[Record]) -> float:
+def _copied_at(files: FileSystem, folder: Path, records: list[Record]) -> float:
     """Return when history was copied here by a program that does not keep file times; 0.0 if it was not."""
-    newest = newest_segment(folder / "history")
-    token = file_token(newest) if newest is not None else None
+    newest = newest_segment(files, folder / "history")
+    token = files.token(newest) if newest is not None else None
     if token is None or not records or not _is_written_later(token, records[0], 0.0):
         return 0.0
     return token[0] / 1e9
@@ -159,11 +163,18 @@ def _is_written_later(token: FileToken, record: Record, copied: float) -> bool:
 
 
 def _brought_forward(
-    folder: Path, kind: str, steps: list[Record], data: bytes, *, may_be_torn: bool
+    files: FileSystem,
+    folder: Path,
+    kind: str,
+    steps: list[Record],
+    data: bytes,
+    *,
+    may_be_torn: bool,
 ) -> str | None:
     """Return the text that a document must have, or None if its file is left unchanged.
 
     Args:
+        files: Makes the file operations.
         folder: The user's folder.
         kind: The document.
         steps: The last records that changed it, newest first.
@@ -179,7 +190,7 @@ def _brought_forward(
         return _redone(text, kind, steps)
     if not may_be_torn:
         return None
-    versions = _versions(folder, kind, steps)
+    versions = _versions(files, folder, kind, steps)
     return versions[-1] if is_torn(data, versions) else None
 
 
@@ -189,7 +200,7 @@ def _redone(text: str, kind: str, steps: list[Record]) -> str:
     return text
 
 
-def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
+def _versions(files: FileSystem, folder: Path, kind: str, steps: list[Record]) -> list[str]:
     """Return the versions of a document before and after each of these records, oldest first.
 
     The records are given newest first. The result is empty if history cannot be read.
@@ -198,7 +209,7 @@ def _versions(folder: Path, kind: str, steps: list[Record]) -> list[str]:
         first = steps[-1]
         text = ""
         if first.bases[kind] != EMPTY:
-            text = history_of(folder).text(kind, first.seq - 1)
+            text = history_of(files, folder).text(kind, first.seq - 1)
         found = [text]
         for record in reversed(steps):
             text = redo("" if record.bases[kind] == EMPTY else text, record, kind)
@@ -221,22 +232,26 @@ def _is_part(data: bytes, whole: bytes) -> bool:
     )
 
 
-def staged_files(folder: Path, names: list[str]) -> list[str]:
+def staged_files(files: FileSystem, folder: Path, names: list[str]) -> list[str]:
     """Return the names of staged files that killed processes left, in the order of their transactions.
 
     Args:
+        files: Makes the file operations.
         folder: The user's folder.
         names: The names in the folder.
     """
-    found = [folder / name for name in staged_in(names)]
     # A folder or a pipe is neither a staged document nor a displaced edit.
-    return [path.name for path in found if path.is_file() or path.is_symlink()]
+    kinds = {stat.S_IFREG, stat.S_IFLNK}
+    return [name for name in staged_in(names) if stat.S_IFMT(files.mode(folder / name)) in kinds]
 
 
-def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> bool:
+def is_left_over(
+    env: Environment, folder: Path, name: str, newest: int, *, may_be_torn: bool
+) -> bool:
     """Return whether a staged file can be removed because it is not a displaced edit.
 
     Args:
+        env: The file system, the clock, and the interval of checkpoints.
         folder: The user's folder.
         name: The name of the staged file.
         newest: The number of the last transaction in history, before recovery.
@@ -245,10 +260,10 @@ def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> 
     Raises:
         BackendError: The file cannot be read.
     """
-    path = folder / name
-    if is_being_saved(str(path)) or not path.is_file() or path.is_symlink():
+    files, path = env.files, folder / name
+    if is_being_saved(env, str(path)) or not stat.S_ISREG(files.mode(path)):
         return False
-    found = read_file(path)
+    found = files.read_file(path)
     if found is None:
         return True
     if is_as_staged(name, found[0], newest):
@@ -256,28 +271,36 @@ def is_left_over(folder: Path, name: str, newest: int, *, may_be_torn: bool) -> 
     # An exchange follows the commit point: this content was displaced by one, or is torn.
     kind = target_of(name).removesuffix(".toml")
     now = digest(found[0].decode("utf-8", "replace"))
-    return now in _logged(folder) or (may_be_torn and _is_torn_of_ours(folder, kind, found[0]))
+    return now in _logged(files, folder) or (
+        may_be_torn and _is_torn_of_ours(env, folder, kind, found[0])
+    )
 
 
-def _stage(kind: str, data: bytes, seq: int, staged_as: Callable[[str, bytes, int], str]) -> str:
+def _stage(
+    files: FileSystem,
+    kind: str,
+    data: bytes,
+    seq: int,
+    staged_as: Callable[[str, bytes, int], str],
+) -> str:
     """Stage a document of a transaction that is already in history."""
     # Until the file is complete, its name must not be that of a displaced edit.
     unfinished = staged_as(kind, data, seq + 1)
-    write_new(unfinished, data, sync=True)
+    files.write_new(unfinished, data, sync=True)
     temp = staged_as(kind, data, seq)
-    os.replace(unfinished, temp)  # noqa: PTH105 - paths are strings here
+    files.replace(unfinished, temp)
     return temp
 
 
-def _is_torn_of_ours(folder: Path, kind: str, data: bytes) -> bool:
-    steps = [record for record in window_records(folder) if kind in record.results]
-    return bool(steps) and is_torn(data, _versions(folder, kind, steps))
+def _is_torn_of_ours(env: Environment, folder: Path, kind: str, data: bytes) -> bool:
+    steps = [record for record in window_records(env, folder) if kind in record.results]
+    return bool(steps) and is_torn(data, _versions(env.files, folder, kind, steps))
 
 
-def _logged(folder: Path) -> set[str]:
+def _logged(files: FileSystem, folder: Path) -> set[str]:
     """Return the fingerprints of all versions in history."""
     found: set[str] = set()
-    for text in read_records(folder / "history"):
+    for text in read_records(files, folder / "history"):
         try:
             found.update(parse_record(text).results.values())
         except InvalidTOML:

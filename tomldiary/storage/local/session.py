@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.history.record import next_sequence, parse_record
-from tomldiary.storage.files import folder_time
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
@@ -38,7 +36,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
 
-    from tomldiary.storage.files import FileToken
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.protocol import Commit, Merge
 
 __all__ = ["HistoryTails", "OpenedUsers"]
@@ -57,7 +56,8 @@ class _Tail(NamedTuple):
 class HistoryTails:
     """The ends of all users' histories; the caller holds the user's lock."""
 
-    def __init__(self) -> None:
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
         self._tails: dict[str, _Tail] = {}
 
     def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
@@ -65,7 +65,9 @@ class HistoryTails:
         known = self._tails.get(user)
         # An append to an existing segment does not change the folder time; the old time reveals other changes.
         is_known = known is not None and known.end.segment == end.segment
-        changed = known.folder_time if known is not None and is_known else folder_time(place)
+        changed = (
+            known.folder_time if known is not None and is_known else self._files.folder_time(place)
+        )
         self._tails[user] = _Tail(end, changed, record, seq)
 
     def drop(self, user: str) -> None:
@@ -75,7 +77,11 @@ class HistoryTails:
     def drop_changed(self, user: str) -> None:
         """Drop the cached end of a history that another process has changed since; needs no lock."""
         tail = self._tails.get(user)
-        if tail is not None and not tail.end.is_there() and self._tails.get(user) is tail:
+        if (
+            tail is not None
+            and not tail.end.is_there(self._files)
+            and self._tails.get(user) is tail
+        ):
             self._tails.pop(user, None)
 
     def numbered(self, user: str, place: str, seq: int) -> End | None:
@@ -96,25 +102,25 @@ class HistoryTails:
     def _found(self, user: str, place: str) -> _Tail | None:
         # Read the cache once: another thread may drop the entry at any time.
         cached = self._tails.get(user)
-        changed = folder_time(place)
+        changed = self._files.folder_time(place)
         if not changed:
             self.drop(user)
             return None
         if (
             cached is not None
             and cached.folder_time == changed  # no segment was added since
-            and cached.end.is_there()
+            and cached.end.is_there(self._files)
         ):
             return cached
-        newest = newest_segment(Path(place))
+        newest = newest_segment(self._files, Path(place))
         if newest is None:
             self.drop(user)
             return None
-        record, at = last_record(newest)
-        cut_off(newest, at)
+        record, at = last_record(self._files, newest)
+        cut_off(self._files, newest, at)
         if record is None:
             # The only record of a new segment was torn: the last record is in the previous segment.
-            newest.unlink()
+            self._files.unlink(newest)
             return self._found(user, place)
         seq = next_sequence(record) - 1
         found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
@@ -126,21 +132,22 @@ class OpenedUsers(UserFolders):
 
     Args:
         base_path: The folder of all users.
+        environment: What storage works with.
         sync: Whether writes are synced to disk.
     """
 
-    def __init__(self, base_path: Path, *, sync: bool) -> None:
-        super().__init__(base_path)
+    def __init__(self, base_path: Path, environment: Environment, *, sync: bool) -> None:
+        super().__init__(base_path, environment)
         self._sync = sync
         self.merge_displaced: Merge | None = None
         """Merges displaced edits; an engine sets it."""
-        self._locks = UserLocks(base_path / SYSTEM / "locks")
-        self.epochs = Epochs(base_path / SYSTEM)
-        self._tails = HistoryTails()
+        self._locks = UserLocks(base_path / SYSTEM / "locks", environment.files)
+        self.epochs = Epochs(environment, base_path / SYSTEM)
+        self._tails = HistoryTails(environment.files)
         self._recovered: set[str] = set()
         self._swept: dict[str, int] = {}
         """By user: the tenure of the lock in which the folder was found without staged files, if it still is."""
-        self._synced = DurableNames(base_path, sync=sync)
+        self._synced = DurableNames(environment, base_path, sync=sync)
         # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
         self._names = itertools.count(secrets.randbits(16))
 
@@ -160,7 +167,7 @@ class OpenedUsers(UserFolders):
         self._open(user)
         folder = self.folder(user)
         try:
-            yield from read_records(folder / "history")
+            yield from read_records(self.files, folder / "history")
         except OSError as error:
             raise _unread(error, folder) from error
 
@@ -176,8 +183,11 @@ class OpenedUsers(UserFolders):
         """
         if user in self._recovered:
             return True
-        if not os.path.isdir(self.folder(user)):  # noqa: PTH112 - an inaccessible folder counts as missing
-            return True
+        try:
+            if not self.files.is_folder(self.folder(user)):
+                return True
+        except OSError:
+            return True  # an inaccessible folder counts as missing
         try:
             with self.lock(user, 0.0):
                 return True
@@ -202,17 +212,17 @@ class OpenedUsers(UserFolders):
 
     def _repair(self, user: str, folder: Path, tenure: int) -> None:
         try:
-            names = os.listdir(folder)  # noqa: PTH208 - names, not paths
+            names = self.files.listdir(folder)
         except FileNotFoundError:  # there is no such user yet
             self._swept[user] = tenure
             return
         if any(name.startswith(JOB_PREFIX) for name in names):
             finish(self, user)
-            names = os.listdir(folder)  # noqa: PTH208 - see above
+            names = self.files.listdir(folder)
         if not names and self.epoch(user):
-            folder.rmdir()  # left by a process that was killed while it forgot the user
+            self.files.rmdir(folder)  # left by a process that was killed while it forgot the user
             return
-        staged = staged_files(folder, names)
+        staged = staged_files(self.files, folder, names)
         text = self._tail(user)
         if not staged and user in self._recovered:
             self._swept[user] = tenure
@@ -220,22 +230,24 @@ class OpenedUsers(UserFolders):
         was_cut = False
         if text is not None:
             record = parse_record(text)
-            was_cut = may_lack_writes(folder, record)
+            was_cut = may_lack_writes(self.environment, folder, record)
             if staged or was_cut:
-                records = window_records(folder) if was_cut else [record]
+                records = window_records(self.environment, folder) if was_cut else [record]
                 staged_as = partial(self._temp_name, str(folder))
-                roll_forward(folder, records, staged_as, staged, may_be_torn=was_cut)
-                names = os.listdir(folder)  # noqa: PTH208 - see above
-                staged = staged_files(folder, names)
-        drop_superseded(folder / "history")
+                roll_forward(
+                    self.environment, folder, records, staged_as, staged, may_be_torn=was_cut
+                )
+                names = self.files.listdir(folder)
+                staged = staged_files(self.files, folder, names)
+        drop_superseded(self.files, folder / "history")
         newest = next_sequence(text) - 1
         displaced = [
             name for name in staged
-            if not is_left_over(folder, name, newest, may_be_torn=was_cut)
+            if not is_left_over(self.environment, folder, name, newest, may_be_torn=was_cut)
         ]  # fmt: skip
         for name in staged:
             if name not in displaced:
-                (folder / name).unlink(missing_ok=True)
+                self.files.discard(folder / name)
         self._merge_displaced(user, displaced)
         self._recovered.add(user)
         if not displaced:  # an edit that cannot be merged may stay, and the next lock must check it
@@ -245,7 +257,8 @@ class OpenedUsers(UserFolders):
         """Merge displaced edits; without an engine they stay in their staged files for the next open."""
         if self.merge_displaced is not None:
             store = partial(self._stored, user)
-            merge_displaced_edits(self.folder(user), names, self.merge_displaced, store)
+            folder = self.folder(user)
+            merge_displaced_edits(self.environment, folder, names, self.merge_displaced, store)
 
     def reopen(self, user: str) -> None:
         """Drop all cached state of a user, so that the next access recovers the user again."""

@@ -10,33 +10,22 @@ wrote it, or if the disk was moved, restored or copied.
 
 from __future__ import annotations
 
-import os
-import sys
-import time
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DiaryError
 from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
 from tomldiary.logging import get_logger
-from tomldiary.storage.files import (
-    file_token,
-    folder_time,
-    make_folder,
-    read_file,
-    sync_folder,
-    write_new,
-)
 from tomldiary.storage.local.layout import OWNER_NAME
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
 
 if TYPE_CHECKING:
     from tomldiary.history.record import Record
+    from tomldiary.storage.environment import Environment
+    from tomldiary.storage.files import FileSystem
 
 __all__ = [
     "SYSTEM",
@@ -44,58 +33,20 @@ __all__ = [
     "DurableNames",
     "Synced",
     "UserFolders",
-    "boot_of",
     "may_lack_writes",
     "user_of",
 ]
 
-_LINUX = Path("/proc/sys/kernel/random/boot_id")
-_MACOS = b"kern.bootsessionuuid"
-_BYTES = 6
 
-
-def boot_of(folder: str | Path) -> str:
-    """Return a fingerprint of this boot and the folder; "" on systems without a boot identifier.
-
-    The device and the inode identify the folder. So a copy, or a disk mounted elsewhere, has another fingerprint.
-
-    Raises:
-        OSError: The folder does not exist.
-    """
-    boot = _boot_id()
-    if not boot:
-        return ""
-    found = os.stat(folder)  # noqa: PTH116 - once for each user and process
-    identity = f"{boot} {found.st_dev} {found.st_ino}"
-    return blake2b(identity.encode(), digest_size=_BYTES).hexdigest()
-
-
-def may_lack_writes(folder: Path, record: Record) -> bool:
+def may_lack_writes(env: Environment, folder: Path, record: Record) -> bool:
     """Return whether documents may lack changes up to a record, because another boot wrote the record.
 
     Args:
+        env: The file system, and the clock that identifies this boot.
         folder: The user's folder.
         record: The last record of history.
     """
-    return not record.boot or record.boot != boot_of(folder)
-
-
-@lru_cache(maxsize=1)
-def _boot_id() -> str:
-    try:
-        return _LINUX.read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return _macos_session() if sys.platform == "darwin" else ""
-
-
-def _macos_session() -> str:
-    import ctypes  # noqa: PLC0415 - only needed there
-
-    call = getattr(ctypes.CDLL(None), "sysctlbyname", None)
-    found, size = ctypes.create_string_buffer(64), ctypes.c_size_t(64)
-    if call is None or call(_MACOS, found, ctypes.byref(size), None, ctypes.c_size_t(0)) != 0:
-        return ""
-    return found.value.decode("ascii", "replace")
+    return not record.boot or record.boot != env.boot_of(folder)
 
 
 _MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
@@ -105,6 +56,7 @@ _MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
 class Synced:
     """The names of one user that this process has synced."""
 
+    files: FileSystem
     folder: str
     inode: int
     """The inode of the folder, which detects a new folder with the same name."""
@@ -118,14 +70,15 @@ class Synced:
     def sync(self, kinds: set[str]) -> None:
         """Sync the names of documents, and the names of their parent folders."""
         for place in {place for kind in kinds for place in _folders_of(self.folder, kind)}:
-            sync_folder(place)
+            self.files.sync_folder(place)
         self.kinds |= kinds
 
 
 class DurableNames:
     """The names of all users below `root`; `sync` states whether they must survive a power cut."""
 
-    def __init__(self, root: Path, *, sync: bool) -> None:
+    def __init__(self, env: Environment, root: Path, *, sync: bool) -> None:
+        self._env = env
         self._root = root
         self._sync = sync
         self._synced: dict[str, Synced] = {}
@@ -137,25 +90,26 @@ class DurableNames:
         Raises:
             OSError: The folder cannot be created or synced.
         """
+        files = self._env.files
         try:
-            inode = os.stat(folder).st_ino  # noqa: PTH116 - once for each write
+            inode = files.stat(folder).st_ino
         except FileNotFoundError:
-            make_folder(folder, sync=self._sync)
-            inode = os.stat(folder).st_ino  # noqa: PTH116 - once for each write
+            files.make_folder(folder, sync=self._sync)
+            inode = files.stat(folder).st_ino
         known = self._synced.get(user)
         if known is not None and known.inode == inode:
             return known
-        _name_owner(user, Path(folder), sync=self._sync)
+        _name_owner(files, user, Path(folder), sync=self._sync)
         if self._sync:
-            sync_folder(folder)
-            sync_folder(self._root)
+            files.sync_folder(folder)
+            files.sync_folder(self._root)
             if not self._is_root_synced:
                 with suppress(PermissionError):  # another owner's folder: its creator must sync it
-                    sync_folder(self._root.absolute().parent)
+                    files.sync_folder(self._root.absolute().parent)
                 self._is_root_synced = True
         if len(self._synced) > _MOST_USERS:
             self._synced.clear()
-        known = self._synced[user] = Synced(folder, inode, boot_of(folder))
+        known = self._synced[user] = Synced(files, folder, inode, self._env.boot_of(folder))
         return known
 
     def drop(self, user: str) -> None:
@@ -163,7 +117,7 @@ class DurableNames:
         self._synced.pop(user, None)
 
 
-def user_of(folder: Path) -> str | None:
+def user_of(files: FileSystem, folder: Path) -> str | None:
     """Return the user id of a folder, or None if the folder belongs to no user.
 
     Raises:
@@ -173,24 +127,24 @@ def user_of(folder: Path) -> str | None:
     if decoded is not None:
         return decoded
     path = folder / OWNER_NAME
-    owner = read_file(path)
+    owner = files.read_file(path)
     if owner is None:
         return None
     encoded = parse_toml(decode_utf8(owner[0], path=str(path)), path=str(path)).get("user_id")
     return str(encoded).encode("ascii", "replace").decode("unicode_escape") if encoded else None
 
 
-def _name_owner(user: str, folder: Path, *, sync: bool) -> None:
+def _name_owner(files: FileSystem, user: str, folder: Path, *, sync: bool) -> None:
     """Write the owner file of a folder whose name cannot contain the user id."""
     if not folder.name.startswith("~"):
         return
     with suppress(DiaryError):  # torn by a crash
-        if user_of(folder) == user:
+        if user_of(files, folder) == user:
             return
     encoded = user.encode("unicode_escape").decode("ascii")
     text = f"# The id of this folder's owner is too long to be its name.\nuser_id = {render_value(encoded)}\n"
-    (folder / OWNER_NAME).unlink(missing_ok=True)
-    write_new(str(folder / OWNER_NAME), text.encode(), sync=sync)
+    files.discard(folder / OWNER_NAME)
+    files.write_new(str(folder / OWNER_NAME), text.encode(), sync=sync)
 
 
 def _folders_of(folder: str, kind: str) -> list[str]:
@@ -209,7 +163,9 @@ _logger = get_logger(__name__)
 class UserFolders:
     """The part of `LocalBackend` that maps users to folders."""
 
-    def __init__(self, base_path: Path) -> None:
+    def __init__(self, base_path: Path, environment: Environment) -> None:
+        self.environment = environment
+        self.files = environment.files
         self.base_path = base_path
         self._folders: dict[str, Path] = {}
         self._everybody: tuple[int, list[str]] | None = None
@@ -221,7 +177,7 @@ class UserFolders:
             return known
         name = encode_folder(user)
         folder = self.base_path / name
-        if file_token(folder) is None and name != user and self._is_plain_folder(user):
+        if self.files.token(folder) is None and name != user and self._is_plain_folder(user):
             folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
         if len(self._folders) > _MOST_USERS:
             self._folders.clear()
@@ -237,21 +193,21 @@ class UserFolders:
         if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
             return False
         try:
-            return user in os.listdir(self.base_path)  # noqa: PTH208 - names, not paths
+            return user in self.files.listdir(self.base_path)
         except OSError:
             return False
 
     def known_users(self) -> list[str]:
         """Return the ids of all users with a folder, sorted; one `stat` if no folder was added or removed."""
         before = self._everybody
-        when = folder_time(str(self.base_path))
+        when = self.files.folder_time(str(self.base_path))
         if before is not None and before[0] == when:
             return before[1]
         found: list[str] = []
-        is_whole = when < time.time_ns() - YOUNG
+        is_whole = when < self.environment.clock.time_ns() - YOUNG
         for name in self._folder_names():
             try:
-                user = decode_folder(name) or user_of(self.base_path / name)
+                user = decode_folder(name) or user_of(self.files, self.base_path / name)
             except DiaryError as error:
                 _logger.warning("a user is left out: %s", error)
                 user = None
@@ -263,7 +219,7 @@ class UserFolders:
 
     def _folder_names(self) -> list[str]:
         try:
-            found = [entry.name for entry in os.scandir(self.base_path) if entry.is_dir()]
+            found = [entry.name for entry in self.files.scandir(self.base_path) if entry.is_dir()]
         except (FileNotFoundError, NotADirectoryError):
             return []
         except OSError as error:
