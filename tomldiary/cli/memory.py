@@ -41,7 +41,7 @@ def known_user(path: str, user: str) -> Diary:
     diary = open_memory(path)
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {path}")
-    document = diary.engine.document(user, "preferences")
+    document = diary.engine.entries(user, "preferences")
     return Diary(diary.engine.backend, _table_of(document), agent="rules")
 
 

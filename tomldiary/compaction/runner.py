@@ -71,7 +71,7 @@ class CompactionRunner:
         for kind in due:
             if kind == "preferences":
                 book = Preferences(
-                    await in_thread(self._diary.engine.document, user_id, kind),
+                    await in_thread(self._diary.engine.entries, user_id, kind),
                     self._diary.turn_rules.preferences,
                 )
                 parts += [(kind, name) for name in self._diary.allowed if any(book.entries(name))]
@@ -100,7 +100,7 @@ class CompactionRunner:
         conversations = self._diary.engine.document(user_id, "conversations")
         turns = _meta_number(conversations.table(("_meta", "compaction")), "total_turns")
         for kind in _KINDS:
-            document = self._diary.engine.document(user_id, kind)
+            document = self._diary.engine.entries(user_id, kind)
             progress = document.table(("_meta", "compaction")) or {}
             if kind == "preferences":
                 book = Preferences(document, self._diary.turn_rules.preferences)
@@ -171,7 +171,7 @@ class CompactionRunner:
             kind, *place = operation_path(operation)
             if kind == "conversations":
                 return Conversations(tx.edit(kind)).find(place[0])
-            found = Preferences(tx.edit(kind), self._diary.turn_rules.preferences).find(*place)
+            found = Preferences(tx.entries(kind), self._diary.turn_rules.preferences).find(*place)
             return found[1] if found is not None else None
 
         def change(tx: Transaction) -> None:

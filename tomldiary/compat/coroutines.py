@@ -40,7 +40,7 @@ class AncestorCoroutines:
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:  # noqa: FBT001, FBT002
         """Return the preferences document as TOML text; "" if there is none."""
-        document = await in_thread(self.engine.document, user_id, "preferences")
+        document = await in_thread(self.engine.entries, user_id, "preferences")
         if not skip_metadata:
             return document.text
         edit = Edit(document)
@@ -83,7 +83,7 @@ class AncestorCoroutines:
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
     ) -> MemoryDeps:
         """Return a draft of the user's memory, as an extractor gets it."""
-        documents = self.engine.cached(user_id, *DOCUMENTS)
+        documents = self.engine.cached_entries(user_id, *DOCUMENTS)
         if documents is None:
             documents = await in_thread(self._documents, user_id)
         deps = MemoryDeps.from_documents(
@@ -99,7 +99,7 @@ class AncestorCoroutines:
         return deps
 
     def _documents(self, user_id: str) -> list[Document]:
-        return [self.engine.document(user_id, kind) for kind in DOCUMENTS]
+        return [self.engine.entries(user_id, kind) for kind in DOCUMENTS]
 
     async def pretty_preferences(
         self,

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tomldiary.doctor.files import Finding, check_files, check_place
-from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds import entry_kind, typed_kinds
+from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
 from tomldiary.history.timeline import EMPTY
@@ -23,6 +24,7 @@ from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.layout import strays_in
 from tomldiary.storage.local.user_dirs import user_of
 from tomldiary.toml.document import Document, digest
+from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -126,6 +128,14 @@ def _check_user(diary: Diary, user: str) -> Iterator[Finding]:
             place = backend.place(user, kind)
             for where, message, remedy in entry_kind(kind).problems(document, diary):
                 yield Finding("warning", place, f"{where}: {message}", remedy)
+    for kind in typed_kinds():
+        for part, path, earlier in duplicates(kind, documents):
+            yield Finding(
+                "warning",
+                backend.place(user, part),
+                f"{render_path(path)}: {backend.place(user, earlier)} has this key too; this one is not read.",
+                "Remove one of the two, or give it another key.",
+            )
     yield from _check_owner(user, documents)
     if isinstance(backend, LocalBackend):
         yield from _strays(backend.files, backend.folder(user))

@@ -8,6 +8,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import open_here
+from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.errors import BackendError, DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.hand_edits.base_version import before_saves
 from tomldiary.hand_edits.detect import NOTHING, look
@@ -16,7 +18,7 @@ from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.forgettable_cache import let_go
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.storage.protocol import CheapTokens
+from tomldiary.storage.protocol import CheapTokens, FixedDocuments, ListsFolders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["DocumentCache"]
 
 _CACHED_DOCUMENTS = 4096
+_CACHED_JOINS = 256
 _PAUSE = 0.05  # seconds between two reads of a file that is being saved
 
 
@@ -46,6 +49,12 @@ class DocumentCache:
         self._cheap_tokens = backend if isinstance(backend, CheapTokens) else None
         self.logged = LoggedKinds(backend)
         self._cache: Recent[tuple[str, str], Known] = Recent(_CACHED_DOCUMENTS)
+        self._folders = backend if isinstance(backend, ListsFolders) else None
+        self._fixed = backend if isinstance(backend, FixedDocuments) else None
+        self._joins: Recent[tuple[str, str], tuple[list[Document], Document]] = Recent(
+            _CACHED_JOINS
+        )
+        """The parts of each kind, and what they are as one document."""
         self._epochs: Recent[str, int] = Recent(_CACHED_DOCUMENTS)
         """The number of erasures of each user when their documents were cached."""
         self.renew()
@@ -76,6 +85,53 @@ class DocumentCache:
             else:
                 found.append(cached.document)
         return found
+
+    def cached_entries(self, user: str, *kinds: str) -> list[Document] | None:
+        """Return all entries of kinds as `cached` does, each kind as one document."""
+        found = self.cached(user, *kinds)
+        if found is None:
+            return None
+        for number, kind in enumerate(kinds):
+            parts = self.parts(user, kind)
+            if len(parts) > 1:
+                known = self.cached(user, *parts)
+                if known is None:
+                    return None
+                found[number] = self.join(user, kind, known)
+        return found
+
+    @property
+    def lists_documents(self) -> bool:
+        """Whether the backend finds documents whose names are not known before, such as episodes."""
+        return self._fixed is None or self._fixed.documents is None
+
+    def parts(self, user: str, kind: str) -> list[str]:
+        """Return the documents that the entries of a kind are spread over; the first one may not exist."""
+        if not entry_kind(kind).is_split or not self.lists_documents:
+            return [kind]
+        self.backend.token(user, kind)  # recovery may bring back a part
+        if self._folders is not None:
+            return parts_among(kind, self._folders.kinds_below(user, f"{kind}/"))
+        return parts_among(kind, self.backend.kinds(user))
+
+    def join(self, user: str, kind: str, parts: list[Document]) -> Document:
+        """Return the parts of a kind as one document; the same one as long as the parts are the same."""
+        if len(parts) == 1:
+            return parts[0]
+        known = self._joins.get((user, kind))
+        if known is not None and list(map(id, known[0])) == list(map(id, parts)):
+            return known[1]
+        made = join(entry_kind(kind), parts)
+        with self._guard:
+            self._joins.keep((user, kind), (parts, made))
+        return made
+
+    def with_base(self, user: str, kind: str) -> tuple[Document, Document]:
+        """Return a document, and what it was before hand edits that are not followed by a write."""
+        known = self.load(user, kind)
+        if known is None:
+            return NOTHING, NOTHING
+        return known.document, self.before_saves(user, kind, known) or known.document
 
     def load(self, user: str, kind: str, *, is_written: bool = False) -> Known | None:
         """Return a document with the version it was read at, or None if there is none.
@@ -177,8 +233,9 @@ class DocumentCache:
     def _drop(self, user: str) -> None:
         let_go()
         with self._guard:
-            for key in [key for key in self._cache if key[0] == user]:
-                del self._cache[key]
+            for cache in (self._cache, self._joins):
+                for key in [key for key in cache if key[0] == user]:
+                    del cache[key]
 
 
 def _is_current(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from tomldiary.engine.cache import DocumentCache
 from tomldiary.engine.commit import log_only, merge_displaced, prepare, prepare_saves
 from tomldiary.engine.transaction import Source, Transaction, fingerprint, open_here
+from tomldiary.entries.kinds.parts import LARGEST, parts_among
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import (
     BackendError,
@@ -30,7 +31,7 @@ from tomldiary.history.index import HistoryIndex
 from tomldiary.history.record import next_sequence, operation_of, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE, OwnThread
-from tomldiary.storage.protocol import FixedDocuments, KeepsDisplacedEdits
+from tomldiary.storage.protocol import KeepsDisplacedEdits
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Engine(DocumentCache):
         schema_name: Written to `_meta.schema_name` of new documents.
         lock_timeout: Seconds a writer waits for another one.
         save_timeout: Seconds a writer waits for another program to finish saving a document.
+        part_size: Characters of a part of preferences or facts before new entries go to another one.
     """
 
     def __init__(
@@ -67,20 +69,21 @@ class Engine(DocumentCache):
         *,
         lock_timeout: float = 30.0,
         save_timeout: float = 3.0,
+        part_size: int = LARGEST,
     ) -> None:
         super().__init__(backend, save_timeout=save_timeout)
-        self._fixed = backend if isinstance(backend, FixedDocuments) else None
         if isinstance(backend, KeepsDisplacedEdits):
             backend.merge_displaced = merge_displaced
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
+        self.part_size = part_size
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
         # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
         edit.put(("_meta",), meta, at_head=True)
         self.template = edit.done()
-        self.guards: dict[str, Callable[[Edit, Document], None]] = {}
-        """By document: restores immutable entries in an edit, given the document before the hand edits."""
+        self.guards: dict[str, Callable[..., None]] = {}
+        """By kind: restores immutable entries in an edit; see `EntryKind.undo_edits`."""
         self._operations: HistoryIndex[tuple[int, str]] = HistoryIndex(backend, _operation_in)
 
     # Reading
@@ -97,6 +100,20 @@ class Engine(DocumentCache):
         cached = self.load(user, kind)
         return cached.document if cached is not None else NOTHING
 
+    def entries(self, user: str, kind: str) -> Document:
+        """Return all entries of a kind as one document, in a transaction with its changes.
+
+        Raises:
+            DocumentError: As `document`.
+        """
+        return self.join(user, kind, [self.document(user, part) for part in self.parts(user, kind)])
+
+    def parts(self, user: str, kind: str) -> list[str]:
+        """Return the documents that the entries of a kind are spread over, in a transaction with its own."""
+        stored = super().parts(user, kind)
+        joined = self._readable(user)
+        return stored if joined is None else parts_among(kind, {*stored[1:], *joined.kinds()})
+
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, in a transaction with those it has begun."""
         stored = self.backend.kinds(user)
@@ -108,11 +125,6 @@ class Engine(DocumentCache):
     def now(self) -> datetime:
         """Return the time for which temporal facts are read unless a caller names one."""
         return datetime.now(UTC)
-
-    @property
-    def lists_documents(self) -> bool:
-        """Whether the backend finds documents whose names are not known before, such as episodes."""
-        return self._fixed is None or self._fixed.documents is None
 
     def check_kept(self, kind: str) -> None:
         """Refuse a document that the backend could not find again.
@@ -296,10 +308,12 @@ class Engine(DocumentCache):
 
     def undo_edits(self, user: str, kind: str, edit: Edit, base: Known | None) -> None:
         """Restore the immutable entries that hand edits changed since the last write."""
-        guard = self.guards.get(kind)
+        name = kind.partition("/")[0]
+        guard = self.guards.get(name)
         before = self.before_saves(user, kind, base) if guard is not None and base else None
         if guard is not None and before is not None:
-            guard(edit, before)
+            others = [each for each in self.parts(user, name) if each != kind]
+            guard(edit, before, others=[self.with_base(user, each) for each in others])
 
     def _commit(
         self,
@@ -446,7 +460,7 @@ class Engine(DocumentCache):
     def restore_immutable(self, user: str) -> None:
         """Commit what `undo_edits` restores; the caller holds the user's lock."""
         transaction = Transaction(self, user)
-        for kind in self.guards:
+        for kind in (part for name in self.guards for part in self.parts(user, name)):
             known = self.settled(user, kind)
             if known is not None and self.before_saves(user, kind, known) is not None:
                 transaction.edit(kind)

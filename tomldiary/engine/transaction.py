@@ -11,6 +11,8 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.hand_edits.three_way_merge import rebased
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
     from tomldiary.hand_edits.detect import Known
     from tomldiary.runtime.async_bridge import OwnThread
-    from tomldiary.toml.document import Document
+    from tomldiary.toml.document import Document, Path
 
 __all__ = ["Source", "Transaction", "fingerprint", "open_here"]
 
@@ -61,6 +63,7 @@ class Transaction:
         """Its number, once it is committed."""
         self._before: Mapping[str, Known] = before or {}
         self._edits: dict[str, Edit] = {}
+        self._joined: dict[str, JoinedEdit] = {}
         self._bases: dict[str, Known | None] = {}
         self._seen: dict[str, Known | None] = {}
         """Documents just read by `documents`; the commit compares their versions in any case."""
@@ -89,15 +92,50 @@ class Transaction:
             base = self._bases[kind] = self._settled(kind)
             edit = Edit(base.document if base is not None else self.engine.template)
             self.engine.undo_edits(self.user, kind, edit, base)
-            self._edits[kind] = edit
+            self._keep(kind, edit)
         return edit
+
+    def _keep(self, kind: str, edit: Edit) -> None:
+        self._edits[kind] = edit
+        joined = self._joined.get(kind.partition("/")[0])
+        if joined is not None:
+            joined.include(kind, edit)
+
+    def entries(self, kind: str) -> JoinedEdit:
+        """Return an edit of all entries of a kind, which starts from what is stored now.
+
+        Raises:
+            NotSupported: The backend cannot keep this kind.
+        """
+        found = self._joined.get(kind)
+        if found is None:
+            parts = self.engine.parts(self.user, kind)
+            parts = parts_among(kind, [*parts[1:], *self._before, *self._edits])
+            stored = dict(zip(parts, self.documents(parts), strict=True))
+            limit = self.engine.part_size if self.engine.lists_documents else None
+            known = {part: self._edits.get(part) or stored[part] for part in parts}
+            found = self._joined[kind] = JoinedEdit(entry_kind(kind), known, self.edit, limit)
+            is_guarded = kind in self.engine.guards
+            for part in parts:
+                seen = self._seen.get(part)
+                if len(parts) == 1 or (is_guarded and seen is not None and seen.is_edited):
+                    self.edit(part)  # which undoes forbidden hand edits
+        return found
+
+    def holder(self, kind: str, path: Path) -> str:
+        """Return the document that holds the entry of a document now: another part if it was moved."""
+        known = entry_kind(kind)
+        entry = path[: known.depth]
+        if not known.is_split or len(path) < known.depth or self.document(kind).table(entry):
+            return kind
+        return self.entries(known.name).holder(path) or kind
 
     def replace(self, kind: str, document: Document) -> None:
         """Replace a whole document; the old one stays in history."""
         if kind not in self._bases:
             self.engine.check_kept(kind)
             self._bases[kind] = self._settled(kind)
-        self._edits[kind] = Edit(document, is_changed=True)
+        self._keep(kind, Edit(document, is_changed=True))
 
     def _settled(self, kind: str) -> Known | None:
         known = self._before.get(kind)

@@ -39,7 +39,7 @@ __all__ = [
     "collections",
     "entry_times",
     "entry_value",
-    "read_document",
+    "read_entries",
 ]
 
 Change = tuple[Collection, str, "dict[str, Any] | None"]
@@ -61,6 +61,7 @@ class TypedEntries:
         tables: Returns a document by name, or an edit of it; called once for each.
         documents: Returns the names of the user's documents.
         session: The session that writes.
+        tx: The transaction that they are written in; None only reads.
     """
 
     def __init__(
@@ -69,8 +70,10 @@ class TypedEntries:
         tables: Callable[[str], Tables],
         documents: Callable[[], Iterable[str]],
         session: str = "",
+        tx: Transaction | None = None,
     ) -> None:
         self._rules = rules
+        self._tx = tx
         self._tables = cache(tables)
         self._listed = Listed(documents)
         self._session = session
@@ -81,14 +84,15 @@ class TypedEntries:
         engine = diary.engine
         return cls(
             diary,
-            lambda name: read_document(engine, user, name, diary),
+            lambda name: read_entries(engine, user, name, diary),
             lambda: engine.kinds(user),
         )
 
     @classmethod
     def within(cls, diary: Diary, tx: Transaction, session: str = "") -> Self:
         """Return the entries of a transaction's user, for reading and writing."""
-        return cls(diary, tx.edit, lambda: {*tx.engine.kinds(tx.user), *tx.changed()}, session)
+        documents = lambda: {*tx.engine.kinds(tx.user), *tx.changed()}  # noqa: E731
+        return cls(diary, tx.entries, documents, session, tx)
 
     def get(self, collection: Collection, key: str) -> Mapping[str, Any] | None:
         """Return an entry as it is in the file, or None; a temporal fact also by its singleton key."""
@@ -138,27 +142,49 @@ class TypedEntries:
         KINDS[collection[0]].put(self._writing(now), collection, key, value)
 
     def _writing(self, now: str = "") -> Writing:
-        edit = cast("Callable[[str], Edit]", self._tables)
-        return Writing(self._rules, edit, self._listed, now, self._session)
+        assert self._tx is not None  # noqa: S101 - made by `within`
+        tx = self._tx
+        return Writing(self._rules, tx.edit, tx.entries, self._listed, now, self._session)
 
 
-def read_document(source: DocumentSource, user: str, name: str, rules: Rules) -> Document:
-    """Return a document as readers see it: hand edits that its rules forbid do not count."""
-    document = source.document(user, name)
+def read_entries(source: DocumentSource, user: str, name: str, rules: Rules) -> Document:
+    """Return the entries of a kind or a document as readers see them, without forbidden hand edits."""
     kind = entry_kind(name)
     if not kind.is_guarded:
-        return document
-    known = source.load(user, name)
-    before = source.before_saves(user, name, known) if known is not None else None
-    if before is None:
-        return document
-    edit = Edit(document)
-    kind.undo_edits(edit, before, rules)
-    return edit.done()
+        return source.entries(user, name)
+    parts = source.parts(user, name)
+    found: list[Document] = []
+    for part in parts:
+        document = source.document(user, part)
+        known = source.load(user, part)
+        before = source.before_saves(user, part, known) if known is not None else None
+        if before is not None:
+            edit = Edit(document)
+            others = [source.with_base(user, each) for each in parts if each != part]
+            kind.undo_edits(edit, before, rules, others)
+            document = edit.done()
+        found.append(document)
+    return source.join(user, name, found)
 
 
 class DocumentSource(Protocol):
-    """What documents are read from: the engine, or a point in time."""
+    """What documents are read from: the engine."""
+
+    def parts(self, user: str, kind: str, /) -> list[str]:
+        """Return the documents that the entries of a kind are spread over."""
+        ...
+
+    def join(self, user: str, kind: str, parts: list[Document], /) -> Document:
+        """Return the parts of a kind as one document."""
+        ...
+
+    def entries(self, user: str, kind: str, /) -> Document:
+        """Return all entries of a kind as one document."""
+        ...
+
+    def with_base(self, user: str, kind: str, /) -> tuple[Document, Document]:
+        """Return a document, and what it was before hand edits."""
+        ...
 
     def document(self, user: str, kind: str, /) -> Document:
         """Return a document as it is now."""

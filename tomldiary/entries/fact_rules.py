@@ -19,13 +19,15 @@ from tomldiary.entries.facts import (
 from tomldiary.entries.fields import author, entry_data, said_by
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
+from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.toml.document import Document, Overlay, Path
+    from tomldiary.entries.kind import EditedTables
+    from tomldiary.toml.document import Document, Path
 
 __all__ = ["FactRules", "Provenance", "also_said_by"]
 
@@ -45,8 +47,8 @@ class FactRules(Facts):
     """Changes the facts document of an edit."""
 
     @property
-    def _edit(self) -> Overlay:
-        return cast("Overlay", self._tables)
+    def _edit(self) -> EditedTables:
+        return cast("EditedTables", self._tables)
 
     def commit(
         self,
@@ -86,7 +88,7 @@ class FactRules(Facts):
             chosen = self._same(schema.name, data) or self._new_key(schema.name)
         old = self.entry(schema.name, chosen)
         if old is None:
-            self._check_limit(schema, sum(1 for _ in self.raw(schema.name)))
+            self._check_limit(schema, self.count(schema.name))
             self._put(schema.name, chosen, {**data, **_new_meta(by)})
             return chosen
         self._replace(schema, chosen, old, data, by)
@@ -226,8 +228,7 @@ class FactRules(Facts):
             if single is not None
             else [
                 Held(other, entry, *interval(entry))
-                for other, entry in self.raw(schema.name)
-                if same_value(entry_data(entry), data)
+                for other, entry in self.alike(schema.name, data)
             ]
         )
         current = next((held for held in group if held.holds(begin)), None)
@@ -265,12 +266,10 @@ class FactRules(Facts):
         self._put(name, held.key, changed)
 
     def _put(self, name: str, key: str, entry: Mapping[str, Any]) -> None:
-        self._edit.put((_ROOT, name, key), entry)
+        put_noted(self._edit, (_ROOT, name, key), entry)
 
     def _same(self, name: str, data: Mapping[str, Any]) -> str | None:
-        return next(
-            (key for key, entry in self.raw(name) if same_value(entry_data(entry), data)), None
-        )
+        return next((key for key, _ in self.alike(name, data)), None)
 
     def _new_key(self, name: str) -> str:
         while True:

@@ -15,16 +15,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
-from tomldiary.entries.fields import entry_data
+from tomldiary.entries.fields import columns_of, entry_data
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
+from tomldiary.text.incremental_index import Following, ask
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import Tables
@@ -46,6 +47,7 @@ __all__ = [
     "undo_edits",
 ]
 
+T = TypeVar("T")
 _ROOT = "facts"
 _logger = get_logger(__name__)
 
@@ -129,6 +131,21 @@ class Facts:
         found = next(exact, None) or next(now, None)
         return None if found is None else (schema, found)
 
+    def alike(self, name: str, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the entries of a type with equal data, valid or not, in the order of the file."""
+        found = self._ask(name, lambda index: index.alike(data))
+        return [(key, entry) for key, entry in found if same_value(entry_data(entry), data)]
+
+    def count(self, name: str) -> int:
+        """Return how many entries a type has, valid or not."""
+        return self._ask(name, lambda index: index.count)
+
+    def _ask(self, name: str, question: Callable[[FactIndex], T]) -> T:
+        def columns() -> tuple[list[str], list[Any]]:
+            return columns_of(self._tables.table((_ROOT, name)) or {})
+
+        return ask(self._tables, (FactIndex, name), lambda: FactIndex(name), columns, question)
+
     def held(
         self,
         name: str,
@@ -140,15 +157,14 @@ class Facts:
 
         Args:
             name: The type.
-            group: Only those with this singleton key.
+            group: Only those with this singleton key, of a temporal type.
             matching: Only those for which it is true.
         """
         schema = self.schema(name)
         is_temporal = schema.constraint.temporal
         found: list[Held] = []
-        for key, entry in self.raw(name):
-            if group is not None and group_of(schema, key) != group:
-                continue
+        rows = self.raw(name) if group is None else self._ask(name, lambda each: each.group(group))
+        for key, entry in rows:
             if matching is not None and not is_temporal and not matching(entry):
                 continue  # of temporal facts all count: each may end another
             wrong = self.wrong(schema, key, entry)
@@ -221,16 +237,30 @@ class Facts:
         raise AssertionError  # it was wrong a moment ago
 
 
-def undo_edits(edit: Overlay, logged: Document, schemas: Mapping[str, FactSchema]) -> None:
-    """Undo hand edits that changed or removed facts of immutable types."""
+def undo_edits(
+    edit: Overlay,
+    logged: Document,
+    schemas: Mapping[str, FactSchema],
+    others: Sequence[tuple[Document, Document]] = (),
+) -> None:
+    """Undo hand edits that changed or removed facts of immutable types; see `EntryKind.undo_edits`."""
     before = Facts(logged, schemas)
     for name, schema in schemas.items():
         if not schema.constraint.immutable:
             continue
+        for key in [key for key, _ in Facts(edit, schemas).raw(name)] if others else ():
+            path = (_ROOT, name, key)
+            known = [was for _, base in others if (was := base.table(path)) is not None]
+            if known and logged.table(path) is None and not same_data(known[0], edit.table(path)):
+                edit.delete(path)  # another part has this fact, with other data
         for held in before.held(name):
             path = (_ROOT, name, held.key)
             if same_data(held.entry, edit.table(path)):
                 continue
+            if edit.table(path) is None and any(
+                same_data(held.entry, now.table(path)) for now, _ in others
+            ):
+                continue  # moved to another part
             block = logged.index.get(path)
             try:
                 if isinstance(edit, Edit) and block is not None and path not in logged.parents:
@@ -257,6 +287,70 @@ def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -
     return same_value(entry_data(left), entry_data(right))
 
 
+class FactIndex(Following):
+    """The facts of a type by the key without its moment, and by their data."""
+
+    def __init__(self, category: str) -> None:
+        super().__init__(category)
+        self._marks: list[tuple[str, int] | None] = []
+        self._groups: dict[str, set[int]] = {}
+        self._alike: dict[int, set[int]] = {}
+        self._strays = 0
+
+    @property
+    def count(self) -> int:
+        """How many entries there are."""
+        return len(self._marks) - self._strays
+
+    def group(self, head: str) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the entries whose keys begin with a singleton key, in the order of the file."""
+        return self._rows(self._groups.get(head, ()))
+
+    def alike(self, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
+        """Return the entries that may have equal data, in the order of the file."""
+        return self._rows(self._alike.get(_likeness(data), ()))
+
+    def _rows(self, places: Iterable[int]) -> list[tuple[str, Mapping[str, Any]]]:
+        return [(self._keys[place], self._entries[place]) for place in sorted(places)]
+
+    def _put(self, number: int, key: str, entry: Any) -> None:
+        if number == len(self._marks):
+            self._marks.append(None)
+            self._strays += 1
+        self._unplace(number)
+        if isinstance(entry, Mapping):
+            mark = (_head(key), _likeness(entry_data(cast("Mapping[str, Any]", entry))))
+            self._groups.setdefault(mark[0], set()).add(number)
+            self._alike.setdefault(mark[1], set()).add(number)
+            self._marks[number] = mark
+            self._strays -= 1
+
+    def _forget(self, known: int) -> None:
+        for number in range(known, len(self._marks)):
+            self._unplace(number)
+        self._strays -= len(self._marks) - known
+        del self._marks[known:]
+
+    def _unplace(self, number: int) -> None:
+        mark = self._marks[number]
+        if mark is not None:
+            self._groups[mark[0]].discard(number)
+            self._alike[mark[1]].discard(number)
+            if not self._groups[mark[0]]:
+                del self._groups[mark[0]]
+            if not self._alike[mark[1]]:
+                del self._alike[mark[1]]
+            self._marks[number] = None
+            self._strays += 1
+
+
+def _likeness(data: Mapping[str, Any]) -> int:
+    """Return a number that is the same for equal data: of the names and of the texts."""
+    return hash(
+        tuple([(key, data[key] if type(data[key]) is str else None) for key in sorted(data)])
+    )
+
+
 # The time in which a fact holds
 
 
@@ -279,7 +373,12 @@ class Held(NamedTuple):
 
 def group_of(schema: FactSchema, key: str) -> str:
     """Return the part of a key that its singleton key makes."""
-    if not schema.constraint.temporal or "@" not in key:
+    return _head(key) if schema.constraint.temporal else key
+
+
+def _head(key: str) -> str:
+    """Return a key without the moment behind it."""
+    if "@" not in key:
         return key
     head, _, tail = key.rpartition("@")
     return head if moment(tail) is not None else key

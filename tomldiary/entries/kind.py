@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Collected",
+    "EditedTables",
     "EntryKind",
     "EntryLine",
     "Group",
@@ -61,6 +62,18 @@ class Tables(Protocol):
         ...
 
 
+class EditedTables(Tables, Protocol):
+    """An edit of one document, or of all parts of a kind."""
+
+    def put(self, path: tuple[str, ...], data: Mapping[str, Any], *, at_head: bool = False) -> None:
+        """Make the table at `path` hold exactly `data`."""
+        ...
+
+    def delete(self, path: tuple[str, ...]) -> bool:
+        """Remove the table at `path`; False if there is none."""
+        ...
+
+
 class Rules(Protocol):
     """The options of a diary that entries obey; `Diary` has them."""
 
@@ -81,6 +94,8 @@ class Writing(NamedTuple):
     rules: Rules
     edit: Callable[[str], Edit]
     """Returns the edit of a document by name."""
+    entries: Callable[[str], EditedTables]
+    """Returns the edit of all entries of a kind by name."""
     documents: Iterable[str]
     """The names of the user's documents; may be iterated over several times."""
     now: str
@@ -150,6 +165,8 @@ class EntryKind:
     """Whether its name in front of a key goes before a category of the same name."""
     unchanged_because = ""
     """Why a model may not change an entry with the tool `update`; "" if it may."""
+    is_split = False
+    """Whether its entries are spread over parts; see `kinds.parts`."""
     has_times = False
     """Whether an entry may hold for a time only."""
     is_guarded = False
@@ -204,6 +221,10 @@ class EntryKind:
         return self.documents_of("/".join(path[1:]), listed), path
 
     # What a document holds
+
+    def home(self, document: str) -> str:
+        """Return the name under which the entries of a document are known: that of the first part."""
+        return self.name if self.is_split else document
 
     def tables(self, document: Document) -> dict[Path, dict[str, Any]]:
         """Return all entries of a document, or of a part of one, by path."""
@@ -337,8 +358,21 @@ class EntryKind:
     def keep_ids(self, edit: Edit, removed: Collection[Path]) -> None:
         """Note which ids must not be given out again, since their entries were removed."""
 
-    def undo_edits(self, edit: Overlay, logged: Document, rules: Rules) -> None:
-        """Undo the hand edits that the rules forbid; `logged` is the document before them."""
+    def undo_edits(
+        self,
+        edit: Overlay,
+        logged: Document,
+        rules: Rules,
+        others: Sequence[tuple[Document, Document]] = (),
+    ) -> None:
+        """Undo the hand edits of a document that the rules forbid.
+
+        Args:
+            edit: The document with them.
+            logged: The document before them.
+            rules: The rules.
+            others: The other parts of the kind: as they are, and before hand edits. Moving an entry is allowed.
+        """
 
     # Entries as values by collection and key
 

@@ -17,14 +17,14 @@ from tomldiary.text.incremental_index import (
     ask,
     entry_text,
     number_of,
+    put_noted,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from tomldiary.entries.kind import Tables
+    from tomldiary.entries.kind import EditedTables, Tables
     from tomldiary.text.similarity import Match, Similarity
-    from tomldiary.toml.document import Overlay
 
 __all__ = [
     "MAX_TEXT",
@@ -182,8 +182,8 @@ class Preferences:
     # Writing
 
     @property
-    def _edit(self) -> Overlay:
-        return cast("Overlay", self._tables)
+    def _edit(self) -> EditedTables:
+        return cast("EditedTables", self._tables)
 
     def upsert(
         self,
@@ -314,18 +314,7 @@ class Preferences:
         return self.following(category, Catalog, lambda catalog: catalog.highest)
 
     def _put(self, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
-        """Store an entry, and pass the change on to the incremental indexes of the document."""
-        edit = self._edit
-        before = edit.stamp
-        edit.put(path, entry)
-        if edit.stamp is before:
-            return
-        for found in list(edit.memo.values()):
-            with found.lock:
-                if found.category == path[-2]:
-                    found.note(before, edit.stamp, path[-1], edit.table(path))
-                else:
-                    found.pass_over(before, edit.stamp)
+        put_noted(self._edit, path, entry)
 
     def next_number(self, category: str) -> int:
         """Return the number of the next id of the form prefN."""
@@ -346,7 +335,7 @@ class Preferences:
         self._edit.put(("_meta",), {**meta, _NEXT: {**known, category: number}}, at_head=True)
 
 
-def reserve_ids(edit: Overlay, removed: Iterable[tuple[str, int]]) -> None:
+def reserve_ids(edit: EditedTables, removed: Iterable[tuple[str, int]]) -> None:
     """Keep the ids of removed preferences from being given out again.
 
     Args:

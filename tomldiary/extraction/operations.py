@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tomldiary.engine.engine import Transaction
-    from tomldiary.toml.document import Overlay
+    from tomldiary.entries.kind import EditedTables
 
 __all__ = [
     "Applied",
@@ -215,7 +215,7 @@ def apply_turn(
     An entry that was forgotten meanwhile is not brought back; a new entry whose id was given away
     meanwhile gets another one, and later operations of the same turn follow it.
     """
-    preferences = Preferences(transaction.edit("preferences"), rules.preferences)
+    preferences = Preferences(transaction.entries("preferences"), rules.preferences)
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
@@ -296,7 +296,7 @@ def _set(
         if source and "text" in said:
             said.setdefault("_source", source)
     operation = replace(operation, path=path, values=tuple(said.items()))
-    set_fields(transaction.edit(operation.kind), operation)
+    set_fields(transaction.entries(operation.kind), operation)
 
 
 def _source(conversations: Conversations, session_id: str) -> str:
@@ -305,7 +305,7 @@ def _source(conversations: Conversations, session_id: str) -> str:
     return f"{session_id}#{entry.get('_turns', 0)}"
 
 
-def set_fields(edit: Overlay, operation: SetFields) -> None:
+def set_fields(edit: EditedTables, operation: SetFields) -> None:
     """Apply a `SetFields` to an edit; an entry that is gone meanwhile is not brought back by parts."""
     table = edit.table(operation.path)
     if operation.delete:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.preferences import entry_text
 from tomldiary.history.queries import entry_changes
 from tomldiary.history.record import SNAPSHOT, parse_record
@@ -129,7 +130,7 @@ def _preferences(text: str) -> Iterator[HistoryEntry]:
     record = parse_record(text)
     if record.actor != _TOOLS:
         return
-    record.changes = [change for change in record.changes if change.doc == "preferences"]
+    record.changes = [change for change in record.changes if entry_kind(change.doc) is PREFERENCES]
     yield from entry_changes(record)
 
 

@@ -81,22 +81,11 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
     """
     done = Erased(list(records), dict(texts))
     kinds = list(dict.fromkeys([*texts, *(kind for record in records for kind in record.results)]))
-    now = datetime.now(UTC)
     parts: dict[tuple[int, str], _Part] = {}
     touched: set[int] = set()
     conflicts: set[str] = set()
-    for kind in kinds:
+    for kind, document, replay in _studied(records, texts, kinds, selection):
         text = texts.get(kind)
-        document, replay = Tables(kind, selection), Replay(records, kind, text)
-        for number, before, after in replay.steps():
-            when = datetime.fromisoformat(records[number].time)
-            try:
-                document.study(before, when)
-                document.study(after, when)
-            except DocumentError:
-                replay.lose(number)
-        if text is not None:
-            document.study(text, now)
         document.decide()
         for part in _parts(document, replay):
             parts[part.number, kind] = part
@@ -131,6 +120,34 @@ def erase(records: Sequence[Record], texts: Mapping[str, str], selection: Select
             done.records[number] = fresh
             done.emptied += touches
     return done
+
+
+def _studied(
+    records: Sequence[Record], texts: Mapping[str, str], kinds: Sequence[str], selection: Selection
+) -> Iterator[tuple[str, Tables, Replay]]:
+    """Yield each document with its states collected, and with those of the other parts of its kind."""
+    now = datetime.now(UTC)
+    groups: dict[str, list[str]] = {}
+    for kind in kinds:
+        known = entry_kind(kind)
+        groups.setdefault(known.name if known.is_split else kind, []).append(kind)
+    for names in groups.values():
+        found: list[tuple[str, Tables, Replay]] = []
+        for kind in names:
+            text = texts.get(kind)
+            document = Tables(kind, selection, found[0][1] if found else None)
+            replay = Replay(records, kind, text)
+            for number, before, after in replay.steps():
+                when = datetime.fromisoformat(records[number].time)
+                try:
+                    document.study(before, when)
+                    document.study(after, when)
+                except DocumentError:
+                    replay.lose(number)
+            if text is not None:
+                document.study(text, now)
+            found.append((kind, document, replay))
+        yield from found
 
 
 @dataclass(slots=True)
@@ -219,8 +236,9 @@ def plan(engine: Engine, user: str, selection: Selection) -> tuple[Rewrite, Forg
     removed = erased.removed & known.keys()
     if texts == erased.texts and all_records == erased.records and not removed:
         return Rewrite(selection.to_table(), epoch), ForgetReceipt()
-    gone = len(erased.gone)
-    conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in erased.gone)
+    entries = {(entry_kind(name).home(name), path) for name, path in erased.gone}
+    gone = len(entries)
+    conversations = sum(entry_kind(name) is CONVERSATIONS for name, _ in entries)
     receipt = ForgetReceipt(gone - conversations, conversations, erased.emptied)
     forget = Record(
         (all_records[-1].seq if all_records else 0) + 1, "forget", [], {}, {},

@@ -25,17 +25,22 @@ __all__ = ["Tables"]
 
 
 class Tables:
-    """The entries of one document in all its versions, and the states to redact."""
+    """The entries of one document in all its versions, and the states to redact.
 
-    def __init__(self, kind: str, selection: Selection) -> None:
+    Args:
+        kind: The document.
+        selection: What to redact.
+        part: Another part of the same kind: what a session stated in one part counts in all of them.
+    """
+
+    def __init__(self, kind: str, selection: Selection, part: Tables | None = None) -> None:
         self.kind = kind
         self.affected: set[Path] = set()
         self._selection = selection
         self._versions = Versions(kind)
-        self._kept: dict[
-            Path, dict[str, str]
-        ] = {}  # the content that stays, with a session that stated it
-        self._selected: dict[Path, set[str]] = {}
+        self.kept: dict[Path, dict[str, str]] = {} if part is None else part.kept
+        """The content that stays, with a session that stated it."""
+        self.selected: dict[Path, set[str]] = {} if part is None else part.selected
         self._seen: dict[int, tuple[Path, State]] = {}
         self._changed: dict[tuple[str, str], Block] = {}
         self._last: dict[Path, str] = {}  # the text of the latest state that stays
@@ -55,25 +60,26 @@ class Tables:
                 continue
             self._seen[id(state)] = (path, state)
             if self._selection.covers(self.kind, path, state.values, when):
-                self._selected.setdefault(path, set()).add(state.content)
+                self.selected.setdefault(path, set()).add(state.content)
             else:
-                known = self._kept.setdefault(path, {})
+                known = self.kept.setdefault(path, {})
                 if not known.get(state.content):
                     known[state.content] = author(state.values)
 
     def decide(self) -> None:
         """Choose the entries to redact: those with content that only the selection stated."""
         self.affected = {
-            path for path, said in self._selected.items() if said - self._kept.get(path, {}).keys()
+            path for path, said in self.selected.items() if said - self.kept.get(path, {}).keys()
         }
 
     def gone(self) -> list[Path]:
-        """Return the entries that are erased completely."""
-        return [path for path in self._selected if not self._kept.get(path)]
+        """Return the entries of the document that are erased completely."""
+        mine = {path for path, _ in self._seen.values()}
+        return [path for path in self.selected if path in mine and not self.kept.get(path)]
 
     def is_all_gone(self) -> bool:
         """Return whether the selection covered an entry, and no version keeps any entry."""
-        return bool(self._selected) and not any(self._kept.values())
+        return bool(self.selected) and not any(self.kept.values())
 
     def sessions(self) -> set[str]:
         """Return the sessions of the redacted states."""
@@ -103,7 +109,7 @@ class Tables:
         return (
             state is not None
             and path in self.affected
-            and state.content not in self._kept.get(path, {})
+            and state.content not in self.kept.get(path, {})
         )
 
     # Second pass: redact the versions, oldest first
@@ -196,7 +202,7 @@ class Tables:
         session = self._selection.session_id
         if not session or block.is_array or block.path != path:
             return block
-        witness = self._kept.get(path, {}).get(state.content, "")
+        witness = self.kept.get(path, {}).get(state.content, "")
         key = (block.text, witness)
         if key not in self._changed:
             # Most entries are one block, which is parsed already.
@@ -230,9 +236,9 @@ class Tables:
             else:
                 values = cast("dict[str, Any]", value)
                 said = content(values)
-                if inner in self.affected and said not in self._kept.get(inner, {}):
+                if inner in self.affected and said not in self.kept.get(inner, {}):
                     continue
-                witness = self._kept.get(inner, {}).get(said, "")
+                witness = self.kept.get(inner, {}).get(said, "")
                 session = self._selection.session_id
                 want[key] = self._selection.without_name(values, witness) if session else values
         return want

@@ -58,6 +58,11 @@ class Known:
     seen: int = -1
     """The last transaction when this was read under the user's lock; -1 without the lock."""
 
+    @property
+    def is_edited(self) -> bool:
+        """Whether there are hand edits since the last write."""
+        return self.logged is not None or self.is_saved
+
 
 def look(
     source: DocumentSource, user: str, kind: str, stored: Stored, cached: Known | None

@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING
 
+from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.errors import DiaryError, DocumentError, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.history.timeline import Timeline
@@ -128,6 +130,14 @@ class PastDocuments:
         if kind not in self._documents:
             self.keep({kind: self._text_of(kind)})
         return self._documents[kind]
+
+    def entries(self, kind: str) -> Document:
+        """Return all entries of a kind as one document."""
+        if not entry_kind(kind).is_split:
+            return self.document(kind)
+        return join(
+            entry_kind(kind), [self.document(each) for each in parts_among(kind, self.kinds)]
+        )
 
     def keep(self, texts: Mapping[str, str]) -> None:
         """Cache texts that were already read."""

@@ -21,7 +21,7 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from tomldiary.entries.kind import Rules
     from tomldiary.history.as_of import PastTexts
@@ -160,7 +160,8 @@ class HistoryQueries:
         named, kind = entry_key(path), entry_kind(path[0])
         changes = self.history(named, limit=1_000_000)[::-1]
         names, place = kind.places(path, self._past.kinds())
-        documents = (self._document(name) for name in names)
+        read = partial(self._past.engine.entries, self._past.user_id)
+        documents = (read(name) for name in names)
         tables = (found.table(place) for found in documents)
         now = next((entry for entry in tables if entry is not None), None)
         entry = (
@@ -186,7 +187,7 @@ class HistoryQueries:
     def _path_of(self, key: str) -> Path:
         """Return the path that a key names; a temporal fact may be named by its singleton key."""
         path = path_of(key, self._rules.allowed, self._rules.fact_schemas)
-        read = partial(self._past.engine.document, self._past.user_id)
+        read = partial(self._past.engine.entries, self._past.user_id)
         return entry_kind(path[0]).resolved(path, read, self._rules, self._past.engine.now())
 
     def diff(self, before: Point | None = None, after: Point | None = None) -> list[Difference]:
@@ -202,11 +203,7 @@ class HistoryQueries:
         """
         if before is None:
             before = max(0, self._past.newest() - 1)
-        return [
-            difference
-            for kind, old, new in self._versions(before, after)
-            for difference in differences(kind, old, new)
-        ]
+        return differences(self._versions(before, after))
 
     def _versions(
         self, before: Point, after: Point | None
@@ -265,11 +262,12 @@ def entry_changes(record: Record) -> Iterator[HistoryEntry]:
     """Yield the change of each entry by a record."""
     if record.type == SNAPSHOT:
         return
-    for kind in dict.fromkeys(change.doc for change in record.changes):
+    for kind in dict.fromkeys(_home(change.doc) for change in record.changes):
         old: dict[Path, dict[str, Any]] = {}
         new: dict[Path, dict[str, Any]] = {}
         for change in record.changes:
-            if change.doc == kind:  # a moved table is removed by one change and inserted by another
+            if _home(change.doc) == kind:
+                # A moved table is removed by one change and inserted by another, maybe in another part.
                 for text, found in ((change.old, old), (change.new, new)):
                     for path, entry in entry_kind(kind).tables(Document.parse(text)).items():
                         found[path] = {**found.get(path, {}), **entry}
@@ -303,15 +301,27 @@ def _without_bookkeeping(document: Document) -> str:
     return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)
 
 
-def differences(kind: str, before: Document, after: Document) -> list[Difference]:
-    """Return the entries that differ between two versions of a document."""
-    tables = entry_kind(kind).tables
-    old, new = tables(before), tables(after)
+def differences(versions: Iterable[tuple[str, Document, Document]]) -> list[Difference]:
+    """Return the entries that differ between two versions of documents; each with its name."""
+    homes: dict[str, tuple[dict[Path, dict[str, Any]], dict[Path, dict[str, Any]]]] = {}
+    for name, before, after in versions:
+        tables = entry_kind(name).tables
+        for found, document in zip(
+            homes.setdefault(_home(name), ({}, {})), (before, after), strict=True
+        ):
+            found.update(
+                {path: entry for path, entry in tables(document).items() if path not in found}
+            )
     return [
-        Difference(entry_key(path, kind), old.get(path), new.get(path))
+        Difference(entry_key(path, home), old.get(path), new.get(path))
+        for home, (old, new) in homes.items()
         for path in dict.fromkeys([*old, *new])
         if not same_value(old.get(path), new.get(path))
     ]
+
+
+def _home(document: str) -> str:
+    return entry_kind(document).home(document)
 
 
 def _is_between(record: Record, first: int | datetime | None, last: int | datetime | None) -> bool:

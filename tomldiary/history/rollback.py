@@ -93,7 +93,7 @@ class Undo:
             records = self._undoable(steps, session_id, to)
             if not records:
                 raise RollbackConflict("there is no transaction to undo.")
-            before, expected = _inverse(records)
+            before, expected = (_placed(transaction, each) for each in _inverse(records))
             wanted = {place: state and state[1] for place, state in expected.items()}
             found = {
                 (kind, path): transaction.document(kind).own_values(path) for kind, path in wanted
@@ -126,13 +126,19 @@ class Undo:
 
     def _forbidden(self, transaction: Transaction, before: _States) -> list[str]:
         """Return the keys of the entries that a rule forbids to restore."""
-        by_document: dict[str, dict[Path, Any]] = {}
+        found: dict[str, dict[Path, Any]] = {}
         for (document, path), state in before.items():
-            by_document.setdefault(document, {})[path] = state and state[1]
+            kind = entry_kind(document)
+            # Rules are about all parts of a kind together.
+            name = kind.name if kind.is_split else document
+            found.setdefault(name, {})[path] = state and state[1]
+        read = transaction.engine.entries
         return [
             entry_key(path, name)
-            for name, states in by_document.items()
-            for path in entry_kind(name).forbidden(transaction.document(name), self._rules, states)
+            for name, states in found.items()
+            for path in entry_kind(name).forbidden(
+                read(transaction.user, name), self._rules, states
+            )
         ]
 
     def _restore(self, transaction: Transaction, oldest: int, before: _States) -> None:
@@ -212,6 +218,16 @@ def _inverse(records: Sequence[Record]) -> tuple[_States, _States]:
                 expected.setdefault(place, became)
                 before[place] = was
     return before, expected
+
+
+def _placed(transaction: Transaction, states: _States) -> _States:
+    """Return states with the documents that hold the entries now: they may be in another part."""
+    found: _States = {}
+    for (document, path), state in states.items():
+        place = (transaction.holder(document, path), path)
+        if found.get(place) is None:
+            found[place] = state
+    return found
 
 
 def _state(document: Document, path: Path) -> tuple[Block, dict[str, Any]] | None:

@@ -16,7 +16,16 @@ from tomldiary.text.similarity import normalise
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["Catalog", "Following", "Memo", "ask", "entry_text", "is_followed", "number_of"]
+__all__ = [
+    "Catalog",
+    "Following",
+    "Memo",
+    "ask",
+    "entry_text",
+    "is_followed",
+    "number_of",
+    "put_noted",
+]
 
 F = TypeVar("F", bound="Following")
 T = TypeVar("T")
@@ -48,14 +57,16 @@ class Following:
 
     def is_at(self, stamp: object) -> bool:
         """Return whether the index shows version `stamp`."""
-        return self._stamp is stamp
+        return self._stamp == stamp  # of several documents, a tuple of theirs
 
     def follow(self, stamp: object, keys: list[str], entries: list[Any]) -> None:
         """Update to version `stamp`, given its ids and entries in the order of the file."""
         self._stamp = None  # nothing is known if this fails half way
         known = min(len(self._keys), len(keys))
         if keys[:known] != self._keys[:known]:
-            known = 0  # something was removed or moved: positions are no longer what they were
+            # Something was removed or moved: from there on, positions are no longer what they were.
+            pairs = zip(keys, self._keys, strict=False)
+            known = next(number for number, (new, old) in enumerate(pairs) if new != old)
         if known < len(self._keys):
             self._cut(known)
         for start in range(0, known, _STRIDE):
@@ -70,14 +81,14 @@ class Following:
 
     def note(self, before: object, after: object, key: str, entry: Any) -> None:
         """Update to version `after`, which differs from `before` only in `entry`; a new one is the last."""
-        if self._stamp is before:
+        if self._stamp == before:
             self._stamp = None
             self._take(self._places.get(key, len(self._keys)), key, entry)
             self._stamp = after
 
     def pass_over(self, before: object, after: object) -> None:
         """Update to version `after`, which differs from `before` in another category only."""
-        if self._stamp is before:
+        if self._stamp == before:
             self._stamp = after
 
     def _take(self, number: int, key: str, entry: Any) -> None:
@@ -115,6 +126,13 @@ class _Version(Protocol):
     def stamp(self) -> object: ...
 
 
+class _Edited(_Version, Protocol):
+    """An edit of a document."""
+
+    def table(self, path: tuple[str, ...], /) -> Mapping[str, Any] | None: ...
+    def put(self, path: tuple[str, ...], data: Mapping[str, Any], /) -> None: ...
+
+
 def ask(
     version: _Version,
     key: tuple[object, ...],
@@ -138,6 +156,21 @@ def ask(
         if not found.is_at(version.stamp):
             found.follow(version.stamp, *columns())
         return question(cast("F", found))
+
+
+def put_noted(edit: _Edited, path: tuple[str, ...], entry: Mapping[str, Any]) -> None:
+    """Store an entry in an edit, and pass the change on to the indexes of the document."""
+    before = edit.stamp
+    edit.put(path, entry)
+    after = edit.stamp
+    if after == before:
+        return
+    for found in list(edit.memo.values()):
+        with found.lock:
+            if found.category == path[-2]:
+                found.note(before, after, path[-1], edit.table(path))
+            else:
+                found.pass_over(before, after)
 
 
 def is_followed(version: _Version, key: tuple[object, ...]) -> bool:

@@ -167,6 +167,11 @@ class Edit(Overlay):
             stamp=self.stamp,
         )  # fmt: skip
 
+    @property
+    def size(self) -> int:
+        """How many characters the text has, as changed so far."""
+        return sum([len(block.text) for block in self._blocks])
+
     def length(self, path: Path) -> int:
         """Return how many characters the block at `path` takes; 0 if it has no header of its own."""
         block = self._index.get(path)

@@ -6,7 +6,7 @@ import functools
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.entries.collections import read_document
+from tomldiary.entries.collections import read_entries
 from tomldiary.entries.facts import in_utc
 from tomldiary.history.queries import change_made
 from tomldiary.runtime.async_bridge import async_twin
@@ -63,9 +63,17 @@ class UserContext:
             return self.past.document(kind)
         return self.diary.engine.document(self.user_id, kind)
 
+    def entries(self, kind: str) -> Document:
+        """Return all entries of a kind as one document; inside a transaction, with its changes."""
+        if self.past is not None:
+            return self.past.entries(kind)
+        return self.diary.engine.entries(self.user_id, kind)
+
     def cached(self, *kinds: str) -> list[Document] | None:
-        """Return documents if all are in the document cache; None if reading them may take time."""
-        return None if self.past is not None else self.diary.engine.cached(self.user_id, *kinds)
+        """Return the entries of kinds if all are in the document cache; None if reading may take time."""
+        if self.past is not None:
+            return None
+        return self.diary.engine.cached_entries(self.user_id, *kinds)
 
     def problem(self, kind: str) -> DocumentError | None:
         """Return why a document cannot be used at the moment; None if it can."""
@@ -73,10 +81,10 @@ class UserContext:
         return None if known is None else known.problem
 
     def read(self, name: str) -> Document:
-        """Return a document without the hand edits that its rules forbid."""
+        """Return the entries of a kind or a document without the hand edits that its rules forbid."""
         if self.past is not None:
-            return self.past.document(name)
-        return read_document(self.diary.engine, self.user_id, name, self.diary)
+            return self.past.entries(name)
+        return read_entries(self.diary.engine, self.user_id, name, self.diary)
 
     def kinds(self) -> list[str]:
         """Return the names of the user's documents."""

@@ -81,7 +81,7 @@ class UserEpisodes:
 
         def change(tx: Transaction) -> str:
             documents = {*tx.engine.kinds(tx.user), *tx.changed()}
-            writing = Writing(self._context.diary, tx.edit, documents, "", session_id)
+            writing = Writing(self._context.diary, tx.edit, tx.entries, documents, "", session_id)
             return new_episode(writing, value, when)
 
         asked = fingerprint("add_episode", input, output)

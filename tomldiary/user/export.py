@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
-from tomldiary.entries.kinds.parts import part_name, part_of
+from tomldiary.entries.kinds.parts import join, part_name, part_of, parts_among
 from tomldiary.entries.models import FORMAT_VERSION, timestamp
 from tomldiary.errors import DocumentError, EntryConflict, InvalidValue
 from tomldiary.hand_edits.detect import NOTHING, check_version
@@ -65,7 +65,7 @@ class UserExport:
         found: dict[str, Any] = {"user": self._user}
         times: list[str] = []
         for kind in KINDS.values():
-            documents = {name: self._context.document(name) for name in kind.documents(listed)}
+            documents = {name: self._context.entries(name) for name in kind.documents(listed)}
             found[kind.name] = kind.profile(documents, self._diary, at)
             times += [time for each in documents.values() for time in kind.seen(each, self._diary)]
         return {**found, "last_seen": max(times, default="")}
@@ -143,12 +143,14 @@ class UserExport:
             before = {
                 kind: tx.document(kind) for kind in {*documents, *tx.engine.kinds(self._user)}
             }
-            for kind, document in documents.items():
-                if replace or not _has_entries(before[kind]):
+            filled = {_home(kind) for kind, each in before.items() if _has_entries(each)}
+            for kind, document in sorted(documents.items()):
+                is_kept = tx.engine.lists_documents or kind == _home(kind)
+                if is_kept and (replace or _home(kind) not in filled):
                     tx.replace(kind, document)
                 else:
                     conflicts += _added(tx, kind, document)
-            for kind in documents:
+            for kind in tx.kinds():
                 entry_kind(kind).migrate(tx.edit(kind))
             if replace:
                 for kind in before.keys() - documents.keys():
@@ -162,12 +164,11 @@ class UserExport:
                 )
             self._check_imported(tx, before)
             if why is None:
+                changed = sorted(tx.changed())
                 raise _Preview(
-                    [
-                        each
-                        for kind in sorted(tx.changed())
-                        for each in differences(kind, before.get(kind, NOTHING), tx.document(kind))
-                    ]
+                    differences(
+                        (kind, before.get(kind, NOTHING), tx.document(kind)) for kind in changed
+                    )
                 )
             return sorted(tx.changed()), []
 
@@ -183,8 +184,11 @@ class UserExport:
     def _check_imported(self, tx: Transaction, before: Mapping[str, Document]) -> None:
         """Raise if the result breaks a rule of single entries, or of many."""
         for kind in typed_kinds():
-            if kind.name in before or kind.name in tx.changed():
-                old, new = before.get(kind.name, NOTHING), tx.document(kind.name)
+            names = {name for name in {*before, *tx.changed()} if entry_kind(name) is kind}
+            parts = parts_among(kind.name, names) if kind.is_split else [kind.name]
+            if not names.isdisjoint(parts):
+                old = join(kind, [before.get(part, NOTHING) for part in parts])
+                new = join(kind, [tx.document(part) for part in parts])
                 kind.check_import(old, new, self._diary)
 
     def _consistent(self) -> tuple[int, dict[str, Document]]:
@@ -304,6 +308,10 @@ def _labels(base: str, document: Document, user: str) -> Namespace | None:
     return found
 
 
+def _home(document: str) -> str:
+    return entry_kind(document).home(document)
+
+
 def _has_entries(document: Document) -> bool:
     return any(path[0] != "_meta" for path in document.index)
 
@@ -312,7 +320,8 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
     """Add the tables that a document lacks, and return those that exist with different values."""
     if document.has_arrays:
         raise DocumentError("lists of tables cannot be merged. Use replace=True.", path=kind)
-    edit = tx.edit(kind)
+    known = entry_kind(kind)
+    edit = tx.entries(known.name if known.is_split else kind)
     conflicts: list[str] = []
     for path, block in document.index.items():
         if path[0] == "_meta":
@@ -320,7 +329,7 @@ def _added(tx: Transaction, kind: str, document: Document) -> list[str]:
         values = document.own_values(path) or {}
         if edit.table(path) is None:
             edit.restore(path, block.text, values, after=document.before(path))
-        elif not same_value(_said(edit.peek().own_values(path) or {}), _said(values)):
+        elif not same_value(_said(edit.own_values(path) or {}), _said(values)):
             conflicts.append(render_path(path))
     _add_reserved(edit, document)
     return conflicts

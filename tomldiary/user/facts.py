@@ -86,7 +86,7 @@ class UserFacts:
         by = Provenance(timestamp(now), session_id, source)
 
         def change(tx: Transaction) -> str:
-            book = FactRules(tx.edit(_KIND), self._diary.fact_schemas)
+            book = FactRules(tx.entries(_KIND), self._diary.fact_schemas)
             return book.commit(schema, data, by, start=valid_from, end=valid_to)
 
         asked = fingerprint("commit", schema.name, data, str(valid_from), str(valid_to), source)
@@ -131,7 +131,7 @@ class UserFacts:
         plain = _plain(changes, name)
 
         def change(tx: Transaction) -> str:
-            return FactRules(tx.edit(_KIND), self._diary.fact_schemas).update(
+            return FactRules(tx.entries(_KIND), self._diary.fact_schemas).update(
                 fact_id, plain, by, end=valid_to
             )
 
@@ -158,7 +158,7 @@ class UserFacts:
         fact_id = self._fact_id(id)
 
         def change(tx: Transaction) -> Mapping[str, Any]:
-            return FactRules(tx.edit(_KIND), self._diary.fact_schemas).delete(fact_id)
+            return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, content=fingerprint("delete", fact_id))
         return _shown(self._context.write(change, why))

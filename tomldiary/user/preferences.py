@@ -116,7 +116,7 @@ class UserPreferences:
         contexts = [contexts] if isinstance(contexts, str) else list(contexts)
 
         def change(tx: Transaction) -> tuple[str, PreferenceItem]:
-            book = Preferences(tx.edit(_KIND), self._diary.turn_rules.preferences)
+            book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
             book.check_category(category)
             key = book.wanted(category, id)
             if not create:
@@ -167,7 +167,7 @@ class UserPreferences:
         """
 
         def change(tx: Transaction) -> PreferenceItem:
-            book = Preferences(tx.edit(_KIND), self._diary.turn_rules.preferences)
+            book = Preferences(tx.entries(_KIND), self._diary.turn_rules.preferences)
             kind = (
                 item_type(self._diary.pref_table_cls, category)
                 if category in self._diary.allowed
@@ -211,7 +211,7 @@ class UserPreferences:
 
     def stored(self) -> Preferences:
         """Return the entries as they are in the document."""
-        return Preferences(self._context.document(_KIND), self._diary.turn_rules.preferences)
+        return Preferences(self._context.entries(_KIND), self._diary.turn_rules.preferences)
 
 
 def _misfit(error: ValidationError, place: tuple[str, ...], outcome: str) -> InvalidValue:

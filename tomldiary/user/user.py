@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.facts import Facts
-from tomldiary.entries.kinds.parts import part_of
-from tomldiary.errors import DiaryError, UnknownEntry
+from tomldiary.entries.kinds import typed_kinds
+from tomldiary.entries.kinds.parts import duplicates, part_of
+from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import Selection
 from tomldiary.history.as_of import PastTexts
@@ -24,6 +25,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
+from tomldiary.toml.values import render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import UserContext, delegated
 from tomldiary.user.deprecated import DeprecatedNames
@@ -367,7 +369,16 @@ class UserDiary(DeprecatedNames):
         found = [self._context.problem(kind) for kind in kinds]
         broken: list[DiaryError] = [problem for problem in found if problem is not None]
         facts = Facts(self._context.read("facts"), self.diary.fact_schemas)
-        return [*broken, *UserPreferences(self._context).problems(), *facts.problems()]
+        documents = {kind: self._context.document(kind) for kind in kinds}
+        twice = [
+            InvalidValue(
+                f"{earlier}.toml has this key too; this one is not read. Remove one of the two.",
+                where=f"{part}.toml: {render_path(path)}",
+            )
+            for kind in typed_kinds()
+            for part, path, earlier in duplicates(kind, documents)
+        ]
+        return [*broken, *twice, *UserPreferences(self._context).problems(), *facts.problems()]
 
     def documents(self) -> list[str]:
         """Return the names of the stored documents, such as `facts` and `episodes/2026-11`."""

@@ -13,6 +13,8 @@ from tomldiary.cli.points import point
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.kinds import PREFERENCES, entry_kind
+from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, UnknownCategory
 from tomldiary.toml.document import Document
@@ -52,12 +54,18 @@ def show(
     alice = known_user(path, user).user(user)
     if at is not None:
         alice = alice.as_of(point(at, alice))
-    preferences = _narrowed(Document.parse(alice.document("preferences")), category)
-    shown = {"preferences": preferences}
-    if category is None:
-        for kind in ("conversations", *alice.documents()):
-            if kind not in shown:
-                shown[kind] = Document.parse(alice.document(kind))
+    names = dict.fromkeys(("preferences", "conversations", *alice.documents()))
+    stored = {kind: Document.parse(alice.document(kind)) for kind in names}
+    joined = _joined(stored)
+    shown = stored if raw else joined
+    if category is not None:
+        _check_category(joined["preferences"], category)
+        shown = {
+            kind: _narrowed(each, category)
+            for kind, each in shown.items()
+            if entry_kind(kind) is PREFERENCES
+        }
+    preferences = shown["preferences"]
     if as_json:
         print_json({"user": user, **{kind: _data(kind, shown[kind], raw=raw) for kind in shown}})
     elif raw:
@@ -68,6 +76,19 @@ def show(
         print_text(f"No preferences in {one_line(category)}.")
     else:
         _show_documents(shown)
+
+
+def _joined(documents: Mapping[str, Document]) -> dict[str, Document]:
+    """Return documents with all parts of a kind as one."""
+    found: dict[str, Document] = {}
+    for name, document in documents.items():
+        kind = entry_kind(name)
+        if not kind.is_split:
+            found[name] = document
+        elif kind.name not in found:
+            parts = parts_among(kind.name, documents)
+            found[kind.name] = join(kind, [documents[each] for each in parts if each in documents])
+    return found
 
 
 def _show_documents(shown: Mapping[str, Document]) -> None:
@@ -108,21 +129,23 @@ def _data(kind: str, document: Document, *, raw: bool) -> Any:
     return {key: dict(entry) for key, entry in Conversations(document).entries()}
 
 
-def _narrowed(document: Document, category: str | None) -> Document:
-    """Remove the other categories.
+def _check_category(document: Document, category: str) -> None:
+    """Refuse an unknown category.
 
     Raises:
         UnknownCategory: Neither the document nor the table it was written with has such a category.
     """
-    if category is None:
-        return document
     known = stored_preferences(document)
     schema = (document.table(("_meta",)) or {}).get("schema_name", DefaultPrefTable.__name__)
     tables = [*categories(DefaultPrefTable)] if schema == DefaultPrefTable.__name__ else []
     if category not in known and category not in tables:
         raise UnknownCategory(category, list(dict.fromkeys([*known, *tables])))
+
+
+def _narrowed(document: Document, category: str) -> Document:
+    """Remove the other categories."""
     edit = Edit(document)
-    for other in known:
+    for other in stored_preferences(document):
         if other != category:
             for place in (("preferences", other), (other,)):
                 if edit.table(place) is not None:

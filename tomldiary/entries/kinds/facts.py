@@ -24,7 +24,7 @@ from tomldiary.entries.kind import EntryKind, EntryLine, Group
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from tomldiary.entries.kind import Collected, Rules, Tables, Writing
     from tomldiary.toml.document import Document, Overlay, Path
@@ -36,6 +36,7 @@ class FactKind(EntryKind):
     """`[facts.type.key]`: typed facts under the constraint of their type."""
 
     depth = 3
+    is_split = True
     order = 0
     shape = "facts/type/key"
     is_guarded = True
@@ -125,8 +126,14 @@ class FactKind(EntryKind):
                     if not same_data(held.entry, new.entry(name, held.key)):
                         raise ImmutableEntry(f"{self.name}/{name}/{held.key}")
 
-    def undo_edits(self, edit: Overlay, logged: Document, rules: Rules) -> None:
-        undo_edits(edit, logged, rules.fact_schemas)
+    def undo_edits(
+        self,
+        edit: Overlay,
+        logged: Document,
+        rules: Rules,
+        others: Sequence[tuple[Document, Document]] = (),
+    ) -> None:
+        undo_edits(edit, logged, rules.fact_schemas, others)
 
     def collections(self, rules: Rules) -> list[Collected]:
         return [(self.name, name) for name in rules.fact_schemas]
@@ -169,7 +176,7 @@ class FactKind(EntryKind):
         self._book(writing).delete(f"{collection[1]}/{key}")
 
     def _book(self, writing: Writing) -> FactRules:
-        return FactRules(writing.edit(self.name), writing.rules.fact_schemas)
+        return FactRules(writing.entries(self.name), writing.rules.fact_schemas)
 
 
 class _Current:

@@ -30,6 +30,9 @@ class ItemKind(EntryKind):
     def documents(self, listed: Iterable[str]) -> list[str]:
         return [name for name in listed if name.startswith(f"{self.name}/")]
 
+    def home(self, document: str) -> str:
+        return part_of(document)[0]
+
     def places(self, path: Path, listed: Iterable[str]) -> tuple[list[str], Path]:
         documents = [each for each in listed if part_of(each)[0] == path[0]]
         return documents, (self.name, *path[1:])

@@ -38,6 +38,7 @@ class PreferenceKind(EntryKind):
     """`[preferences.likes.pref001]`: text by category, counted, never twice the same."""
 
     depth = 3
+    is_split = True
     has_short_layout = True
     is_reserved = True
     order = 1
@@ -152,7 +153,7 @@ class PreferenceKind(EntryKind):
     def put(
         self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
     ) -> None:
-        category, edit, rules = collection[1], writing.edit(self.name), writing.rules
+        category, edit, rules = collection[1], writing.entries(self.name), writing.rules
         book = self._book(edit, rules)
         where = f"{category}.{key}"
         outcome = book.upsert(
@@ -182,7 +183,7 @@ class PreferenceKind(EntryKind):
         edit.put(path, {**fresh, "_updated_by": writing.session})
 
     def delete(self, writing: Writing, collection: Collected, key: str) -> None:
-        self._book(writing.edit(self.name), writing.rules).forget(collection[1], key)
+        self._book(writing.entries(self.name), writing.rules).forget(collection[1], key)
 
     @staticmethod
     def _book(tables: Tables, rules: Rules) -> Preferences:

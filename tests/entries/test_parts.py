@@ -1,0 +1,529 @@
+"""Preferences and facts in several documents behave as in one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import BaseModel
+from typer.testing import CliRunner
+
+from tomldiary import Conflict, Constraint, Diary, DiaryError
+from tomldiary.cli.app import app
+from tomldiary.doctor.doctor import check
+from tomldiary.storage.memory import MemoryBackend
+
+SMALL = 900
+HUGE = 2**40
+START = datetime(2026, 1, 1, tzinfo=UTC)
+CATEGORIES = ("likes", "dislikes")
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+class Birth(BaseModel):
+    who: str
+    year: int
+
+
+class Remark(BaseModel):
+    note: str
+
+
+def opened(place, part_size, *, limit=9):
+    diary = Diary(
+        place,
+        agent="rules",
+        durability="none" if isinstance(place, Path) else None,
+        max_prefs_per_category=limit,
+    )
+    diary.engine.part_size = part_size
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role", limit=12))
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    diary.register_schema("birth", Birth, Constraint(singleton_key="who", immutable=True))
+    diary.register_schema("remark", Remark)
+    return diary
+
+
+@pytest.fixture
+def split(tmp_path):
+    return opened(tmp_path / "m", SMALL, limit=1000)
+
+
+def filled(diary, count=24):
+    alice = diary.user("alice")
+    for number in range(count):
+        alice.upsert_preference("likes", f"thing number {number}", session_id=f"s{number % 3}")
+        alice.facts.commit(Diet(role=f"r{number % 12}", food=f"food {number}"))
+        alice.facts.commit(Birth(who=f"w{number}", year=number))
+    return alice
+
+
+def parts(alice, kind="preferences"):
+    return [name for name in alice.documents() if name.partition("/")[0] == kind]
+
+
+def file_of(diary, name):
+    return Path(diary.engine.backend.place("alice", name))
+
+
+def holder(alice, text, kind="preferences"):
+    return next(name for name in parts(alice, kind) if text in alice.document(name))
+
+
+def block_of(text, header):
+    start = text.index(header)
+    end = text.find("\n[", start + 1)
+    return text[start : end + 1 if end >= 0 else len(text)]
+
+
+# Random histories
+
+NAMES = st.sampled_from([f"n{number}" for number in range(14)])
+TEXTS = st.integers(0, 30).map(lambda number: f"text {number} " + "x" * (number * 7 % 90))
+OPERATIONS = st.one_of(
+    st.tuples(st.just("upsert"), st.sampled_from(CATEGORIES), TEXTS),
+    st.tuples(st.just("change"), st.sampled_from(CATEGORIES), st.integers(1, 9), TEXTS),
+    st.tuples(st.just("remove"), st.sampled_from(CATEGORIES), st.integers(1, 9)),
+    st.tuples(st.just("diet"), NAMES, TEXTS),
+    st.tuples(st.just("home"), NAMES, TEXTS, st.integers(0, 40)),
+    st.tuples(st.just("birth"), NAMES, st.integers(0, 3)),
+    st.tuples(st.just("remark"), TEXTS),
+    st.tuples(st.just("update"), NAMES, TEXTS),
+    st.tuples(st.just("delete"), st.sampled_from(["diet", "home", "birth"]), NAMES),
+    st.tuples(st.just("rollback"), st.integers(1, 3)),
+    st.tuples(st.just("forget"), st.integers(0, 2)),
+    st.tuples(st.just("reopen")),
+)
+
+
+def run(alice, operation, number):
+    """Return what an operation answers; an error as its type and text."""
+    verb, *args = operation
+    now = START + timedelta(minutes=number)
+    why = {"session_id": f"s{number % 3}"}
+    try:
+        match verb:
+            case "upsert":
+                return alice.upsert_preference(*args, now=now, **why)[0]
+            case "change":
+                category, key, text = args
+                return alice.upsert_preference(
+                    category, text, id=f"pref{key:03d}", create=False, now=now, **why
+                )[0]
+            case "remove":
+                return alice.remove_preference(args[0], f"pref{args[1]:03d}", **why).text
+            case "diet":
+                return alice.facts.commit(Diet(role=args[0], food=args[1]), now=now, **why)
+            case "home":
+                start = START - timedelta(days=args[2])
+                home = Home(who=args[0], city=args[1])
+                return alice.facts.commit(home, valid_from=start, now=now, **why)
+            case "birth":
+                return alice.facts.commit(Birth(who=args[0], year=args[1]), now=now, **why)
+            case "remark":
+                alice.facts.commit(Remark(note=args[0]), now=now, **why)
+                return None  # its key is random
+            case "update":
+                return alice.facts.update(f"diet/{args[0]}", {"food": args[1]}, now=now, **why)
+            case "delete":
+                return alice.facts.delete(f"{args[0]}/{args[1]}", **why)
+            case "rollback":
+                done = alice.rollback(args[0])
+                return [key for key in done.keys if "remark" not in key]
+            case _:
+                receipt = alice.forget(session_id=f"s{args[0]}")
+                return receipt.entries, receipt.conversations
+    except DiaryError as error:
+        return type(error), str(error).partition("fact-")[0]
+
+
+def memory(alice):
+    """Return everything that readers see, without what says where entries are."""
+    facts = {
+        name: sorted((str(fact.data), fact.created_by, str(fact.valid_from), str(fact.valid_to)) for fact in found)
+        for name in ("diet", "home", "birth", "remark")
+        for found in [alice.facts.query(name, include_ended=True)]
+    }  # fmt: skip
+    return {
+        "preferences": alice.preferences(),
+        "facts": facts,
+        "profile": {**alice.profile(), "last_seen": ""},
+        "found": {(hit.text, round(hit.score, 6)) for hit in alice.recall("text 3 x", 1000)},
+        "shown": sorted(alice.render(max_tokens=10**6).split("\n")),
+    }
+
+
+def changes(alice):
+    """Return all changes of entries; the order within a transaction is that of the documents."""
+    found = alice.history(limit=10**6)
+    return sorted((each.seq, each.type, str(each.before), str(each.after)) for each in found)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(OPERATIONS, max_size=60))
+def test_split_memory_answers_like_an_unsplit_one(operations):
+    place = Path(tempfile.mkdtemp())
+    try:
+        small, model = opened(place, SMALL), opened("memory:", HUGE).user("alice")
+        for number, operation in enumerate(operations):
+            if operation[0] == "reopen":
+                small = opened(place, SMALL)
+                assert memory(small.user("alice")) == memory(model)
+                continue
+            alice = small.user("alice")
+            assert run(alice, operation, number) == run(model, operation, number), operation
+        alice = small.user("alice")
+        assert memory(alice) == memory(model)
+        assert changes(alice) == changes(model)
+        last = alice.last_transaction()
+        if last:
+            assert memory(alice.as_of(last)) == memory(model.as_of(last))
+    finally:
+        shutil.rmtree(place)
+
+
+# Documents
+
+
+def test_one_document_is_enough_until_it_is_full(split):
+    alice = filled(split, 3)
+    assert parts(alice) == ["preferences"]
+    filled(split)
+    names = parts(alice)
+    assert names[:3] == ["preferences", "preferences/002", "preferences/003"]
+    assert all(len(alice.document(name)) <= SMALL for name in names)
+
+
+def test_a_change_writes_only_the_part_that_holds_the_entry(split):
+    alice = filled(split)
+    before = {name: alice.document(name) for name in alice.documents()}
+    alice.upsert_preference("likes", id="pref003")
+    alice.facts.commit(Diet(role="r1", food="rice"))
+    changed = [name for name, text in before.items() if alice.document(name) != text]
+    assert changed == [holder(alice, "r1", "facts"), holder(alice, 'thing number 2"')]
+
+
+def test_a_new_entry_goes_to_a_part_that_is_half_empty(split):
+    alice = filled(split)
+    count = len(parts(alice))
+    for number in range(1, 6):
+        alice.remove_preference("likes", f"pref{number:03d}")
+    for number in range(4):
+        alice.upsert_preference("likes", f"a small thing {number}")
+    assert "a small thing" in alice.document("preferences")
+    assert len(parts(alice)) == count
+
+
+def test_a_large_document_stays_one_and_new_entries_go_to_another(tmp_path):
+    filled(opened(tmp_path / "m", HUGE, limit=1000))
+    split = opened(tmp_path / "m", SMALL, limit=1000)
+    alice = split.user("alice")
+    before = alice.document("preferences")
+    assert alice.upsert_preference("likes", "thing number 3")[0] == "pref004"
+    assert alice.upsert_preference("likes", "something else")[0] == "pref025"
+    assert parts(alice) == ["preferences", "preferences/002"]
+    assert len(alice.document("preferences")) - len(before) < 3
+    assert "something else" in alice.document("preferences/002")
+
+
+def test_a_backend_with_fixed_documents_keeps_one_document():
+    class SixVerbs:
+        def __init__(self):
+            self.texts = {}
+
+        async def load(self, user, kind):
+            return self.texts.get((user, kind))
+
+        async def save(self, user, kind, content):
+            self.texts[user, kind] = content
+
+        async def exists(self, user, kind):
+            return (user, kind) in self.texts
+
+        async def delete(self, user, kind):
+            self.texts.pop((user, kind), None)
+
+        async def delete_user(self, user):
+            self.texts.clear()
+
+        async def list_users(self):
+            return sorted({user for user, _ in self.texts})
+
+    backend = SixVerbs()
+    diary = Diary(backend, agent="rules", max_prefs_per_category=1000)
+    diary.engine.part_size = SMALL
+    alice = diary.user("alice")
+    for number in range(24):
+        alice.upsert_preference("likes", f"thing number {number}")
+    assert {kind for _, kind in backend.texts} <= {"preferences", "conversations"}
+    assert len(alice.preferences("likes")) == 24
+
+
+# Hand edits
+
+
+def age(file, seconds=5):
+    status = file.stat()
+    os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns - seconds * 10**9))
+
+
+def save(file, text):
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, encoding="utf-8")
+    age(file)
+
+
+def test_hand_edit_in_the_second_part_is_read_logged_and_kept(split):
+    alice = filled(split)
+    name = parts(alice)[1]
+    file = file_of(split, name)
+    text = file.read_text().replace("[preferences.likes", "# mine\n[preferences.likes", 1)
+    save(file, text + '\n[preferences.likes.tea]\ntext = "green tea"\n')
+    assert alice.preferences("likes")["tea"].text == "green tea"
+    assert alice.upsert_preference("likes", "Green tea!")[0] == "tea"
+    assert "# mine" in file.read_text()
+    assert alice.history("likes/tea")[-1].actor == "hand"
+    assert not alice.problems()
+
+
+def test_hand_edit_that_adds_a_part_is_read_and_written(split):
+    alice = filled(split, 3)
+    save(file_of(split, "preferences/007"), '[preferences.likes.tea]\ntext = "green tea"\n')
+    assert alice.preferences("likes")["tea"].text == "green tea"
+    alice.upsert_preference("likes", id="likes/tea", text="black tea")
+    assert "black tea" in alice.document("preferences/007")
+
+
+@pytest.mark.parametrize("kind", ["preferences", "facts"])
+def test_hand_edit_may_move_an_entry_to_another_part(split, kind):
+    alice = filled(split)
+    names = parts(alice, kind)
+    first, second = (file_of(split, name) for name in names[:2])
+    text = first.read_text()
+    header = "[preferences.likes.pref001]" if kind == "preferences" else "[facts.birth.w0]"
+    block = block_of(text, header)
+    before = memory(alice)
+    save(second, second.read_text() + "\n" + block)
+    save(first, text.replace(block, ""))
+    assert memory(alice) == before
+    assert not alice.problems()
+    alice.upsert_preference("likes", id="pref001", text="a thing that was moved")
+    alice.facts.commit(Diet(role="r0", food="bread"))
+    with pytest.raises(DiaryError):
+        alice.facts.commit(Birth(who="w0", year=7))
+    assert alice.facts.get("birth/w0").data.year == 0
+    assert header in second.read_text()
+    assert header not in first.read_text()
+
+
+def test_hand_edit_cannot_change_an_immutable_fact_by_a_copy(split):
+    alice = filled(split)
+    names = parts(alice, "facts")
+    last = holder(alice, "[facts.birth.w23]", "facts")
+    assert last != names[0]
+    first = file_of(split, names[0])
+    save(first, first.read_text() + '\n[facts.birth.w23]\nwho = "w23"\nyear = 99\n')
+    assert alice.facts.get("birth/w23").data.year == 23
+    alice.facts.commit(Diet(role="r0", food="bread"))
+    assert "year = 99" not in first.read_text()
+    assert alice.facts.get("birth/w23").data.year == 23
+
+
+def test_key_in_two_parts_is_reported_and_the_first_counts(split, caplog):
+    alice = filled(split)
+    last = parts(alice)[-1]
+    file = file_of(split, last)
+    save(file, file.read_text() + '\n[preferences.likes.pref001]\ntext = "a copy"\n')
+    with caplog.at_level("WARNING"):
+        assert alice.preferences("likes")["pref001"].text == "thing number 0"
+    assert "two parts hold one key" in caplog.text
+    problems = [str(problem) for problem in alice.problems()]
+    assert any(f"{last}.toml: preferences.likes.pref001" in each for each in problems)
+    found = [each for each in check(split) if "pref001" in each.message]
+    assert [(each.place, each.level) for each in found] == [(str(file), "warning")]
+    assert "preferences.toml" in found[0].message
+    alice.remove_preference("likes", "pref001")
+    assert "pref001" not in alice.preferences("likes")
+
+
+# History
+
+
+def test_rollback_across_a_split_restores_both_parts(split):
+    alice = filled(split, 3)
+    before = memory(alice)
+    with alice.transaction(session_id="s9") as tx:
+        tx.upsert_preference("likes", id="pref001", text="changed")
+        for number in range(40, 60):
+            tx.upsert_preference("likes", f"thing number {number}")
+    assert len(parts(alice)) > 2
+    alice.rollback()
+    assert memory(alice) == before
+    alice.rollback()
+    assert len(alice.preferences("likes")) == 23
+
+
+def test_rollback_finds_an_entry_that_was_moved_to_another_part(split):
+    alice = filled(split)
+    alice.upsert_preference("likes", id="pref001", text="changed", session_id="s9")
+    first, second = (file_of(split, name) for name in parts(alice)[:2])
+    text = first.read_text()
+    block = block_of(text, "[preferences.likes.pref001]")
+    save(second, second.read_text() + "\n" + block)
+    save(first, text.replace(block, ""))
+    alice.rollback(session_id="s9")
+    assert alice.preferences("likes")["pref001"].text == "thing number 0"
+    assert not alice.problems()
+
+
+def test_rollback_of_a_removal_refuses_if_another_part_has_the_key(split):
+    alice = filled(split)
+    alice.facts.delete("diet/r0", session_id="s9")
+    for number in range(30, 40):
+        alice.facts.commit(Birth(who=f"w{number}", year=number))
+    alice.facts.commit(Diet(role="r0", food="bread"))
+    with pytest.raises(Conflict):
+        alice.rollback(session_id="s9")
+    alice.rollback(session_id="s9", force=True)
+    assert [fact.data.role for fact in alice.facts.query("diet")].count("r0") == 1
+    assert not alice.problems()
+
+
+def test_forget_finds_entries_in_all_parts(split):
+    alice = filled(split)
+    alice.forget(session_id="s1")
+    assert len(alice.preferences("likes")) == 16
+    folder = Path(split.engine.backend.folder("alice"))
+    stored = "".join(file.read_text() for file in folder.rglob("*.toml"))
+    assert all(f'thing number {number}"' not in stored for number in range(1, 24, 3))
+    assert alice.upsert_preference("likes", "another")[0] == "pref025"
+
+
+def test_why_and_history_find_an_entry_in_a_further_part(split):
+    alice = filled(split)
+    assert alice.why("likes/pref024").text == "thing number 23"
+    assert alice.why("facts/birth/w23").changes
+    assert [each.key for each in alice.history("likes/pref024")] == ["likes/pref024"]
+
+
+# Exports, other processes, other readers
+
+
+def test_export_of_parts_is_imported_into_one_document_and_back(split, tmp_path):
+    alice = filled(split)
+    data = alice.export()
+    assert {"preferences/002", "facts/002"} <= data["documents"].keys()
+    other = opened(tmp_path / "other", HUGE, limit=1000).user("alice")
+    other.upsert_preference("likes", "thing number 3", now=START)
+    other.remove_preference("likes", "pref001")
+    other.import_(data)
+    assert other.preferences() == alice.preferences()
+    assert memory(other) == memory(alice)
+    twin = opened(tmp_path / "twin", SMALL, limit=1000).user("alice")
+    assert not [each for each in twin.import_preview(data) if each.after is None]
+    twin.import_(data)
+    assert twin.export()["documents"].keys() == data["documents"].keys()
+    other.upsert_preference("likes", id="pref002", text="something else")
+    with pytest.raises(Conflict):
+        other.import_(data)
+
+
+def test_import_does_not_store_a_key_in_two_parts(split, tmp_path):
+    data = filled(split).export()
+    name = holder(split.user("alice"), "thing number 23")
+    alice = opened(tmp_path / "other", HUGE, limit=1000).user("alice")
+    alice.upsert_preference("likes", "thing number 23", id="tea", now=START)
+    part = {"documents": {name: data["documents"][name].replace("pref024", "tea")}}
+    with pytest.raises(Conflict):
+        alice.import_(
+            {**data, **part, "documents": {name: part["documents"][name].replace("23", "99")}}
+        )
+    alice.import_({**data, **part})
+    assert not alice.problems()
+
+
+def test_import_into_fixed_documents_joins_the_parts(split):
+    class Fixed(MemoryBackend):
+        documents = ("conversations", "facts", "preferences")
+
+    alice = filled(split)
+    other = opened(Fixed(), SMALL, limit=1000).user("alice")
+    other.import_(alice.export())
+    assert parts(other) == ["preferences"]
+    assert memory(other) == memory(alice)
+
+
+def test_two_processes_split_one_memory_without_losing_entries(tmp_path):
+    code = """
+import sys
+from tomldiary import Diary
+diary = Diary(sys.argv[1], agent="rules", durability="none", max_prefs_per_category=1000)
+diary.engine.part_size = 900
+for number in range(40):
+    diary.user("alice").upsert_preference("likes", f"thing {sys.argv[2]} {number}")
+"""
+    place = str(tmp_path / "m")
+    running = [
+        subprocess.Popen([sys.executable, "-c", code, place, name], env={**os.environ, "PYTHONPATH": "."})
+        for name in ("a", "b")
+    ]  # fmt: skip
+    assert [process.wait(60) for process in running] == [0, 0]
+    alice = opened(tmp_path / "m", SMALL).user("alice")
+    texts = {item.text for item in alice.preferences("likes").values()}
+    assert texts == {f"thing {name} {number}" for name in "ab" for number in range(40)}
+    assert not alice.problems()
+    assert all(len(alice.document(name)) <= SMALL for name in parts(alice))
+
+
+def test_show_and_the_old_coroutines_join_the_parts(split):
+    alice = filled(split)
+    text = asyncio.run(split.preferences("alice"))
+    shown = tomllib.loads(text)["preferences"]["likes"]
+    assert list(shown) == list(alice.preferences("likes"))
+    deps = asyncio.run(split.build_deps("alice", "s1"))
+    assert deps.prefs["preferences"]["likes"].keys() == shown.keys()
+    show = ["show", "alice", "--path", str(split.engine.backend.base_path)]
+    listed = json.loads(CliRunner().invoke(app, [*show, "--json"]).output)
+    assert len(listed["preferences"]["likes"]) == 24
+    assert len(listed["facts"]["facts"]["birth"]) == 24
+    raw = CliRunner().invoke(app, [*show, "--raw", "--category", "likes"]).output
+    assert "preferences/002.toml" in raw
+    assert "facts" not in raw
+
+
+def test_a_turn_changes_an_entry_in_a_further_part(split):
+    alice = filled(split)
+    split.agent = lambda message, deps: deps.upsert("likes", "pref024", None, [])
+    alice.add_turn("Thing number 23!", "Noted.", "s1")
+    assert alice.preferences("likes")["pref024"].count == 2
+
+
+def test_batch_of_500_goes_to_documents_of_bounded_size(tmp_path):
+    diary = opened(tmp_path / "m", SMALL * 4, limit=1000)
+    alice = diary.user("alice")
+    with alice.transaction() as tx:
+        for number in range(500):
+            tx.upsert_preference("likes", f"thing number {number}")
+    assert len(alice.preferences("likes")) == 500
+    assert all(len(alice.document(name)) <= SMALL * 4 for name in parts(alice))
+    assert alice.last_transaction() == 1
