@@ -15,6 +15,7 @@ TALKS = ("conversations",)
 DIET, HOME, BIRTH = ("facts", "diet"), ("facts", "home"), ("facts", "birth")
 BLOCKS, EPISODES = ("blocks",), ("episodes",)
 NOW = "2026-01-02T03:04:05Z"
+KEY, LATER = "2026-01-02T03:04:05.000000Z", "2026-01-02T03:04:06.000000Z"
 
 
 class Diet(BaseModel):
@@ -221,3 +222,16 @@ def test_temporal_facts_without_a_singleton_key_need_new_keys(diary):
     with pytest.raises(InvalidValue, match=r"like\.a: a temporal fact is not overwritten"):
         apply(diary, (place, "a", {"what": "coffee"}))
     assert values(diary, place) == {"a": {"what": "tea"}, "b": {"what": "jam"}}
+
+
+def test_an_episode_put_in_a_transaction_is_read_in_it(diary):
+    value = {"input": "hello", "output": "hi"}
+    apply(diary, (EPISODES, KEY, value))
+
+    def write(tx):
+        entries = TypedEntries.within(diary, tx)
+        assert entries.get(EPISODES, LATER) is None
+        entries.put(EPISODES, LATER, value, NOW)
+        return entries.get(EPISODES, LATER) is not None
+
+    assert diary.engine.write("alice", write, Source("put"))

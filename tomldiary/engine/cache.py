@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import open_here
-from tomldiary.entries.kinds import entry_kind
+from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.errors import BackendError, DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.hand_edits.base_version import before_saves
@@ -107,12 +107,14 @@ class DocumentCache:
 
     def parts(self, user: str, kind: str) -> list[str]:
         """Return the documents that the entries of a kind are spread over; the first one may not exist."""
-        if not entry_kind(kind).is_split or not self.lists_documents:
+        known = KINDS.get(kind)
+        if known is None or not known.is_split or not self.lists_documents:
             return [kind]
         self.backend.token(user, kind)  # recovery may bring back a part
-        if self._folders is not None:
-            return parts_among(kind, self._folders.kinds_below(user, f"{kind}/"))
-        return parts_among(kind, self.backend.kinds(user))
+        if self._folders is None:
+            return parts_among(kind, self.backend.kinds(user))
+        listed = self._folders.kinds_below(user, f"{kind}/")
+        return parts_among(kind, listed) if listed else [kind]
 
     def join(self, user: str, kind: str, parts: list[Document]) -> Document:
         """Return the parts of a kind as one document; the same one as long as the parts are the same."""

@@ -11,25 +11,37 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from tomldiary.entries.kinds import entry_kind
-from tomldiary.entries.kinds.parts import JoinedEdit, parts_among
+from tomldiary.entries.kinds import KINDS, entry_kind
+from tomldiary.entries.kinds.parts import (
+    memo_of,
+    merged,
+    meta_of,
+    number_of,
+    parts_among,
+)
 from tomldiary.errors import NestedTransaction
 from tomldiary.hand_edits.detect import NOTHING
 from tomldiary.hand_edits.three_way_merge import rebased
 from tomldiary.history.record import Source, fingerprint
 from tomldiary.runtime.async_bridge import SCOPE, current_task
+from tomldiary.toml.block_edit import render_block
+from tomldiary.toml.document import Document, find_table
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Mapping, Sequence
 
     from tomldiary.engine.commit import Changed
     from tomldiary.engine.engine import Engine
+    from tomldiary.entries.kind import EntryKind
     from tomldiary.hand_edits.detect import Known
     from tomldiary.runtime.async_bridge import OwnThread
-    from tomldiary.toml.document import Document, Path
+    from tomldiary.toml.document import Path
 
-__all__ = ["Source", "Transaction", "fingerprint", "open_here"]
+__all__ = ["JoinedEdit", "Source", "Transaction", "fingerprint", "open_here"]
+
+_META = "_meta"
+_BARE = 500  # characters of a document without entries, at the most
 
 
 class Transaction:
@@ -97,7 +109,7 @@ class Transaction:
 
     def _keep(self, kind: str, edit: Edit) -> None:
         self._edits[kind] = edit
-        joined = self._joined.get(kind.partition("/")[0])
+        joined = self._joined.get(kind) or self._joined.get(kind.partition("/")[0])
         if joined is not None:
             joined.include(kind, edit)
 
@@ -110,11 +122,15 @@ class Transaction:
         found = self._joined.get(kind)
         if found is None:
             parts = self.engine.parts(self.user, kind)
-            parts = parts_among(kind, [*parts[1:], *self._before, *self._edits])
+            begun = [name for name in (*self._before, *self._edits) if name.startswith(f"{kind}/")]
+            if begun:
+                parts = parts_among(kind, {*parts[1:], *begun})
             stored = dict(zip(parts, self.documents(parts), strict=True))
-            limit = self.engine.part_size if self.engine.lists_documents else None
+            known_kind = KINDS.get(kind) or entry_kind(kind)
+            is_split = known_kind.is_split and self.engine.lists_documents
+            limit = self.engine.part_size if is_split else None
             known = {part: self._edits.get(part) or stored[part] for part in parts}
-            found = self._joined[kind] = JoinedEdit(entry_kind(kind), known, self.edit, limit)
+            found = self._joined[kind] = JoinedEdit(known_kind, known, self.edit, limit)
             is_guarded = kind in self.engine.guards
             for part in parts:
                 seen = self._seen.get(part)
@@ -211,6 +227,129 @@ class Transaction:
                 " for each other's lock would never end."
             )
         return True
+
+
+class JoinedEdit:
+    """Changes to the entries of all parts of a kind: each is written to the part that holds it.
+
+    Args:
+        kind: The kind of the entries.
+        parts: The parts in their order, as they are stored or as edits of them.
+        edit: Returns the edit of a part, and calls `include` if it is new.
+        limit: Characters of a part; None never begins another one.
+    """
+
+    def __init__(
+        self,
+        kind: EntryKind,
+        parts: Mapping[str, Document | Edit],
+        edit: Callable[[str], Edit],
+        limit: int | None,
+    ) -> None:
+        self._kind = kind
+        self._parts = dict(parts)
+        self._edit = edit
+        self._limit = limit
+        self._sizes: dict[str, int] = {}
+        """Characters of parts that took new entries."""
+        self._joined: tuple[object, dict[Path, dict[str, Any]]] = (None, {})
+
+    def include(self, part: str, edit: Edit) -> None:
+        """Read and change a part through its edit from now on."""
+        self._parts[part] = edit
+
+    @property
+    def memo(self) -> dict[Any, Any]:
+        """The indexes over all parts."""
+        first, *others = self._parts.values()
+        return memo_of([first, *others]) if others else first.memo
+
+    @property
+    def stamp(self) -> object:
+        """The identity of this version of the entries."""
+        stamps = tuple([part.stamp for part in self._parts.values()])
+        return stamps[0] if len(stamps) == 1 else stamps
+
+    def table(self, path: Path) -> Mapping[str, Any] | None:
+        """Return the table at a path; of tables above entries, one of the entries of all parts."""
+        parts = list(self._parts.values())
+        if len(parts) == 1:
+            return parts[0].table(path)
+        if path[:1] == (_META,):
+            found = meta_of([part.table((_META,)) for part in parts])
+            return None if found is None else find_table({_META: found}, path)
+        levels = self._depth(path) - len(path)
+        if levels <= 0:
+            name = self.holder(path)
+            return None if name is None else self._parts[name].table(path)
+        stamp = self.stamp
+        if self._joined[0] != stamp:
+            self._joined = (stamp, {})
+        known = self._joined[1]
+        if path not in known:
+            tables = [table for part in parts if (table := part.table(path)) is not None]
+            known[path] = merged(tables, levels) if tables else {}
+        return known[path] or None
+
+    def put(self, path: Path, data: Mapping[str, Any], *, at_head: bool = False) -> None:
+        """Make the table at `path` hold exactly `data`, in the part that holds it.
+
+        Raises:
+            InvalidValue: As `Edit.put`.
+        """
+        if path[:1] == (_META,):
+            self._edit(next(iter(self._parts))).put(path, data, at_head=at_head)
+            return
+        name = self.holder(path)
+        if name is None:
+            length = len(render_block(path, data)) if self._limit is not None else 0
+            name = self._roomy(length)
+        self._edit(name).put(path, data, at_head=at_head)
+
+    def restore(
+        self, path: Path, text: str, data: Mapping[str, Any], *, after: Path | None = None
+    ) -> None:
+        """Write the table at `path` as another version of its document did; see `Edit.restore`."""
+        name = self.holder(path) or self._roomy(len(text))
+        self._edit(name).restore(path, text, data, after=after)
+
+    def own_values(self, path: Path) -> dict[str, Any] | None:
+        """Return the values of the table at `path` without tables below it that have headers."""
+        name = self.holder(path)
+        return None if name is None else self._edit(name).peek().own_values(path)
+
+    def delete(self, path: Path) -> bool:
+        """Remove the table at `path` from all parts; False if there is none."""
+        holders = [name for name, part in self._parts.items() if part.table(path) is not None]
+        for name in holders:
+            self._edit(name).delete(path)
+        return bool(holders)
+
+    def _depth(self, path: Path) -> int:
+        """Return the length of the path of an entry: the short layout leaves out the root table."""
+        return self._kind.depth - (path[:1] != (self._kind.name,))
+
+    def holder(self, path: Path) -> str | None:
+        """Return the first part that holds a table, or the entry that it is a part of."""
+        entry = path[: self._depth(path)]
+        for name, part in self._parts.items():
+            if part.table(entry) is not None:
+                return name
+        return None
+
+    def _roomy(self, length: int) -> str:
+        """Return the part that takes a new entry: the last one, else any half empty one, else a new one."""
+        limit = self._limit
+        last = next(reversed(self._parts))
+        if limit is None:
+            return last
+        for name in reversed(self._parts):
+            size = self._sizes.get(name) or self._parts[name].size
+            if size + length <= limit or size < _BARE:
+                self._sizes[name] = size + length
+                return name
+            limit = (self._limit or 0) // 2
+        return f"{self._kind.name}/{number_of(last) + 1:03d}"
 
 
 def open_here() -> Transaction | None:

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kind import Collected as Collection
 from tomldiary.entries.kind import Listed, Writing
-from tomldiary.entries.kinds import KINDS, entry_kind, typed_kinds
+from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
-from tomldiary.toml.edit import Edit
 from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import decode_nulls
 
@@ -28,18 +27,15 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.kind import Rules, Tables
-    from tomldiary.toml.document import Document
 
 __all__ = [
     "Change",
     "Collection",
-    "DocumentSource",
     "TypedEntries",
     "checked_value",
     "collections",
     "entry_times",
     "entry_value",
-    "read_entries",
 ]
 
 Change = tuple[Collection, str, "dict[str, Any] | None"]
@@ -84,7 +80,7 @@ class TypedEntries:
         engine = diary.engine
         return cls(
             diary,
-            lambda name: read_entries(engine, user, name, diary),
+            lambda name: engine.readable(user, name),
             lambda: engine.kinds(user),
         )
 
@@ -145,58 +141,6 @@ class TypedEntries:
         assert self._tx is not None  # noqa: S101 - made by `within`
         tx = self._tx
         return Writing(self._rules, tx.edit, tx.entries, self._listed, now, self._session)
-
-
-def read_entries(source: DocumentSource, user: str, name: str, rules: Rules) -> Document:
-    """Return the entries of a kind or a document as readers see them, without forbidden hand edits."""
-    kind = entry_kind(name)
-    if not kind.is_guarded:
-        return source.entries(user, name)
-    parts = source.parts(user, name)
-    found: list[Document] = []
-    for part in parts:
-        document = source.document(user, part)
-        known = source.load(user, part)
-        before = source.before_saves(user, part, known) if known is not None else None
-        if before is not None:
-            edit = Edit(document)
-            others = [source.with_base(user, each) for each in parts if each != part]
-            kind.undo_edits(edit, before, rules, others)
-            document = edit.done()
-        found.append(document)
-    return source.join(user, name, found)
-
-
-class DocumentSource(Protocol):
-    """What documents are read from: the engine."""
-
-    def parts(self, user: str, kind: str, /) -> list[str]:
-        """Return the documents that the entries of a kind are spread over."""
-        ...
-
-    def join(self, user: str, kind: str, parts: list[Document], /) -> Document:
-        """Return the parts of a kind as one document."""
-        ...
-
-    def entries(self, user: str, kind: str, /) -> Document:
-        """Return all entries of a kind as one document."""
-        ...
-
-    def with_base(self, user: str, kind: str, /) -> tuple[Document, Document]:
-        """Return a document, and what it was before hand edits."""
-        ...
-
-    def document(self, user: str, kind: str, /) -> Document:
-        """Return a document as it is now."""
-        ...
-
-    def load(self, user: str, kind: str, /) -> Any:
-        """Return what is known of a document, or None."""
-        ...
-
-    def before_saves(self, user: str, kind: str, known: Any, /) -> Document | None:
-        """Return the document before hand edits that are not in history yet; None without such."""
-        ...
 
 
 def entry_value(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,6 @@ import functools
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
-from tomldiary.entries.collections import read_entries
 from tomldiary.entries.facts import in_utc
 from tomldiary.history.queries import change_made
 from tomldiary.runtime.async_bridge import async_twin
@@ -84,7 +83,7 @@ class UserContext:
         """Return the entries of a kind or a document without the hand edits that its rules forbid."""
         if self.past is not None:
             return self.past.entries(name)
-        return read_entries(self.diary.engine, self.user_id, name, self.diary)
+        return self.diary.engine.readable(self.user_id, name)
 
     def kinds(self) -> list[str]:
         """Return the names of the user's documents."""
