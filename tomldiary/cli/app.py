@@ -28,6 +28,7 @@ _COMMANDS = {
     "rollback": "rollback:rollback",
     "export": "portability:export_memory",
     "import": "portability:import_memory",
+    "copy": "portability:copy_memory",
     "forget": "forget:forget",
     "doctor": "doctor:doctor",
     "schema": "schema:schema_commands",

@@ -159,6 +159,7 @@ def stamped(text: str, boot: str) -> str:
         return text
     # Every value is on one line, so no stored text can look like the start of this one.
     said, base, rest = text[head.end() :].partition("\nbase = ")
+    said = said.partition("\nboot = ")[0]  # of another machine, if the record was copied
     return _checked(f"{said}\nboot = {render_text(boot)}{base}{rest}")
 
 

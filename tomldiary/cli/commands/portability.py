@@ -1,4 +1,4 @@
-"""`export` and `import`: one user's whole memory as JSON."""
+"""`export` and `import`: one user's whole memory as JSON. `copy`: all users, from one storage to another."""
 
 from __future__ import annotations
 
@@ -10,17 +10,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.progress import track
 
-from tomldiary.cli.memory import known_user
+from tomldiary.cli.memory import known_user, open_memory
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.storage.copy import copy_users
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference
 
-__all__ = ["export_memory", "import_memory"]
+__all__ = ["copy_memory", "export_memory", "import_memory"]
 
 
 def export_memory(
@@ -104,3 +107,30 @@ def _read(file: str) -> Any:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
         raise InvalidValue(f"this is not JSON ({error})", where=file) from None
+
+
+def copy_memory(
+    source: Annotated[str, typer.Argument(help="A folder, or the URL of a database.")],
+    target: Annotated[str, typer.Argument(help="A folder, or the URL of a database.")],
+    *,
+    as_json: AsJson = False,
+) -> None:
+    """Copy all users with their history; what the target has already is compared and left alone.
+
+    Close writers first: turns that wait in a queue are not copied. Repeat the command if it was interrupted.
+    """
+    read = open_memory(source).engine.backend
+    written = Diary(target, agent="rules").engine.backend
+    users = copy_users(read, written)
+    shown = track(
+        users, "copying", total=len(read.users()), console=Console(stderr=True), transient=True
+    )
+    copied = [asdict(each) for each in shown]
+    if as_json:
+        print_json(copied)
+        return
+    fresh = sum(each["is_new"] for each in copied)
+    print_text(
+        f"copied {counted(fresh, 'user')} to {one_line(target)};"
+        f" {counted(len(copied) - fresh, 'user')} had been copied before"
+    )

@@ -199,10 +199,10 @@ class SharedBackend(AsyncVerbs):
         """
         validate_identifier(user, "user_id")
         head = self._head(user)
+        records = [(next_sequence(text) - 1, text) for text in commit.records]
         is_fresh = all(head.versions.get(kind) == token for kind, token in commit.expected.items())
-        first = next_sequence(head.record)
-        records = [*enumerate(commit.records, first)]
-        is_fresh = is_fresh and all(next_sequence(text) - 1 == seq for seq, text in records)
+        if head.record is not None and records:
+            is_fresh = is_fresh and records[0][0] == next_sequence(head.record)
         if not is_fresh:  # a document was read after the head, and another process wrote in between
             raise self._conflict(user, [*commit.expected])
         return self._applied(user, head, Step(commit.texts, records=records))
@@ -305,7 +305,7 @@ class SharedBackend(AsyncVerbs):
         if rewrite.removes_user:
             step = Step(removed=[*head.versions], dropped=WHOLE_HISTORY, erasures=1)
         elif rewrite.history is None:
-            step = Step(erasures=1)
+            step = Step(erasures=rewrite.epoch - head.epoch)
         else:
             texts = [*self.records(user)][::-1]
             kept = [rewrite.history[text] for text in texts if text in rewrite.history]

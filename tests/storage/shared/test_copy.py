@@ -1,0 +1,96 @@
+"""All users move from one storage to another, with documents, history and fencing tokens."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import shared_engines
+from tomldiary import BackendError, Diary
+from tomldiary.history.verify import verify
+from tomldiary.storage.copy import copy_users
+from tomldiary.storage.open import open_backend
+from tomldiary_langgraph import DiaryStore
+
+ENGINES = ("folder", "memory", *shared_engines.NAMES)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    backends, numbers = [], itertools.count()
+
+    def open_one(name):
+        if name in shared_engines.NAMES:
+            backends.append(shared_engines.engine(name).backend())
+            return backends[-1]
+        return open_backend("memory:" if name == "memory" else tmp_path / str(next(numbers)), None)
+
+    yield open_one
+    for backend in backends:
+        backend.close()
+
+
+def fill(backend):
+    diary = Diary(backend, agent="rules")
+    for user in ("alice", "bob"):
+        for number in range(6):
+            diary.user(user).upsert_preference(
+                "likes", f"drink {number}", session_id=f"s{number % 2}"
+            )
+        diary.user(user).forget(session_id="s1")
+        DiaryStore(diary).put((user, "notes", "deep"), "one", {"text": "tea"})
+    diary.user("bob").prune_history(keep=2)
+    return diary
+
+
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [pair for pair in itertools.product(ENGINES, repeat=2) if pair != ("memory", "memory")],
+)
+def test_a_copy_goes_on_as_the_original_would(source, target, opened):
+    one, two = opened(source), opened(target)
+    before, after = fill(one), Diary(two, agent="rules")
+    assert [each.is_new for each in copy_users(one, two)] == [True, True]
+    assert [each.is_new for each in copy_users(one, two)] == [False, False]
+    for user in ("alice", "bob"):
+        old, new = before.user(user), after.user(user)
+        assert two.epoch(user) == 1
+        assert [entry.seq for entry in new.history()] == [entry.seq for entry in old.history()]
+        assert {kind: new.document(kind) for kind in new.documents()} == {
+            kind: old.document(kind) for kind in old.documents()
+        }
+        new.upsert_preference("likes", "water")
+        assert new.last_transaction() == old.last_transaction() + 1
+        assert DiaryStore(after).get((user, "notes", "deep"), "one").value == {"text": "tea"}
+        assert verify(two, user) is None
+
+
+def test_a_copy_of_a_copy_in_folders_is_the_same(opened):
+    one, two, three = (opened("folder") for _ in range(3))
+    fill(one)
+    list(copy_users(one, two))
+    assert len(list(copy_users(two, three))) == 2
+    assert verify(three, "alice") is None
+    assert Diary(three, agent="rules").user("alice").preferences("likes")
+
+
+def test_an_interrupted_copy_is_completed(opened):
+    one, two = opened("folder"), opened("folder")
+    fill(one)
+    next(copy_users(one, two))
+    assert [(each.user, each.is_new) for each in copy_users(one, two)] == [
+        ("alice", False),
+        ("bob", True),
+    ]
+
+
+def test_another_state_of_a_user_is_not_overwritten(opened):
+    one, two = opened("folder"), opened("folder")
+    fill(one)
+    Diary(two, agent="rules").user("alice").upsert_preference("likes", "milk")
+    with pytest.raises(BackendError, match="the memory of 'alice' differs"):
+        list(copy_users(one, two))
+    assert [item.text for item in Diary(two).user("alice").preferences("likes").values()] == [
+        "milk"
+    ]

@@ -1,0 +1,87 @@
+"""Copies all users from one backend to another, with documents, history and fencing tokens."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import BackendError
+from tomldiary.storage.protocol import Commit, Rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.storage.protocol import Backend
+
+__all__ = ["Copied", "copy_users"]
+
+_TIMEOUT = 30.0  # seconds to wait for a user's lock
+_OWN_LINES = re.compile(r'^(?:check|boot) = "[^"]*"\n', re.MULTILINE)
+"""The lines of a history record that differ from storage to storage."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What was copied of one user."""
+
+    user: str
+    documents: int
+    records: int
+    is_new: bool
+    """False if an earlier run had copied the same state."""
+
+
+def copy_users(source: Backend, target: Backend) -> Iterator[Copied]:
+    """Copy each user, and yield what was copied once it was read back and compared.
+
+    A run that was interrupted is repeated: users that the target already has in the same state are left alone. Turns
+    that wait in a writer's queue are not copied; close the writers first.
+
+    Args:
+        source: Where the users are. Each is read under its lock.
+        target: Where they are copied to.
+
+    Raises:
+        BackendError: The target has another state of a user, or did not store what was copied. The users yielded
+            before are complete.
+        DocumentError: A document of the source is not UTF-8.
+    """
+    for user in source.users():
+        with source.lock(user, _TIMEOUT), target.lock(user, _TIMEOUT):
+            yield _copy(source, target, user)
+
+
+def _copy(source: Backend, target: Backend, user: str) -> Copied:
+    texts, records = _state(source, user)
+    known = _state(target, user)
+    copied = Copied(user, len(texts), len(records), is_new=not any(known))
+    if copied.is_new:
+        epoch = source.epoch(user)
+        if epoch > target.epoch(user):
+            target.rewrite(user, Rewrite({}, epoch))
+        contents = {kind: text.encode() for kind, text in texts.items()}
+        target.commit(user, Commit(contents, dict.fromkeys(contents), records))
+        known = _state(target, user)
+    if known[0] != texts or [*map(_compared, known[1])] != [*map(_compared, records)]:
+        raise BackendError(
+            f"{target!r}: the memory of {user!r} differs from the one in {source!r}. Remove it there, or copy to"
+            " another place."
+        )
+    return copied
+
+
+def _state(backend: Backend, user: str) -> tuple[dict[str, str], list[str]]:
+    """Return the documents by name, and the history records, oldest first."""
+    texts: dict[str, str] = {}
+    for kind in backend.kinds(user):
+        stored = backend.read(user, kind)
+        if stored is not None and stored.problem is not None:
+            raise stored.problem
+        if stored is not None:
+            texts[kind] = stored.text
+    return texts, [*backend.records(user)][::-1]
+
+
+def _compared(record: str) -> str:
+    return _OWN_LINES.sub("", record)
