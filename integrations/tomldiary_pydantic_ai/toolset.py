@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 from pydantic_ai import RunContext, Tool
 from pydantic_ai.messages import InstructionPart
@@ -14,7 +14,7 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, WrapperToolse
 
 from tomldiary.agents.options import chosen_tools, known_tools, one_of, positive
 from tomldiary.agents.verbs import VERBS, MemoryVerbs
-from tomldiary.diary import diary_of
+from tomldiary.diary import Diary, diary_of
 from tomldiary.errors import cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import how_to_read
@@ -22,19 +22,16 @@ from tomldiary.retrieval.render import render_memory
 from tomldiary.text.visible import scrub
 from tomldiary_pydantic_ai.conversation import appending, prompt_words, unanswered
 from tomldiary_pydantic_ai.diary_tools import diary_functions, telling_categories
-from tomldiary_pydantic_ai.run import RunOwner, no_template, session_of, user_of
+from tomldiary_pydantic_ai.run import RunOwner, Who, no_template, session_of, user_of
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Collection, Mapping
-    from typing import Self
 
     from pydantic_ai.toolsets import ToolsetTool
 
-    from tomldiary.diary import Diary
     from tomldiary.retrieval.ranking import MemoryLines
     from tomldiary.user.user import UserDiary
-    from tomldiary_pydantic_ai.run import Who
 
 __all__ = ["CapabilityToolset", "DiaryToolset", "OwnedToolset", "ToolName"]
 

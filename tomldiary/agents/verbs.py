@@ -9,10 +9,10 @@ import functools
 from contextlib import contextmanager
 from dataclasses import asdict
 from html import unescape
-from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tomldiary.entries.fields import data_text
-from tomldiary.entries.kind import EntryLine
+from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.kinds import BLOCKS, EPISODES, FACTS, KINDS, PREFERENCES, entry_kind
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.logging import get_logger
@@ -25,10 +25,8 @@ from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, vi
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
-    from typing import Self
 
     from tomldiary.entries.blocks import TextBlock
-    from tomldiary.entries.kind import EntryKind
     from tomldiary.entries.models import PreferenceItem
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary

@@ -8,7 +8,7 @@ itself is ever stored: its operations are applied to fresh state.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
@@ -29,7 +29,7 @@ from tomldiary.extraction.operations import (
     UpsertPreference,
     set_fields,
 )
-from tomldiary.extraction.tool_writes import NO_WRITES
+from tomldiary.extraction.tool_writes import NO_WRITES, ToolWrites
 from tomldiary.text.similarity import Similarity
 from tomldiary.text.visible import escape_for_model
 from tomldiary.toml.document import Document
@@ -37,11 +37,9 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import encode_nulls, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from datetime import datetime
 
     from tomldiary.extraction.dialogue import Exchange
-    from tomldiary.extraction.tool_writes import ToolWrites
 
 __all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
 

@@ -9,8 +9,8 @@ from collections import Counter
 from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
-from tomldiary.entries.preferences import entry_text
-from tomldiary.extraction.draft import preference_line, quoted
+from tomldiary.entries.preferences import Preferences, entry_text
+from tomldiary.extraction.draft import MemoryDeps, preference_line, quoted
 from tomldiary.text.incremental_index import Following
 from tomldiary.text.similarity import normalise
 from tomldiary.text.visible import escape
@@ -19,8 +19,6 @@ from tomldiary.text.words import searchable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from tomldiary.entries.preferences import Preferences
-    from tomldiary.extraction.draft import MemoryDeps
 
 __all__ = ["MEMORY_CHARACTERS", "relevant_lines", "turn_message"]
 

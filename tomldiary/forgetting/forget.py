@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 from tomldiary.errors import DiaryError
 from tomldiary.forgetting.redact import plan
-from tomldiary.forgetting.selection import ForgetReceipt
+from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.storage.protocol import Rewrite
 
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine
-    from tomldiary.forgetting.selection import Selection
 
 __all__ = ["forget", "preview"]
 

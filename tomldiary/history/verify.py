@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, DocumentError, InvalidTOML
-from tomldiary.history.record import SNAPSHOT, parse_record, redo
+from tomldiary.history.record import SNAPSHOT, Record, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.local.log import damaged, read_segment, segments
@@ -20,7 +20,6 @@ from tomldiary.toml.parse import decode_utf8
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.history.record import Record
     from tomldiary.storage.protocol import Backend
 
 __all__ = ["Damage", "Walked", "stored_text", "verify", "walk"]

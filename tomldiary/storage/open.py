@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
-from tomldiary.storage.protocol import Backend, BackendProtocol
+from tomldiary.storage.protocol import Backend, BackendProtocol, Durability
 from tomldiary.storage.shared.urls import is_shared_url, open_url
-
-if TYPE_CHECKING:
-    from tomldiary.storage.protocol import Durability
 
 __all__ = ["open_backend"]
 

@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
 from tomldiary.storage.file_lock import lock_file
 from tomldiary.storage.files import FileSystem
-from tomldiary.storage.log import rewrite_log, scan_log
+from tomldiary.storage.log import LogRecord, rewrite_log, scan_log
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_dead, render_turn, turn_of
-from tomldiary.writer.receipts import Job
+from tomldiary.writer.receipts import Job, Turn
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
     from tomldiary.storage.local.backend import LocalBackend
-    from tomldiary.storage.log import LogRecord
-    from tomldiary.writer.receipts import Turn
 
 __all__ = ["DeadLetter", "DeadLetters", "requeue"]
 

@@ -26,6 +26,7 @@ from tomldiary.storage.file_lock import remove_locked, try_lock
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.log import LogFile, scan_log
 from tomldiary.writer.journal_record import (
+    JournalContent,
     read_journal,
     render_done,
     render_operations,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tomldiary.extraction.operations import Operation
-    from tomldiary.writer.journal_record import JournalContent
     from tomldiary.writer.receipts import Job
 
 __all__ = ["SEGMENT_BYTES", "Journal"]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.logging import get_logger
 from tomldiary.storage.files import FileSystem
-from tomldiary.storage.protocol import LocalFolder
+from tomldiary.storage.protocol import Backend, LocalFolder
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_turn
 
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
     from threading import Condition
 
-    from tomldiary.storage.protocol import Backend
     from tomldiary.writer.receipts import Job
 
 __all__ = ["JournalQueue", "close_journals"]

@@ -36,12 +36,12 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
-from tomldiary.extraction.operations import from_dict, to_table
+from tomldiary.extraction.operations import Operation, from_dict, to_table
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.storage.file_lock import lock_file
-from tomldiary.storage.log import cut_torn_tail, render_record, rewrite_log
+from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log
 from tomldiary.toml.values import plain_text, render_value
 from tomldiary.writer.receipts import Job, Turn
 
@@ -49,9 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from tomldiary.extraction.operations import Operation
     from tomldiary.storage.files import FileSystem
-    from tomldiary.storage.log import LogRecord
 
 __all__ = [
     "JournalContent",

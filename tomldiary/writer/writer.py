@@ -13,14 +13,14 @@ import contextvars
 import os
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.finalizers import finalize
-from tomldiary.storage.protocol import KeepsJournal
+from tomldiary.storage.protocol import Backend, KeepsJournal
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, is_overridden
 from tomldiary.writer.journal import SEGMENT_BYTES
@@ -34,9 +34,10 @@ from tomldiary.writer.metrics import (
     stats_of,
 )
 from tomldiary.writer.queue import Admission
-from tomldiary.writer.receipts import Receipt, Turn
+from tomldiary.writer.receipts import Receipt, Turn, TurnStatus
 from tomldiary.writer.retry import Breaker, Options, RetryPolicy
 from tomldiary.writer.shutdown import (
+    LoopThread,
     background_tasks,
     close_at_exit,
     fire_and_forget,
@@ -47,11 +48,7 @@ from tomldiary.writer.worker import Workers
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
-    from typing import Self
 
-    from tomldiary.storage.protocol import Backend
-    from tomldiary.writer.receipts import TurnStatus
-    from tomldiary.writer.shutdown import LoopThread
 
 __all__ = [
     "Health",

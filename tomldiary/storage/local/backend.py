@@ -36,20 +36,17 @@ from tomldiary.storage.local.checkpoint import opens_window, prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
 from tomldiary.storage.local.lease import is_being_saved
-from tomldiary.storage.local.log import append_records
+from tomldiary.storage.local.log import End, append_records
 from tomldiary.storage.local.publish import Staging
 from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import OpenedUsers
-from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG, user_of
-from tomldiary.storage.protocol import Stored
+from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG, Synced, user_of
+from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tomldiary.storage.local.log import End
-    from tomldiary.storage.local.user_dirs import Synced
-    from tomldiary.storage.protocol import Commit, Durability, Rewrite
 
 __all__ = ["LocalBackend"]
 

@@ -20,7 +20,7 @@ from tomldiary.storage.local.layout import target_of
 from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import read_records
 from tomldiary.storage.local.publish import take_back
-from tomldiary.storage.protocol import DisplacedEdit, Stored
+from tomldiary.storage.protocol import Commit, DisplacedEdit, Merge, Stored
 from tomldiary.toml.document import Document, digest
 from tomldiary.toml.parse import decode_utf8
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem
-    from tomldiary.storage.protocol import Commit, Merge
 
 __all__ = ["history_of", "merge_displaced_edits"]
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
 from tomldiary.runtime.fork_safety import close_hidden, hide_from_children
-from tomldiary.storage.files import token_of
+from tomldiary.storage.files import FileSystem, FileToken, token_of
 
 if TYPE_CHECKING:
     from tomldiary.storage.environment import Environment
-    from tomldiary.storage.files import FileSystem, FileToken
 
 __all__ = ["Held", "is_being_saved"]
 

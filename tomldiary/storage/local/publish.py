@@ -14,14 +14,13 @@ import errno
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from tomldiary.storage.files import is_same
+from tomldiary.storage.files import FileSystem, FileToken, is_same
 from tomldiary.storage.local.layout import make_parent
 from tomldiary.storage.local.lease import Held
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tomldiary.storage.files import FileSystem, FileToken
     from tomldiary.storage.protocol import Commit
 
 __all__ = ["Staging", "put_in_place", "take_back"]

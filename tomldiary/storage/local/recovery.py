@@ -24,7 +24,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import DocumentError, InvalidTOML
-from tomldiary.history.record import parse_record, redo
+from tomldiary.history.record import Record, parse_record, redo
 from tomldiary.history.timeline import EMPTY
 from tomldiary.logging import get_logger
 from tomldiary.storage.local.checkpoint import window
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
     from pathlib import Path
 
-    from tomldiary.history.record import Record
     from tomldiary.storage.environment import Environment
     from tomldiary.storage.files import FileSystem, FileToken
 

@@ -27,13 +27,12 @@ from uuid import uuid4
 from tomldiary.errors import BackendError, IdentifierError, MissingExtra
 from tomldiary.history.record import next_sequence
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head
+from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from tomldiary.storage.protocol import Durability, Token
-    from tomldiary.storage.shared.database import Step
 
 __all__ = ["FirestoreBackend", "FirestoreDatabase"]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from psycopg_pool import ConnectionPool
 
     from tomldiary.storage.protocol import Durability, Token
-    from tomldiary.storage.shared.database import Step
 
 __all__ = ["PostgresBackend", "PostgresDatabase"]
 

@@ -17,13 +17,12 @@ from urllib.parse import quote, urlsplit, urlunsplit
 from tomldiary.errors import BackendError, MissingExtra
 from tomldiary.logging import get_logger
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import DatabaseLost, Head
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from tomldiary.storage.protocol import Durability
-    from tomldiary.storage.shared.database import Step
 
 __all__ = ["RedisBackend", "RedisDatabase"]
 
