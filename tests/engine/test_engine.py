@@ -212,7 +212,7 @@ def test_full_durability_syncs_the_log_before_the_rename(tmp_path, files):
     assert steps == ["exchange"]
 
 
-def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_path):
+def test_a_torn_record_is_cut_and_the_next_one_follows_the_last_whole(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     for number in range(3):
         diary.user("alice").upsert_preference("likes", f"thing {number}")
@@ -230,7 +230,7 @@ def test_a_torn_record_is_cut_and_the_next_write_follows_the_last_whole_one(tmp_
     assert parse_record(records_module.last_record(FileSystem(), segment)[0]).seq == 2
 
 
-def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_path, monkeypatch):
+def test_a_long_record_is_searched_a_few_times(tmp_path, monkeypatch):
     diary = Diary(tmp_path, agent="rules", durability="none")
     novel = {"text": "x" * 5_000_000}
     diary.engine.write(
@@ -252,7 +252,7 @@ def test_a_long_record_is_searched_a_few_times_and_not_once_for_each_piece(tmp_p
     assert sum(searched) < 4 * segment.stat().st_size
 
 
-def test_text_that_looks_like_a_record_does_not_fool_the_log(tmp_path):
+def test_text_that_resembles_a_record_is_no_record(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     text = 'x\n[[tx]]\ncheck = "00000000"\nseq = 99\n'
     diary.user("alice").upsert_preference("likes", text)
@@ -308,7 +308,7 @@ def test_an_edit_saved_while_a_write_is_under_way_is_not_overwritten(tmp_path, f
     assert texts(tmp_path) == ["tea", "coffee"]
 
 
-def test_somebody_who_saves_all_the_time_makes_a_conflict_not_a_loss(tmp_path, files):
+def test_continuous_hand_edits_cause_a_conflict_and_no_loss(tmp_path, files):
     diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
@@ -396,7 +396,7 @@ def test_a_file_that_cannot_be_used_is_refused_and_never_overwritten(tmp_path, t
     assert not (tmp_path / "alice/conversations.toml").exists()
 
 
-def test_one_users_broken_file_leaves_other_users_alone(tmp_path):
+def test_a_broken_file_of_one_user_affects_no_other(tmp_path):
     (tmp_path / "alice").mkdir()
     (tmp_path / "alice/preferences.toml").write_text("broken")
     diary = Diary(tmp_path, agent="rules")
@@ -414,7 +414,7 @@ def test_a_byte_that_is_not_utf8_is_named_with_its_place(tmp_path):
 # Files and folders
 
 
-def test_files_and_folders_are_private_whatever_the_umask(tmp_path):
+def test_files_and_folders_are_private_for_any_umask(tmp_path):
     old = os.umask(0)
     try:
         Diary(tmp_path / "m", agent="rules").user("alice").add_turn("I love tea.", "ok", "s")
@@ -455,7 +455,7 @@ def test_a_file_where_the_folder_should_be_gives_one_clear_error(tmp_path):
         Diary(tmp_path / "m", agent="rules").user("alice").upsert_preference("likes", "tea")
 
 
-def test_a_lock_that_is_kept_too_long_is_a_timeout(tmp_path):
+def test_a_lock_held_too_long_is_a_timeout(tmp_path):
     diary = Diary(tmp_path, agent="rules", lock_timeout=0.05)
     with (
         diary.engine.backend.lock("alice", 1),
@@ -484,7 +484,7 @@ def test_a_lock_that_is_kept_too_long_is_a_timeout(tmp_path):
     diary.user("alice").upsert_preference("likes", "tea")  # the dead holder's lock is free at once
 
 
-def test_a_process_that_keeps_the_lock_for_long_again_and_again_lets_others_in_between(tmp_path):
+def test_a_process_with_long_transactions_lets_others_in_between(tmp_path):
     code = (
         "import sys, time; from tomldiary.backends import LocalBackend\n"
         "backend = LocalBackend(sys.argv[1])\n"
@@ -542,13 +542,13 @@ def texts_of(diary):
     return [item.text for item in diary.user("alice").preferences("likes").values()]
 
 
-def test_contexts_may_be_anything_that_can_be_read_once(tmp_path):
+def test_contexts_can_be_any_iterable(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     given = (word for word in ("a", "b"))
     assert alice.upsert_preference("likes", "tea", contexts=given)[1].contexts == ["a", "b"]
 
 
-def test_what_is_handed_out_is_a_copy(tmp_path):
+def test_returned_values_are_copies(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     key, item = alice.upsert_preference("likes", "tea", contexts=["a"])
     item.text = "changed"
@@ -574,7 +574,7 @@ def test_reading_an_unknown_user_creates_nothing(tmp_path):
     assert diary.users() == []
 
 
-def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(tmp_path):
+def test_a_fork_during_a_locked_section_leaves_the_child_working(tmp_path):
     diary = Diary(tmp_path, agent="rules", durability="process")
     alice = diary.user("alice")
     alice.add_turn("I love tea.", "ok", "s")
@@ -608,7 +608,7 @@ def test_a_fork_while_another_thread_holds_inner_locks_leaves_the_child_working(
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-def test_a_folder_that_cannot_be_read_hides_only_its_own_user_for_those_without_the_right(tmp_path):
+def test_an_unreadable_folder_hides_only_its_user_without_permission(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     for user in ("alice", "bob"):
         diary.user(user).upsert_preference("likes", "tea")
@@ -619,7 +619,7 @@ def test_a_folder_that_cannot_be_read_hides_only_its_own_user_for_those_without_
         (tmp_path / "alice").chmod(0o700)
 
 
-def test_a_folder_that_cannot_be_read_hides_only_its_own_user(tmp_path, files, caplog):
+def test_an_unreadable_folder_hides_only_its_own_user(tmp_path, files, caplog):
     diary = Diary(tmp_path, agent="rules")
     for user in ("alice", "bob", "x" * 300):
         diary.user(user).upsert_preference("likes", "tea")
@@ -639,7 +639,7 @@ def test_a_folder_that_cannot_be_read_hides_only_its_own_user(tmp_path, files, c
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="only Linux lists open files")
-def test_diaries_that_are_gone_have_left_no_file_open(tmp_path):
+def test_dropped_diaries_leave_no_file_open(tmp_path):
     def names():
         return [os.path.realpath(path) for path in Path("/proc/self/fd").iterdir()]
 

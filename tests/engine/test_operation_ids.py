@@ -69,7 +69,7 @@ def test_a_repeated_operation_has_one_effect_and_the_same_answer(place, name):
 
 
 @pytest.mark.parametrize("name", ["upsert_preference", "append_block"])
-def test_a_repetition_is_answered_though_the_entry_is_gone(place, name):
+def test_a_repetition_is_answered_after_the_entry_was_removed(place, name):
     alice = opened(place)
     first = getattr(alice, name)(*VERBS[name], operation_id="op")
     if name == "append_block":

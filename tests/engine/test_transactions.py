@@ -28,7 +28,7 @@ def records(tmp_path, user="alice"):
     return [parse_record(text) for text in reversed(list(LocalBackend(tmp_path).records(user)))]
 
 
-def test_a_block_is_one_transaction_over_all_documents(diary, tmp_path):
+def test_a_transaction_covers_all_documents(diary, tmp_path):
     with diary.user("alice").transaction(session_id="s", actor="me", reason="moving in") as tx:
         tx.upsert_preference("likes", "tea")
         tx.upsert_preference("goals", "rest")
@@ -41,7 +41,7 @@ def test_a_block_is_one_transaction_over_all_documents(diary, tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 1
 
 
-def test_an_error_in_the_block_changes_nothing_at_all(diary, tmp_path):
+def test_an_error_in_a_transaction_changes_nothing(diary, tmp_path):
     diary.user("alice").upsert_preference("likes", "tea")
     before = (tmp_path / "alice/preferences.toml").read_bytes()
 
@@ -57,7 +57,7 @@ def test_an_error_in_the_block_changes_nothing_at_all(diary, tmp_path):
     assert len(records(tmp_path)) == 1
 
 
-def test_the_block_reads_its_own_writes_and_nobody_else_does(diary, tmp_path):
+def test_a_transaction_alone_reads_its_own_writes(diary, tmp_path):
     alice = diary.user("alice")
     with alice.transaction() as tx:
         tx.upsert_preference("likes", "tea")
@@ -75,7 +75,7 @@ def test_the_block_reads_its_own_writes_and_nobody_else_does(diary, tmp_path):
     assert texts(Diary(tmp_path, agent="rules")) == ["green tea"]
 
 
-def test_a_block_in_the_block_is_part_of_it(diary, tmp_path):
+def test_a_nested_transaction_is_part_of_the_outer_one(diary, tmp_path):
     alice = diary.user("alice")
     with alice.transaction(reason="outer") as tx:
         tx.upsert_preference("likes", "tea")
@@ -85,7 +85,7 @@ def test_a_block_in_the_block_is_part_of_it(diary, tmp_path):
     assert texts(diary) == ["tea", "coffee"]
 
 
-def test_another_users_memory_is_out_of_reach_inside(diary):
+def test_a_transaction_refuses_other_users(diary):
     with diary.user("alice").transaction():
         with pytest.raises(NestedTransaction, match="another user"):
             diary.user("bob").upsert_preference("likes", "tea")
@@ -94,7 +94,7 @@ def test_another_users_memory_is_out_of_reach_inside(diary):
         assert texts(diary, "bob") == []  # reading is free
 
 
-def test_others_wait_for_the_end_of_the_block(diary):
+def test_other_writers_wait_for_the_end_of_a_transaction(diary):
     order = []
     inside = threading.Event()
 
@@ -134,7 +134,7 @@ def test_two_tasks_of_one_loop_exclude_each_other(diary):
     ]  # nothing interleaved
 
 
-def test_a_task_started_inside_the_block_is_not_part_of_it(diary):
+def test_a_task_started_in_a_transaction_is_not_part_of_it(diary):
     diary.engine.lock_timeout = 0.05
 
     async def outer():
@@ -169,7 +169,7 @@ def test_a_cancelled_wait_for_the_lock_leaves_it_free(diary):
     assert texts(diary) == ["free"]
 
 
-def test_the_same_operation_twice_has_one_effect_also_after_a_restart(diary, tmp_path):
+def test_a_repeated_operation_has_one_effect_also_after_a_restart(diary, tmp_path):
     for handle in (diary, diary, Diary(tmp_path, agent="rules")):
         with handle.user("alice").transaction(operation_id="op-1") as tx:
             tx.upsert_preference("likes", "tea")
@@ -177,7 +177,7 @@ def test_the_same_operation_twice_has_one_effect_also_after_a_restart(diary, tmp
     assert diary.user("alice").preferences("likes")["pref001"].count == 1
 
 
-def test_the_same_operation_id_for_something_else_is_a_conflict(diary, tmp_path):
+def test_an_operation_id_used_for_other_content_is_a_conflict(diary, tmp_path):
     with diary.user("alice").transaction(operation_id="op-1") as tx:
         tx.upsert_preference("likes", "tea")
     with (
@@ -191,7 +191,7 @@ def test_the_same_operation_id_for_something_else_is_a_conflict(diary, tmp_path)
     assert texts(diary, "bob") == ["coffee"]
 
 
-def test_a_stale_expectation_is_a_conflict_before_anything_happens(diary):
+def test_a_stale_expected_sequence_is_a_conflict(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     seen = alice.last_transaction()
@@ -202,7 +202,7 @@ def test_a_stale_expectation_is_a_conflict_before_anything_happens(diary):
     assert texts(diary) == ["tea", "coffee"]
 
 
-def test_a_person_who_saves_during_the_block_is_merged(diary, tmp_path):
+def test_a_hand_edit_during_a_transaction_is_merged(diary, tmp_path):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea")
     file = tmp_path / "alice/preferences.toml"
@@ -213,7 +213,7 @@ def test_a_person_who_saves_during_the_block_is_merged(diary, tmp_path):
     assert "# by hand" in file.read_text()
 
 
-def test_a_failing_verb_may_be_caught_inside(tmp_path):
+def test_a_failing_verb_can_be_caught_in_a_transaction(tmp_path):
     diary = Diary(tmp_path, agent="rules", max_prefs_per_category=1)
     with diary.user("alice").transaction() as tx:
         tx.upsert_preference("likes", "tea")
@@ -224,13 +224,13 @@ def test_a_failing_verb_may_be_caught_inside(tmp_path):
     assert len(diary.user("alice").preferences("goals")) == 1
 
 
-def test_a_block_without_a_change_writes_nothing(diary, tmp_path):
+def test_a_transaction_without_a_change_writes_nothing(diary, tmp_path):
     with diary.user("alice").transaction(operation_id="x") as tx:
         tx.preferences()
     assert not (tmp_path / "alice").exists()
 
 
-def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder_from_finishing(
+def test_waiting_tasks_cannot_block_the_holder_of_the_lock(
     tmp_path,
 ):
     diary = Diary(tmp_path, agent="rules", durability="process", lock_timeout=20)
@@ -253,9 +253,7 @@ def test_more_waiting_tasks_than_there_are_worker_threads_do_not_keep_the_holder
     assert len(alice.preferences("likes")) == 40
 
 
-def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(
-    tmp_path, monkeypatch
-):
+def test_a_cancelled_commit_keeps_the_lock_until_it_is_stored(tmp_path, monkeypatch):
     diary = Diary(tmp_path, agent="rules", durability="process")
     alice = diary.user("alice")
     at_it, go_on = threading.Event(), threading.Event()
@@ -289,7 +287,7 @@ def test_cancelling_while_a_transaction_is_stored_keeps_others_out_until_it_is(
     assert [item.text for item in alice.preferences("likes").values()] == ["tea", "coffee"]
 
 
-def test_the_lock_goes_to_whoever_has_waited_longest_not_to_whoever_asks_again_first():
+def test_the_lock_goes_to_the_longest_waiting_task():
     queue = locks._Queue()
     assert queue.acquire()
     order, threads = [], []
@@ -313,7 +311,7 @@ def test_the_lock_goes_to_whoever_has_waited_longest_not_to_whoever_asks_again_f
     assert order == [0, 1, 2, "again"]
 
 
-def test_who_gives_up_waiting_is_passed_over():
+def test_a_task_that_stops_waiting_is_skipped():
     queue = locks._Queue()
     assert queue.acquire()
     assert not queue.acquire(blocking=False)
@@ -322,7 +320,7 @@ def test_who_gives_up_waiting_is_passed_over():
     assert queue.acquire(timeout=0.01)
 
 
-def test_an_operation_of_a_user_who_was_removed_since_is_done_again(tmp_path):
+def test_an_operation_of_a_removed_user_is_done_again(tmp_path):
     diary = Diary(tmp_path, agent="rules", durability="process")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "rum")

@@ -65,7 +65,7 @@ KINDS = st.dictionaries(st.sampled_from(["preferences", "items/a", "é b", 'q"']
     )
 )
 @settings(max_examples=80, deadline=None)
-def test_a_record_of_ours_is_read_like_a_parser_reads_it(record):
+def test_a_rendered_record_is_read_as_a_parser_reads_it(record):
     text = render_record(record)
     assert parse_record(text) == record
     told = tomllib.loads(text)["tx"][0]
@@ -73,7 +73,7 @@ def test_a_record_of_ours_is_read_like_a_parser_reads_it(record):
     assert [change["new"] for change in told["changes"]] == [each.new for each in record.changes]
 
 
-def test_a_record_in_other_words_is_read_as_well():
+def test_a_record_in_another_notation_is_read():
     record = Record(3, "turn", [Change("preferences", 0, "", "a = 1\n")], {}, {"preferences": "00"})
     text = render_record(record).replace("result = {", "result   =   {")
     check, body = text.split("\n", 2)[1:]
@@ -113,7 +113,7 @@ def test_the_spliced_document_is_the_joined_one_after_any_edits(word, many, monk
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", "\n# a remark\n"])
-def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
+def test_a_record_of_a_new_entry_omits_its_predecessor(end):
     before = Document.parse(f'[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"{end}')
     edit = Edit(before)
     edit.put(("p", "likes", "b"), {"text": "coffee"})
@@ -126,7 +126,7 @@ def test_history_tells_of_a_new_entry_without_the_one_it_stands_behind(end):
     assert redo(before.text, Record(1, "", [change], {}, {}), "p") == after.text
 
 
-def test_history_tells_of_an_entry_that_got_longer_in_front_of_a_new_one():
+def test_a_record_includes_an_entry_extended_before_a_new_one():
     before = Document.parse('[_meta]\nseq = 1\n\n[p.likes.a]\ntext = "tea"\n')
     edit = Edit(before)
     edit.put(("p", "likes", "a"), {"text": "tea", "cups": 2})
@@ -157,7 +157,7 @@ def answers(tables):
     return asked, wanted
 
 
-def test_what_is_worked_out_follows_drafts_writers_and_people():
+def test_incremental_indexes_follow_drafts_writers_and_hand_edits():
     choose = random.Random(3)
     document = Document.parse(
         '[_meta]\n[preferences.likes.own]\ntext = "tea"\n[preferences]\nodd = 1\n'
@@ -294,7 +294,7 @@ class Diet(BaseModel):
     food: str
 
 
-def test_the_memory_an_agent_is_told_is_that_of_a_full_rendering_after_any_changes(tmp_path):
+def test_rendered_memory_equals_a_full_rendering_after_any_change(tmp_path):
     choose = random.Random(11)
 
     def sum_up(_message, *, deps):
@@ -380,7 +380,7 @@ class Table(BaseModel):
     likes: dict[str, PreferenceItem] = {}
 
 
-def test_the_way_back_from_now_leads_to_what_the_way_from_the_start_leads_to(tmp_path):
+def test_past_states_are_equal_from_either_end_of_history(tmp_path):
     choose = random.Random(1)
     diary = Diary(tmp_path, Table, agent="rules", durability="process")
     alice, file = diary.user("alice"), tmp_path / "alice/preferences.toml"
@@ -408,7 +408,7 @@ def test_the_way_back_from_now_leads_to_what_the_way_from_the_start_leads_to(tmp
             assert timeline.texts(asked, seq, {"preferences": wrong}) == long_way
 
 
-def test_a_way_back_that_leads_elsewhere_is_not_believed():
+def test_a_wrong_reverse_change_is_detected():
     diary = Diary("memory:", Table, agent="rules")
     alice = diary.user("alice")
     for number in range(3):
@@ -452,7 +452,7 @@ def test_a_child_forked_inside_the_lock_leaves_it_to_its_parent(tmp_path):
         pass
 
 
-def test_what_fails_once_the_lock_is_held_lets_it_go(tmp_path):
+def test_a_failure_releases_the_lock(tmp_path):
     locks = UserLocks(tmp_path)
 
     def fails(_user):
