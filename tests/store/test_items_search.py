@@ -335,14 +335,17 @@ def test_forgetting_removes_vectors_and_refuses_late_ones(tmp_path):
     store = indexed(tmp_path, Embeds())
     store.run([Put(NS, "a", {"text": "walnut"})], session="s1")
     store.run([Put(NS, "b", {"text": "pecan"})], session="s2")
+    index = tmp_path / ".tomldiary/index/alice"
+    store.diary.user("alice").forget(session_id="unknown")
+    assert list(index.glob("vectors-*"))
     late = store.prepare([Put(NS, "c", {"text": "late"})])
     store.diary.user("alice").forget(session_id="s1")
-    assert list((tmp_path / ".tomldiary/index/alice").glob("vectors-*")) == []
+    assert not list(index.glob("vectors-*"))
     with pytest.raises(Forgotten):
         store.finish(late, [letters("late")])
     assert found(store, "walnut") == ["b"]
     store.diary.user("alice").forget(everything=True)
-    assert not (tmp_path / ".tomldiary/index/alice").exists()
+    assert not index.exists()
 
 
 def test_vectors_of_the_wrong_size_write_nothing(tmp_path):

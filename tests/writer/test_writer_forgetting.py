@@ -229,11 +229,12 @@ asyncio.run(getattr(backend, sys.argv[2])(*sys.argv[3:]))
 """
 
 
+@pytest.mark.parametrize("stored_by", ["s", "another session"])
 @pytest.mark.parametrize("call", [("load", "alice", "preferences"), ("delete_user", "alice")])
-def test_a_backend_alone_redacts_queued_turns(tmp_path, monkeypatch, call):
+def test_a_backend_alone_redacts_queued_turns(tmp_path, monkeypatch, call, stored_by):
     """The process that finishes a forget job may never have used a writer."""
     diary = Diary(tmp_path, agent=Gate())
-    diary.user("alice").upsert_preference("likes", "tea", session_id="s")
+    diary.user("alice").upsert_preference("likes", "tea", session_id=stored_by)
     writer = MemoryWriter(diary)
     submit(writer, "secret")
     writer.close_sync(drain=False)

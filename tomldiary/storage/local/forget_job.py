@@ -127,9 +127,6 @@ def _forget(backend: LocalBackend, user: str, folder: Path, rewrite: Rewrite) ->
         if not job.removes_user:
             backend.settle(user)  # recovery cannot restore documents from records that are redacted
             _stage(backend.environment, folder, rewrite, job)
-            if not (job.files or job.documents or damaged(files, folder / "history")):
-                _redact_outside(backend, user, job)
-                return _digests(files, folder)
         may_be_written = True
         _write_job(files, folder, job)
         backend.epochs.write(user, job.epoch)
@@ -168,7 +165,8 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
     files = backend.files
     try:
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
-        _forget_index(files, backend.index_folder(user), everything=job.removes_user)
+        if job.removes_user or job.files or job.documents:
+            _forget_index(files, backend.index_folder(user), everything=job.removes_user)
         if job.removes_user:
             _remove(files, folder)
         else:
@@ -180,7 +178,7 @@ def _run(backend: OpenedUsers, user: str, folder: Path, job: _Job) -> None:
 
 
 def _redact_outside(backend: OpenedUsers, user: str, job: _Job) -> None:
-    """Increase the fencing token and redact the texts outside a folder in which nothing changes."""
+    """Redact the texts of a user who has no folder, and so no job that another process could finish."""
     backend.epochs.write(user, job.epoch)
     try:
         redact_sources(backend.base_path / SYSTEM, user, job.selection, job.epoch, backend.files)
