@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 import pytest
 
@@ -119,15 +120,17 @@ def test_a_killed_parents_lease_blocks_no_other_process(tmp_path, orphaned, when
     os.close(os.open(tmp_path / "alice/preferences.toml", os.O_WRONLY | os.O_NONBLOCK))
 
 
-def test_a_child_locks_by_itself_and_leaves_its_parents_lock_alone(tmp_path):
-    locks = UserLocks(tmp_path)
+def test_a_child_locks_by_itself_and_leaves_its_parents_lock_alone(tmp_path, files):
+    locks = UserLocks(tmp_path, files)
     with locks.hold("alice", 1):
-        assert locks._descriptors
+        [descriptor] = files.paths
         child = os.fork()
         if child == 0:
-            others = locks._descriptors or UserLocks(tmp_path)
+            with suppress(OSError):  # it is closed
+                os.fstat(descriptor)
+                os._exit(4)
             try:
-                with others.hold("alice", 0.1):
+                with UserLocks(tmp_path).hold("alice", 0.1):
                     os._exit(2)
             except Exception as error:  # noqa: BLE001 - told by the exit code
                 os._exit(0 if type(error).__name__ == "LockTimeout" else 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from datetime import UTC, datetime
+from unittest.mock import Mock
 
 import pytest
 
@@ -95,7 +96,7 @@ def test_an_end_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch):
     """Readers drop a remembered end without the lock."""
     alice = opened(tmp_path)
     write(alice)
-    known = alice.diary.engine.backend._tails
+    known = tails.HistoryTails(FileSystem())
     place = str(tmp_path / "alice/history")
     known.drop("alice")
     real = tails.end_behind
@@ -114,24 +115,23 @@ def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
 
 
-def test_a_newer_end_is_not_dropped_for_an_older_one(tmp_path, alice):
-    known = alice.diary.engine.backend._tails
-    newer = known._tails["alice"]
-    older = newer._replace(end=Moving(known, newer))
-    known._tails["alice"] = older
+def test_a_newer_end_is_not_dropped_for_an_older_one(tmp_path, alice, files):
+    """Another thread replaces the end while a reader checks the older one."""
+    place, path = str(tmp_path / "alice/history"), segment(tmp_path)
+    known = tails.HistoryTails(files)
+    older = segments.End(str(path), 1, b"x")
+    newer = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
+    known.keep("alice", place, older, "", 2)
+
+    def replace(*_):
+        files.hook = None
+        known.keep("alice", place, newer, "", 3)
+
+    files.hook = replace
     known.drop_changed("alice")
-    assert known._tails["alice"] is newer
-
-
-class Moving:
-    """An end that another thread replaces while it is checked."""
-
-    def __init__(self, known, newer):
-        self.known, self.newer = known, newer
-
-    def is_there(self, _files):
-        self.known._tails["alice"] = self.newer
-        return False
+    files.hook = read = Mock(return_value=None)
+    assert known.numbered("alice", place, 4) == newer
+    assert not read.called  # it is remembered
 
 
 @pytest.mark.parametrize("keeps_times", [False, True])
@@ -185,8 +185,8 @@ def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
 
 
 def test_an_end_that_moved_by_one_byte_is_not_recognised(tmp_path, alice):
-    end = alice.diary.engine.backend._tails._tails["alice"].end
-    assert end.is_there(FileSystem())
     path = segment(tmp_path)
+    end = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
+    assert end.is_there(FileSystem())
     path.write_bytes(path.read_bytes().replace(b"tea", b"teas", 1))
     assert not end.is_there(FileSystem())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 
@@ -41,6 +40,4 @@ def run_at_once(code, *arguments):
 
 def close(diary):
     """Let go of a diary's locks, like the end of its process."""
-    for descriptor in diary.engine.backend._locks._descriptors.values():
-        os.close(descriptor)
-    diary.engine.backend._locks._descriptors.clear()
+    diary.engine.backend._locks.renew()

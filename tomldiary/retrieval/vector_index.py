@@ -39,7 +39,6 @@ _SALT = 16
 _NAME = 16
 _CHECK = 4  # bytes of the CRC-32 in front of each record
 _logger = get_logger(__name__)
-_FILES = FileSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +88,16 @@ class VectorIndex:
     Args:
         embedding: What makes them.
         folder: Where they are kept; None keeps them in memory.
+        files: Makes the file operations.
 
     Raises:
         MissingExtra: numpy is not installed.
     """
 
-    def __init__(self, embedding: Embedding, folder: Path | None) -> None:
+    def __init__(
+        self, embedding: Embedding, folder: Path | None, files: FileSystem | None = None
+    ) -> None:
+        self._files = files or FileSystem()
         self._np = numpy()
         self._embedding = embedding
         label = blake2b(embedding.name.encode(), digest_size=6).hexdigest()
@@ -285,7 +288,7 @@ class VectorIndex:
             return
         np = self._np
         try:
-            found = os.stat(self._path)  # noqa: PTH116 - looked at by every search
+            found = self._files.stat(self._path)
         except (FileNotFoundError, NotADirectoryError):
             if self._read_to:
                 self._clear()  # it was removed: forgotten texts must not come back
@@ -294,7 +297,7 @@ class VectorIndex:
             return
         if found.st_ino != self._inode or found.st_size < self._read_to:
             self._clear()
-        data = (_FILES.read_file(self._path) or (b"",))[0]
+        data = (self._files.read_file(self._path) or (b"",))[0]
         start = len(_HEAD) + _SALT
         if not data.startswith(_HEAD) or len(data) < start:
             _logger.warning("%s: not an index; delete it", self._path)
@@ -308,7 +311,7 @@ class VectorIndex:
         if any(_sealed(record[_CHECK:]) != record for record in records):
             _logger.warning("%s: damaged, and made anew", self._path)
             self._clear()
-            self._path.unlink(missing_ok=True)
+            self._files.discard(self._path)
             return
         rows = [np.frombuffer(record, "<f4", offset=_CHECK + _NAME) for record in records]
         self._grow([record[_CHECK : _CHECK + _NAME] for record in records], rows)
@@ -318,22 +321,22 @@ class VectorIndex:
         """Add to the file; what cannot be kept is embedded again by the next process."""
         try:
             if self._read_to == 0:
-                _FILES.make_folder(path.parent, sync=False)
+                self._files.make_folder(path.parent, sync=False)
                 temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
-                _FILES.write_new(temp, _HEAD + self._salt, sync=False)
+                self._files.write_new(temp, _HEAD + self._salt, sync=False)
                 try:
-                    os.link(temp, path)
+                    self._files.link(temp, path)
                 except FileExistsError:
                     return  # another process was first, with another salt: the next search reads it
                 finally:
-                    os.unlink(temp)  # noqa: PTH108 - a text beside a path
+                    self._files.unlink(temp)
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
-            descriptor = os.open(path, flags)
+            descriptor = self._files.open(path, flags)
             try:
-                _FILES.write_all(descriptor, data)
-                found = os.fstat(descriptor)
+                self._files.write_all(descriptor, data)
+                found = self._files.fstat(descriptor)
             finally:
-                os.close(descriptor)
+                self._files.close(descriptor)
             expected = (self._read_to or len(_HEAD) + _SALT) + len(data)
             if found.st_size == expected:
                 self._inode, self._read_to = found.st_ino, expected

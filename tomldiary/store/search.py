@@ -168,8 +168,10 @@ class Finder:
         with self._guard:
             known = self._vectors.get(user)
             if known is None or known[0] != epoch:
-                folder = self._folder.index_folder(user) if self._folder is not None else None
-                known = (epoch, VectorIndex(self.embedding, folder))
+                place = self._folder
+                folder = place.index_folder(user) if place is not None else None
+                files = place.files if place is not None else None
+                known = (epoch, VectorIndex(self.embedding, folder, files))
             return self._vectors.keep(user, known)[1]
 
     def _index(self, user: str) -> Index:

@@ -390,8 +390,12 @@ class ItemStore(ItemPuts):
         with self._guard:
             found = self._deadlines.get(user)
             if found is None:
-                folder = self._folder.index_folder(user) if self._folder is not None else None
-                found = self._deadlines[user] = Deadlines(folder)
+                place = self._folder
+                found = self._deadlines[user] = (
+                    Deadlines(place.index_folder(user), place.files)
+                    if place is not None
+                    else Deadlines(None)
+                )
             return found
 
     def _everybody(self) -> list[str]:

@@ -42,7 +42,6 @@ _SHARE = 10  # a refresh that moves the time by less than this part of the time 
 _LARGEST = 1 << 20  # bytes of the file, above which it is written anew
 _HEAD = b"tomldiary expiry 1 "
 _logger = get_logger(__name__)
-_FILES = FileSystem()
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,11 @@ class Deadlines:
 
     Args:
         folder: Where the file is; None keeps it in memory.
+        files: Makes the file operations.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, files: FileSystem | None = None) -> None:
+        self._files = files or FileSystem()
         self._path = folder / "expiry" if folder is not None else None
         self._salt = secrets.token_bytes(16)
         self._known: dict[str, tuple[int, int]] = {}
@@ -128,7 +129,7 @@ class Deadlines:
         if self._path is None:
             return
         try:
-            token = _FILES.token(self._path)
+            token = self._files.token(self._path)
         except BackendError as error:
             if isinstance(error.__cause__, NotADirectoryError):
                 return  # no place to note anything: what is in memory counts
@@ -136,7 +137,7 @@ class Deadlines:
         if token == self._token:
             return
         self._token = token
-        found = _FILES.read_file(self._path)
+        found = self._files.read_file(self._path)
         self._read_to = 0 if found is None else len(found[0])
         if found is None:
             self._known = {}  # it was removed: forgotten items are not written again
@@ -156,12 +157,12 @@ class Deadlines:
         try:
             self._create(path)
             flags = os.O_WRONLY | os.O_APPEND | PRIVATE
-            descriptor = os.open(path, flags)
+            descriptor = self._files.open(path, flags)
             try:
-                _FILES.write_all(descriptor, lines)
-                found = os.fstat(descriptor)
+                self._files.write_all(descriptor, lines)
+                found = self._files.fstat(descriptor)
             finally:
-                os.close(descriptor)
+                self._files.close(descriptor)
             if found.st_size != self._read_to + len(lines):
                 return  # another process appended since; the next read finds it
             self._read_to, self._token = found.st_size, token_of(found)
@@ -171,9 +172,9 @@ class Deadlines:
             _logger.warning("%s: a refresh was not noted (%s)", path, error.strerror)
 
     def _create(self, path: Path) -> None:
-        if self._token is not None or path.exists():
+        if self._token is not None or self._files.exists(path):
             return
-        _FILES.make_folder(path.parent, sync=False)
+        self._files.make_folder(path.parent, sync=False)
         known = [f"{name} {at} {until}\n" for name, (at, until) in self._known.items()]
         head = _HEAD + self._salt.hex().encode() + b"\n"
         self._write(path, head + "".join(known).encode())
@@ -187,8 +188,8 @@ class Deadlines:
 
     def _write(self, path: Path, data: bytes) -> None:
         temp = f"{path}.{os.getpid()}.{threading.get_ident()}"
-        _FILES.write_new(temp, data, sync=False)
-        os.replace(temp, path)  # noqa: PTH105 - a text beside a path
+        self._files.write_new(temp, data, sync=False)
+        self._files.replace(temp, path)
         self._read_to = len(data)
 
 
