@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tomldiary.compat.pretty_print import (
-    BasePrettyPrinter,
     ConversationsPrinter,
     PreferencesPrinter,
     pretty_print_conversations,
@@ -174,11 +173,16 @@ def test_text_that_does_not_parse_raises_with_its_line():
 
 
 def test_times_are_formatted_and_other_text_is_kept():
-    base = BasePrettyPrinter()
-    assert base._format_datetime(datetime(2025, 1, 2, 13, 4, tzinfo=UTC)) == "Jan 02, 2025 01:04 PM"
-    assert base._format_datetime("2025-12-31T23:59:00Z") == "Dec 31, 2025 11:59 PM"
-    assert base._format_datetime("yester\x1bday") == "yester\\x1bday"
-    assert BasePrettyPrinter(indent_size=3)._indent(2) == " " * 6
+    times = {
+        datetime(2025, 1, 2, 13, 4, tzinfo=UTC): "Jan 02, 2025 01:04 PM",
+        "2025-12-31T23:59:00Z": "Dec 31, 2025 11:59 PM",
+        "yester\x1bday": "yester\\x1bday",
+    }
+    for time, shown in times.items():
+        printed = ConversationsPrinter(indent_size=3).format_conversations(
+            {"chat": {"_updated": time, "_turns": 1}}
+        )
+        assert printed == f"chat (Updated: {shown})\n   turns: 1"
 
 
 @pytest.mark.parametrize("width", [1, 20, 40, 80])

@@ -414,11 +414,13 @@ def test_a_wrong_reverse_change_is_detected():
     for number in range(3):
         alice.upsert_preference("likes", f"thing {number}")
     alice.upsert_preference("likes", "thing four", id="pref001")
-    records = diary.engine.backend._records["alice"]
-    last = parse_record(records[-1])
+    backend = diary.engine.backend
+    newest, *older = backend.records("alice")
+    last = parse_record(newest)
     changes = [replace(each, old=each.old.replace("thing 0", "thing X")) for each in last.changes]
     assert changes != last.changes
-    records[-1] = render_record(replace(last, changes=changes))
+    records = [render_record(replace(last, changes=changes)), *older]
+    backend.records = lambda _user: iter(records)
     now = {"preferences": alice.document("preferences")}
     timeline = Timeline(diary.engine.backend, "alice")
     found = timeline.texts(["preferences"], 3, now)

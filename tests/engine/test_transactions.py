@@ -12,7 +12,7 @@ from tomldiary import Conflict, Diary
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import LimitReached, LockTimeout, NestedTransaction
 from tomldiary.history.record import parse_record
-from tomldiary.storage import locks
+from tomldiary.storage.locks import UserLocks
 
 
 @pytest.fixture
@@ -288,7 +288,7 @@ def test_a_cancelled_commit_keeps_the_lock_until_it_is_stored(tmp_path, monkeypa
 
 
 def test_the_lock_goes_to_the_longest_waiting_task():
-    queue = locks._Queue()
+    queue = UserLocks(None).stripe(0)
     assert queue.acquire()
     order, threads = [], []
 
@@ -312,7 +312,7 @@ def test_the_lock_goes_to_the_longest_waiting_task():
 
 
 def test_a_task_that_stops_waiting_is_skipped():
-    queue = locks._Queue()
+    queue = UserLocks(None).stripe(0)
     assert queue.acquire()
     assert not queue.acquire(blocking=False)
     assert not queue.acquire(timeout=0.01)

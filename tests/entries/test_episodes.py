@@ -9,7 +9,6 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.engine.engine import Source
-from tomldiary.entries import episodes as episodes_module
 from tomldiary.errors import InvalidValue, UnknownEntry
 
 
@@ -66,10 +65,9 @@ def test_session_messages_are_the_last_ones_of_a_session_in_order(alice):
 
 
 def test_a_document_that_is_full_is_followed_by_another(alice, monkeypatch):
-    monkeypatch.setattr(episodes_module, "_FULL", 2_000)
     start = datetime(2026, 1, 1, tzinfo=UTC)
     keys = [
-        alice.add_episode(f"q{n}", "x" * 500, session_id="s", now=start + timedelta(minutes=n))
+        alice.add_episode(f"q{n}", "x" * 35_000, session_id="s", now=start + timedelta(minutes=n))
         for n in range(12)
     ]
     assert kinds(alice)[:3] == ["episodes/2026-01", "episodes/2026-01-002", "episodes/2026-01-003"]
@@ -135,18 +133,17 @@ def test_a_past_state_has_the_episodes_of_then(alice):
     assert [episode.input for episode in alice.episodes()] == ["one"]
 
 
-@pytest.mark.parametrize("full", [2_000, 256 * 1024])
-def test_episodes_are_ordered_by_the_time_they_happened(alice, monkeypatch, full):
-    monkeypatch.setattr(episodes_module, "_FULL", full)
+@pytest.mark.parametrize("size", [500, 45_000])
+def test_episodes_are_ordered_by_the_time_they_happened(alice, size):
     start = datetime(2026, 1, 30, tzinfo=UTC)
     hours = [30, 2, 60, 1, 31, 0, 3, 61]
     for hour in hours:
-        alice.add_episode(f"q{hour}", "a" * 500, session_id="s", now=start + timedelta(hours=hour))
+        alice.add_episode(f"q{hour}", "a" * size, session_id="s", now=start + timedelta(hours=hour))
     wanted = [f"q{hour}" for hour in sorted(hours)]
     assert [each.input for each in alice.episodes()] == wanted
     assert [each.input for each in alice.episodes(limit=3)] == wanted[-3:]
     told = [each["content"] for each in alice.session_messages("s", limit=4)]
-    assert told == ["q60", "a" * 500, "q61", "a" * 500]
+    assert told == ["q60", "a" * size, "q61", "a" * size]
 
 
 def test_imported_episodes_are_ordered_among_existing_ones(alice):

@@ -14,6 +14,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from hand_edits import age
 from processes import run_at_once
 from tomldiary import Conflict, Constraint, Diary
 from tomldiary.doctor.doctor import check
@@ -544,13 +545,13 @@ def test_a_user_with_unparsable_facts_can_be_forgotten(alice, file):
 
 
 @pytest.mark.parametrize("in_transaction", [True, False])
-def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transaction, monkeypatch):
+def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transaction):
     alice.commit(Birth(who="user", year=1980))
     alice.commit(Diet(role="user", food="vegan"))
     good = file.read_text()
-    monkeypatch.setattr("tomldiary.hand_edits.detect._SETTLING", 0)  # no need to wait for an editor
     start = good.index("[facts.birth.user]")
     file.write_text(good[:start] + good[good.index("[facts.diet.user]") :])
+    age(file)  # no need to wait for an editor
     again = opened(file.parents[1]).user("alice")  # also for somebody who never saw it
     assert again.get("birth/user").data.year == 1980
     if in_transaction:
@@ -573,13 +574,11 @@ def test_an_immutable_fact_removed_by_hand_comes_back(alice, file, in_transactio
         (('role = "user"\n', ""), "facts.diet.user.role: expected a value, found nothing."),
     ],
 )
-def test_a_fact_that_breaks_its_rules_is_kept_but_not_read(
-    diary, alice, file, monkeypatch, change, message
-):
-    monkeypatch.setattr("tomldiary.hand_edits.detect._SETTLING", 0)
+def test_a_fact_that_breaks_its_rules_is_kept_but_not_read(diary, alice, file, change, message):
     alice.commit(Diet(role="user", food="vegan"))
     alice.commit(Diet(role="dog", food="meat"))
     file.write_text(file.read_text().replace(*change, 1))
+    age(file)
     assert [fact.id for fact in alice.query("diet")] == ["diet/dog"]
     assert [hit.key for hit in alice.recall("vegan meat")] == ["diet/dog"]
     assert [str(problem).startswith(message) for problem in alice.problems()] == [True]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 # Warnings are errors, but for what Python 3.14 finds in the frameworks as they are imported.
 STRICT = [
@@ -36,6 +37,11 @@ def run_at_once(code, *arguments):
     for process in started:
         process.communicate(timeout=60)
         assert process.returncode == 0
+
+
+def newest_thread():
+    """Return the thread of the writer that was started last."""
+    return [each for each in threading.enumerate() if each.name == "tomldiary-writer"][-1]
 
 
 def close(diary):

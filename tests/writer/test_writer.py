@@ -17,6 +17,7 @@ from collections import defaultdict
 import pytest
 from pydantic import BaseModel
 
+from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, PreferenceItem, shutdown_all_background_tasks
 from tomldiary.errors import ExtractionError, WriterBusy
 from tomldiary.extraction.operations import Applied
@@ -704,7 +705,7 @@ def test_close_with_a_timeout_abandons_hanging_turns(kind, caplog):
     receipts = [writer.submit_nowait(turn("0"))]
     assert diary.started.wait(LONG)
     receipts += [writer.submit_nowait(turn(f"{number}")) for number in range(1, 4)]
-    thread = writer._thread
+    thread = newest_thread()
 
     async def use():
         (late,) = await waiting(writer, "late")
@@ -746,7 +747,7 @@ def test_a_turn_that_cannot_start_a_thread_is_refused_and_not_counted(monkeypatc
 def test_a_dropped_writer_leaves_no_thread():
     writer = MemoryWriter(Plain())
     writer.submit_nowait(turn("tea")).wait(LONG)
-    thread = writer._thread
+    thread = newest_thread()
     del writer
     gc.collect()
     thread.join(LONG)

@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from processes import newest_thread
 from tomldiary import Diary, MemoryWriter, Turn
 
 LONG = 120
@@ -120,7 +121,7 @@ def test_closing_again_keeps_the_journal_of_a_running_turn_locked(tmp_path, stub
     writer = MemoryWriter(Diary(tmp_path, agent=stubborn))
     assert writer.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
     assert stubborn.began.acquire(timeout=LONG)
-    thread = writer._thread
+    thread = newest_thread()
     assert writer.close_sync(0.0) == writer.close_sync(0.0)
     with MemoryWriter(Diary(tmp_path, agent=lambda message, *, deps: None)) as another:
         assert another.flush(LONG)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import subprocess
 import sys
 import threading
@@ -13,7 +14,6 @@ import pytest
 from tomldiary import Diary, Forgotten, MemoryWriter, Turn
 from tomldiary.backends import LocalBackend
 from tomldiary.errors import BackendError, ExtractionError
-from tomldiary.storage.local import forget_job
 from tomldiary.storage.protocol import Rewrite
 from tomldiary.writer import journal, journal_record
 from tomldiary.writer.dead_letters import DeadLetters, requeue
@@ -191,10 +191,10 @@ def test_a_failing_turn_is_parked_though_another_text_was_forgotten(tmp_path):
     assert (letter.turn.user_msg, letter.epoch) == ("bad tea", 1)
 
 
-def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, monkeypatch):
+def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, files, monkeypatch):
     """The epoch is a new one by then, and the turn still in the journal."""
     gate = Gate()
-    diary = Diary(tmp_path, agent=gate)
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=gate)
     looked = threading.Event()
     still_wanted = Workers._still_wanted
 
@@ -202,17 +202,17 @@ def test_a_turn_that_ends_during_forget_is_not_applied_again(tmp_path, monkeypat
         looked.set()
         return still_wanted(workers, jobs)
 
-    def forget_late(*arguments):
-        gate.open.set()
-        assert looked.wait(LONG)
-        return redact_sources(*arguments)
+    def forget_late(name, path, *_):
+        if name == "open" and "/journal/" in path:
+            files.hook = None
+            gate.open.set()
+            assert looked.wait(LONG)
 
-    redact_sources = forget_job.redact_sources
     monkeypatch.setattr(Workers, "_still_wanted", look)
-    monkeypatch.setattr(forget_job, "redact_sources", forget_late)
     with MemoryWriter(diary) as writer:
         [gone] = submit(writer, "secret", session="gone")
         assert gate.began.acquire(timeout=LONG)
+        files.hook = forget_late
         diary.user("alice").forget(session_id="gone")
         with pytest.raises(Forgotten):
             gone.wait(LONG)
@@ -231,18 +231,22 @@ asyncio.run(getattr(backend, sys.argv[2])(*sys.argv[3:]))
 
 @pytest.mark.parametrize("stored_by", ["s", "another session"])
 @pytest.mark.parametrize("call", [("load", "alice", "preferences"), ("delete_user", "alice")])
-def test_a_backend_alone_redacts_queued_turns(tmp_path, monkeypatch, call, stored_by):
+def test_a_backend_alone_redacts_queued_turns(tmp_path, files, call, stored_by):
     """The process that finishes a forget job may never have used a writer."""
-    diary = Diary(tmp_path, agent=Gate())
+
+    def refuse(name, path, *_):
+        if name == "open" and "/journal/" in path:
+            raise OSError(errno.EIO, "Input/output error", path)
+
+    diary = Diary(LocalBackend(tmp_path, files=files), agent=Gate())
     diary.user("alice").upsert_preference("likes", "tea", session_id=stored_by)
     writer = MemoryWriter(diary)
     submit(writer, "secret")
     writer.close_sync(drain=False)
     if call[0] == "load":
-        with monkeypatch.context() as patch:
-            patch.setattr(forget_job, "redact_sources", lambda *_: (_ for _ in ()).throw(OSError()))
-            with pytest.raises(BackendError, match="is opened next"):
-                diary.user("alice").forget(session_id="s")
+        files.hook = refuse
+        with pytest.raises(BackendError, match="is opened next"):
+            diary.user("alice").forget(session_id="s")
     assert hits(tmp_path, "secret")
     subprocess.run([sys.executable, "-c", ALONE, tmp_path, *call], check=True)
     assert hits(tmp_path, "secret") == []

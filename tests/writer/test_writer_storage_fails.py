@@ -154,7 +154,7 @@ def test_a_removed_folder_fails_one_turn_with_an_error(tmp_path, gate):
         with pytest.raises(BackendError, match="not stored"):
             store(writer, "refused")
         store(writer, "juice").wait(LONG)
-        assert len(writer._journal_queue.journals) == 1
+        assert len(journals(tmp_path)) == 1
     assert texts(diary) == ["tea", "juice"]
 
 
