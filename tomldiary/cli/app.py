@@ -11,8 +11,8 @@ import rich  # noqa: F401  # pyright: ignore[reportUnusedImport] - commands need
 import typer
 from typer.core import TyperGroup
 
-from tomldiary.cli.output import one_line
 from tomldiary.errors import DiaryError
+from tomldiary.text.visible import one_line
 
 __all__ = ["app", "run"]
 

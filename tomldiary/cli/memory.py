@@ -1,23 +1,26 @@
-"""Opening a folder with any preference table, to read it."""
+"""Opens a folder with any preference table, and reads points of history and keys as people type them."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, create_model
 
 from tomldiary.diary import Diary
+from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.storage.shared.urls import is_shared_url
 
 if TYPE_CHECKING:
     from tomldiary.toml.document import Document
+    from tomldiary.user.user import UserDiary
 
-__all__ = ["known_user", "open_memory", "stored_preferences"]
+__all__ = ["full_key", "known_user", "open_memory", "point", "stored_preferences"]
 
 
 def open_memory(path: str) -> Diary:
@@ -69,3 +72,34 @@ def _table_of(document: Document) -> type[BaseModel]:
         # A category may be called like a method of pydantic's; only its name matters here.
         warnings.simplefilter("ignore")
         return create_model(schema, __base__=BaseModel, **fields)
+
+
+def point(written: str, user: UserDiary) -> int | datetime:
+    """Return the transaction number, or the ISO 8601 time (without a zone: UTC), that was typed.
+
+    Raises:
+        InvalidValue: It is neither, or the user has no such transaction.
+    """
+    if written.isascii() and written.isdecimal():
+        newest = user.last_transaction()
+        if len(written) > len(str(newest)) or int(written) > newest:
+            raise InvalidValue(
+                f"there is no such transaction, the newest is {newest}", where=written
+            )
+        return int(written)
+    try:
+        found = datetime.fromisoformat(written)
+    except ValueError:
+        raise InvalidValue(
+            "expected a transaction number, or a time such as 2026-11-20T12:00", where=written
+        ) from None
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def full_key(written: str) -> str:
+    """Return the key in its long form, which also finds entries of a category that is empty by now."""
+    first = written.partition("/")[0]
+    is_short = "/" in written and first not in KINDS
+    if first == PREFERENCES.name and written.count("/") == 1:
+        is_short = True  # a category may have this name
+    return f"{PREFERENCES.name}/{written}" if is_short else written

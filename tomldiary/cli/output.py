@@ -13,7 +13,6 @@ __all__ = [
     "counted",
     "heading",
     "is_terminal",
-    "one_line",
     "print_json",
     "print_not_done",
     "print_text",
@@ -48,11 +47,6 @@ def print_text(text: str = "") -> None:
 def print_not_done(needed: str = "--yes") -> None:
     """Print that it was a dry run, and which options apply it."""
     print_text(f"Nothing was changed; to do it, add {needed}.")
-
-
-def one_line(value: object) -> str:
-    """Return a value on one line, with escapes."""
-    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def counted(number: int, one: str, several: str = "") -> str:

@@ -12,7 +12,7 @@ from typing import Any, TypeGuard, cast
 
 from pydantic import BaseModel
 
-from tomldiary.text.visible import printable
+from tomldiary.text.visible import one_line, printable
 from tomldiary.toml.parse import parse_toml
 
 __all__ = [
@@ -45,15 +45,15 @@ class BasePrettyPrinter:
             try:
                 iso_string = datetime.fromisoformat(iso_string)
             except ValueError:
-                return _line(iso_string)
+                return one_line(iso_string)
         return iso_string.strftime("%b %d, %Y %I:%M %p")
 
     def _head(self, level: int, key: str, entry: Mapping[str, Any], *, updated: bool) -> str:
         when = entry.get("_updated")
         if not (updated and when):
-            return f"{self._indent(level)}{_line(key)}"
+            return f"{self._indent(level)}{one_line(key)}"
         shown = self._format_datetime(when if isinstance(when, datetime) else str(when))
-        return f"{self._indent(level)}{_line(key)} (Updated: {shown})"
+        return f"{self._indent(level)}{one_line(key)} (Updated: {shown})"
 
     def _wrapped(self, level: int, text: str) -> list[str]:
         indent = self._indent(level)
@@ -68,7 +68,7 @@ class BasePrettyPrinter:
         found = _table(meta)
         version, schema = (found.get(key) or "unknown" for key in ("version", "schema_name"))
         indent = self._indent(1)
-        return f"Metadata:\n{indent}Version: {_line(version)}\n{indent}Schema: {_line(schema)}\n\n"
+        return f"Metadata:\n{indent}Version: {one_line(version)}\n{indent}Schema: {one_line(schema)}\n\n"
 
 
 class PreferencesPrinter(BasePrettyPrinter):
@@ -120,7 +120,7 @@ class PreferencesPrinter(BasePrettyPrinter):
         return f"{head}preferences:\n" + "\n\n".join(blocks)
 
     def _category(self, name: str, entries: object) -> str:
-        title = f"{self._indent(1)}{_line(name)}:\n"
+        title = f"{self._indent(1)}{one_line(name)}:\n"
         if not _is_table(entries):
             return title + "\n".join(self._wrapped(2, str(entries)))
         return title + "\n\n".join(self._entry(key, item) for key, item in entries.items())
@@ -187,7 +187,7 @@ class ConversationsPrinter(BasePrettyPrinter):
         if entry.get("keywords") and _shown("keywords", self.fields):
             lines += self._wrapped(1, f"keywords: {_list(entry['keywords'])}")
         if self.show_turns and entry.get("_turns") is not None:
-            lines.append(f"{self._indent(1)}turns: {_line(entry['_turns'])}")
+            lines.append(f"{self._indent(1)}turns: {one_line(entry['_turns'])}")
         return "\n".join(lines)
 
 
@@ -217,11 +217,6 @@ def _table(value: object) -> Mapping[str, Any]:
     return value if _is_table(value) else {}
 
 
-def _line(value: object) -> str:
-    """Return a value on one line."""
-    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
-
-
 def _list(value: object) -> str:
     parts = cast("list[object]", value) if isinstance(value, list | tuple) else [value]
-    return ", ".join(_line(part) for part in parts)
+    return ", ".join(one_line(part) for part in parts)

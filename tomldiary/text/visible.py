@@ -17,6 +17,7 @@ __all__ = [
     "escape_for_model",
     "escape_line",
     "escape_lines",
+    "one_line",
     "printable",
     "scrub",
     "visible",
@@ -110,6 +111,11 @@ def printable(text: str) -> str:
     return _OBEYED.sub(
         lambda found: found.group() if _is_needed(found) else _escape(ord(found.group())), text
     )
+
+
+def one_line(value: object) -> str:
+    """Return a value on one line, with escapes."""
+    return printable(str(value)).replace("\n", "\\n").replace("\t", "\\t")
 
 
 def _is_needed(found: re.Match[str]) -> bool:

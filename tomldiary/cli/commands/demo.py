@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tomldiary.cli.output import heading, one_line, print_text, print_toml
+from tomldiary.cli.output import heading, print_text, print_toml
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
+from tomldiary.text.visible import one_line
 from tomldiary.writer.writer import MemoryWriter, Turn
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ import typer
 
 from tomldiary.cli.memory import open_memory
 from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
-from tomldiary.cli.output import counted, one_line, print_json, print_text
+from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
 from tomldiary.doctor.doctor import Finding, check, findings
 from tomldiary.errors import IdentifierError
+from tomldiary.text.visible import one_line
 
 __all__ = ["doctor"]
 

@@ -10,8 +10,9 @@ import typer
 
 from tomldiary.cli.memory import known_user, open_memory
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
+from tomldiary.cli.output import counted, print_json, print_not_done, print_text
 from tomldiary.errors import InvalidValue
+from tomldiary.text.visible import one_line
 
 __all__ = ["forget"]
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 import sys
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tomldiary.cli.changes import is_routine, print_changes
-from tomldiary.cli.memory import known_user
+from tomldiary.cli.memory import full_key, known_user, point
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import one_line, print_json, print_not_done, print_text, ranges
-from tomldiary.cli.points import full_key, point
+from tomldiary.cli.output import print_json, print_not_done, print_text, ranges
 from tomldiary.errors import InvalidValue
-from tomldiary.text.visible import printable
+from tomldiary.text.visible import one_line, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
 __all__ = ["diff", "history", "why"]
 
 _ALL = 1_000_000_000
+_ROUTINE = {"_updated", "_updated_by"}  # these change whenever anything does
 
 
 def history(
@@ -76,7 +77,7 @@ def history(
         return [
             change
             for change in found
-            if (every or as_json or not is_routine(change))
+            if (every or as_json or not _is_routine(change))
             and (grep is None or _holds(change, grep))
         ]
 
@@ -86,7 +87,7 @@ def history(
     if as_json:
         print_json([asdict(change) for change in found])
         return
-    print_changes(found)
+    _print_changes(found)
     if not found:
         print_text("No changes found.")
 
@@ -144,7 +145,7 @@ def why(
     print_text(
         f"verified       {'yes' if origin.is_verified else 'no (stored by the rules extractor, not checked)'}"
     )
-    print_changes(origin.changes)
+    _print_changes(origin.changes)
 
 
 def diff(
@@ -178,3 +179,55 @@ def diff(
     sys.stdout.write(
         f"{printable(shown) or 'No differences.'}\n"
     )  # lines of a diff are not wrapped
+
+
+def _is_routine(change: HistoryEntry) -> bool:
+    """Return whether only turn counters and times changed."""
+    before, after = change.before, change.after
+    if before is None or after is None or change.is_conflict:
+        return False
+    changed = {key for key in {*before, *after} if before.get(key) != after.get(key)}
+    return changed <= {*_ROUTINE, "_turns"}
+
+
+def _print_changes(changes: Iterable[HistoryEntry]) -> None:
+    """Print changes, each with session, actor and reason below it."""
+    for change in changes:
+        moment = change.time[:19].replace("T", " ")
+        mark = "  (displaced by hand)" if change.is_conflict else ""
+        print_text(
+            f"{change.seq:>5}  {one_line(moment)}  {one_line(change.type):<10}"
+            f"  {one_line(change.key)}  {_told(change.before, change.after)}{mark}"
+        )
+        who = [
+            f"{word} {one_line(value)}"
+            for word, value in (("session", change.session), ("by", change.actor))
+            if value
+        ]
+        why = f": {one_line(change.reason)}" if change.reason else ""
+        if who or why:
+            print_text(f"       {', '.join(who)}{why}")
+
+
+def _told(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:
+    if before is None or after is None:
+        sign, entry = ("-", before) if after is None else ("+", after)
+        return f"{sign} {one_line(_text(entry or {}))}"
+    changed = [
+        key
+        for key in dict.fromkeys([*before, *after])
+        if key not in _ROUTINE and before.get(key) != after.get(key)
+    ]
+    parts = [
+        f"{one_line(key)}: {_shown(before, key)} -> {_shown(after, key)}"
+        for key in changed or ["_updated"]
+    ]
+    return "; ".join(parts)
+
+
+def _shown(entry: Mapping[str, Any], key: str) -> str:
+    return one_line(entry[key]) if key in entry else "nothing"
+
+
+def _text(entry: Mapping[str, Any]) -> str:
+    return str(entry.get("text", entry.get("summary", "")))

@@ -15,10 +15,11 @@ from rich.progress import track
 
 from tomldiary.cli.memory import known_user, open_memory
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import counted, one_line, print_json, print_not_done, print_text
+from tomldiary.cli.output import counted, print_json, print_not_done, print_text
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.storage.copy import copy_users
+from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from tomldiary.history.queries import Difference

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.memory import known_user
+from tomldiary.cli.memory import known_user, point
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import one_line, print_json, print_not_done, print_text, ranges
-from tomldiary.cli.points import point
+from tomldiary.cli.output import print_json, print_not_done, print_text, ranges
 from tomldiary.errors import EntryConflict, InvalidValue
+from tomldiary.text.visible import one_line
 
 __all__ = ["rollback"]
 

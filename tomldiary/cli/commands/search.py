@@ -10,7 +10,7 @@ import typer
 
 from tomldiary.cli.memory import known_user
 from tomldiary.cli.options import AsJson, MemoryPath
-from tomldiary.cli.output import one_line, print_json, print_text
+from tomldiary.cli.output import print_json, print_text
 from tomldiary.entries.kinds import ITEMS, entry_key
 from tomldiary.entries.kinds.parts import part_of
 from tomldiary.identifiers.namespaces import ROOT, kind_of, namespace_of
@@ -18,6 +18,7 @@ from tomldiary.retrieval.lexical_index import matched_words, shown_words
 from tomldiary.store.operations import Item, Search
 from tomldiary.store.store import ItemStore
 from tomldiary.store.typed_namespaces import is_typed
+from tomldiary.text.visible import one_line
 from tomldiary.user.recall import Hit
 
 if TYPE_CHECKING:

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tomldiary.cli.memory import known_user, open_memory, stored_preferences
+from tomldiary.cli.memory import known_user, open_memory, point, stored_preferences
 from tomldiary.cli.options import AsJson, MemoryPath
-from tomldiary.cli.output import heading, one_line, print_json, print_text, print_toml, width
-from tomldiary.cli.points import point
+from tomldiary.cli.output import heading, print_json, print_text, print_toml, width
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
@@ -17,6 +16,7 @@ from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.entries.schema import categories
 from tomldiary.errors import InvalidValue, UnknownCategory
+from tomldiary.text.visible import one_line
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import counted, one_line, print_json, print_text
+from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.text.visible import one_line
 from tomldiary.writer.dead_letters import DeadLetter, DeadLetters, requeue
 
 __all__ = ["writer_commands"]
@@ -35,7 +36,7 @@ def list_letters(*, path: MemoryPath = "./memories", as_json: AsJson = False) ->
     """Show the turns that could not be applied, oldest first, with the error."""
     found = _letters(path).list()
     if as_json:
-        print_json([_shown(letter) for letter in found])
+        print_json([asdict(letter) for letter in found])
         return
     for letter in found:
         print_text(f"{one_line(letter.id)}  {letter.parked}  tries: {letter.attempts}")
@@ -111,12 +112,8 @@ def _chosen(ids: list[str] | None, *, every: bool) -> list[str] | None:
 
 def _tell(what: str, letters: list[DeadLetter], *, as_json: bool) -> None:
     if as_json:
-        print_json([_shown(letter) for letter in letters])
+        print_json([asdict(letter) for letter in letters])
     else:
         print_text(f"{counted(len(letters), 'turn was', 'turns were')} {what}.")
     if not letters:
         raise typer.Exit(1)
-
-
-def _shown(letter: DeadLetter) -> dict[str, Any]:
-    return asdict(letter)
