@@ -11,8 +11,7 @@ from contextlib import suppress
 import pytest
 
 from tomldiary import Diary, MemoryWriter
-from tomldiary.storage import file_lock as locked
-from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.locks import UserLocks, try_lock
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
 
@@ -37,11 +36,11 @@ def fork():
 def hold():
     if locked == "journal":
         from pathlib import Path
-        from tomldiary.storage.file_lock import lock_file
+        from tomldiary.storage.locks import lock_file
         return lock_file(alice.diary.engine.backend.files, Path(folder) / "alice/locked", create=True)
     if locked == "lease":
         from contextlib import closing, contextmanager
-        from tomldiary.storage.local.lease import Held
+        from tomldiary.storage.local.publish import Held
         held = Held(alice.diary.engine.backend.files, folder + "/alice/preferences.toml")
         assert held.is_leased
         return contextmanager(lambda: (yield held))()
@@ -97,7 +96,7 @@ def test_a_killed_parents_journal_is_free_while_its_child_lives(tmp_path, orphan
     orphaned(when, "journal")
     descriptor = os.open(tmp_path / "alice/locked", os.O_RDWR)
     try:
-        assert locked.try_lock(descriptor)
+        assert try_lock(descriptor)
     finally:
         os.close(descriptor)
 

@@ -29,8 +29,8 @@ from tomldiary.extraction.operations import (
     from_dict,
     to_table,
 )
-from tomldiary.storage.file_lock import lock_file
 from tomldiary.storage.files import FileSystem
+from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import scan_log
 from tomldiary.writer import journal as journal_module
 from tomldiary.writer.journal import Journal

@@ -1,10 +1,13 @@
-"""Writer locks: one writer for each user, by a lock among threads and a lock among processes.
+"""Locks on open files (`flock`), and writer locks: one writer for each user, among threads and among processes.
 
-The lock belongs to a transaction, not to a thread. So two tasks on one event loop exclude each other, too.
+A writer lock belongs to a transaction, not to a thread. So two tasks on one event loop exclude each other, too.
 Processes share 256 lock files ("stripes") instead of one for each user.
 
 The holder of a lock file writes a random identifier of its process into it. So a process detects that another one
 has held the lock since, and may have been killed.
+
+The system releases the lock of an open file when the process dies. filelock is imported when a lock is taken: a
+Temporal workflow may import this package, but not filelock.
 """
 
 from __future__ import annotations
@@ -17,25 +20,27 @@ import threading
 import time
 import weakref
 from collections import deque
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 from tomldiary.errors import BackendError, LockTimeout
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.runtime.fork_safety import close_hidden, hide_from_children, renew_after_fork
 from tomldiary.storage.files import FileSystem, file_on_the_way
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-__all__ = ["UserLocks"]
+__all__ = ["UserLocks", "lock_file", "remove_locked", "try_lock", "unlock"]
 
 _STRIPES = 256
 _FIRST_WAIT, _LONGEST_WAIT = 0.0002, 0.01  # seconds
 _MARK_BYTES = 16
+_FLAGS = os.O_RDWR | os.O_APPEND | PRIVATE
 _LONG = 0.1  # seconds; after a longer hold, a process waits so that polling processes get the lock
 _GIVING_WAY = 3 * _LONGEST_WAIT
 # Missing on Windows, where every hold of a lock is a new tenure.
@@ -227,7 +232,7 @@ class _Hold:
                 descriptor = locks.descriptor(number)
                 if locks.busy_until:
                     _give_way(locks.busy_until.pop(number, 0.0))
-                if not _system_lock()[0](descriptor, blocking=False):
+                if not try_lock(descriptor):
                     _wait(descriptor, start + self._timeout, self._timeout)
                 self._descriptor = descriptor
                 self._since = time.monotonic()
@@ -247,7 +252,7 @@ class _Hold:
             return  # forked inside the block: the lock is the parent's
         try:
             if self._descriptor is not None:
-                _system_lock()[1](self._descriptor)
+                unlock(self._descriptor)
                 now = time.monotonic()
                 if now - self._since > _LONG:
                     self._locks.busy_until[self._number] = now + _GIVING_WAY
@@ -258,17 +263,6 @@ class _Hold:
 def _number_of(user: str) -> int:
     """Return the number of a user's stripe."""
     return crc32(user.encode("utf-8", "surrogatepass")) % _STRIPES
-
-
-@lru_cache(maxsize=1)
-def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
-    """Return the functions that lock and unlock a file."""
-    from filelock import (  # noqa: PLC0415 - slow to import, only writers need it
-        lock_descriptor,
-        unlock_descriptor,
-    )
-
-    return lock_descriptor, unlock_descriptor
 
 
 def _give_way(until: float) -> None:
@@ -289,7 +283,7 @@ def _wait(descriptor: int, deadline: float, timeout: float) -> None:
         # Jitter spreads the attempts of processes that started together.
         time.sleep(wait * (0.5 + random.random()))  # noqa: S311 - not for secrets
         wait = min(wait * 2, _LONGEST_WAIT)
-        if _system_lock()[0](descriptor, blocking=False):
+        if try_lock(descriptor):
             return
 
 
@@ -298,3 +292,63 @@ def _timed_out(timeout: float) -> LockTimeout:
         f"the user's memory was locked by another writer for {timeout:g} s. Try again, or raise"
         " lock_timeout."
     )
+
+
+# Locks on open files, which the system releases when the process dies
+
+
+@lru_cache(maxsize=1)
+def _system_lock() -> tuple[Callable[..., bool], Callable[[int], None]]:
+    """Return the functions that lock and unlock a file."""
+    from filelock import (  # noqa: PLC0415 - Temporal's sandbox cannot import it, and it is slow to import
+        lock_descriptor,
+        unlock_descriptor,
+    )
+
+    return lock_descriptor, unlock_descriptor
+
+
+def try_lock(descriptor: int, *, wait: bool = False) -> bool:
+    """Lock an open file; without `wait`, return False at once if another owner holds the lock."""
+    pause = _FIRST_WAIT
+    while not _system_lock()[0](descriptor, blocking=False):
+        if not wait:
+            return False
+        time.sleep(pause)
+        pause = min(pause * 2, _LONGEST_WAIT)
+    return True
+
+
+def unlock(descriptor: int) -> None:
+    """Unlock an open file."""
+    _system_lock()[1](descriptor)
+
+
+@contextmanager
+def lock_file(files: FileSystem, path: Path, *, create: bool = False) -> Generator[int]:
+    """Open and lock the file at `path`, even if another process replaces it at the same time.
+
+    Raises:
+        FileNotFoundError: The file does not exist, and `create` is False.
+    """
+    while True:
+        descriptor = files.open(path, _FLAGS | (os.O_CREAT if create else 0), 0o600)
+        try:
+            hide_from_children(descriptor)
+            try_lock(descriptor, wait=True)
+            try:
+                is_there = files.fstat(descriptor).st_ino == files.stat(path).st_ino
+            except FileNotFoundError:
+                is_there = False
+            if is_there:
+                yield descriptor
+                return
+        finally:
+            unlock(descriptor)  # closing alone would not unlock it if a child inherited it
+            close_hidden(descriptor, files.close)
+
+
+def remove_locked(files: FileSystem, path: Path) -> None:
+    """Remove a file if it exists, under its lock: a concurrent replacement would restore it."""
+    with suppress(FileNotFoundError), lock_file(files, path):
+        files.unlink(path)

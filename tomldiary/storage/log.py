@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.storage.file_lock import lock_file, try_lock, unlock
+from tomldiary.storage.locks import lock_file, try_lock, unlock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError, Forgotten, InvalidValue
-from tomldiary.storage.file_lock import lock_file
 from tomldiary.storage.files import FileSystem
+from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import LogRecord, rewrite_log, scan_log
 from tomldiary.writer.journal import Journal
 from tomldiary.writer.journal_record import render_dead, render_turn, turn_of

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, Forgotten
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.storage.file_lock import remove_locked, try_lock
 from tomldiary.storage.files import FileSystem
+from tomldiary.storage.locks import remove_locked, try_lock
 from tomldiary.storage.log import LogFile, scan_log
 from tomldiary.writer.journal_record import (
     JournalContent,

@@ -40,7 +40,7 @@ from tomldiary.extraction.operations import Operation, from_dict, to_table
 from tomldiary.forgetting.selection import Selection
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.storage.file_lock import lock_file
+from tomldiary.storage.locks import lock_file
 from tomldiary.storage.log import LogRecord, cut_torn_tail, render_record, rewrite_log
 from tomldiary.toml.values import plain_text, render_value
 from tomldiary.writer.receipts import Job, Turn

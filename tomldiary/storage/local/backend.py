@@ -32,12 +32,11 @@ from tomldiary.logging import get_logger
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Clock, Environment
 from tomldiary.storage.files import FileSystem, FileToken
-from tomldiary.storage.local.checkpoint import opens_window, prune, settle
+from tomldiary.storage.local.checkpoint import prune, settle
 from tomldiary.storage.local.forget_job import forget
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
-from tomldiary.storage.local.lease import is_being_saved
-from tomldiary.storage.local.log import End, append_records
-from tomldiary.storage.local.publish import Staging
+from tomldiary.storage.local.log import End, append_records, opens_window
+from tomldiary.storage.local.publish import Staging, is_being_saved
 from tomldiary.storage.local.recovery import repaired
 from tomldiary.storage.local.session import OpenedUsers
 from tomldiary.storage.local.user_dirs import SYSTEM, YOUNG, Synced, user_of

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import BackendError, HandEditConflict, InvalidTOML
 from tomldiary.history.record import is_snapshot, next_sequence, result_kinds
 from tomldiary.runtime.capabilities import PRIVATE
-from tomldiary.storage.local.log import read_records, segments, split_records
+from tomldiary.storage.local.log import opens_window, read_records, segments, split_records
 from tomldiary.storage.local.publish import put_in_place
 
 if TYPE_CHECKING:
@@ -29,19 +29,9 @@ if TYPE_CHECKING:
     from tomldiary.storage.files import FileSystem
     from tomldiary.storage.local.user_dirs import Synced
 
-__all__ = ["drop_superseded", "opens_window", "prune", "settle", "window", "window_of"]
+__all__ = ["drop_superseded", "prune", "settle", "window"]
 
 _FLAGS = os.O_RDONLY | PRIVATE
-
-
-def opens_window(before: int, seq: int, interval: int) -> bool:
-    """Return whether transaction `seq` begins a new window; `before` is the last transaction before it."""
-    return before > 0 and window_of(before, interval) != window_of(seq, interval)
-
-
-def window_of(seq: int, interval: int) -> int:
-    """Return the number of the window of a transaction; a window has `interval` transactions."""
-    return (seq - 1) // interval
 
 
 def window(env: Environment, folder: Path) -> Iterator[str]:

@@ -31,6 +31,7 @@ __all__ = [
     "last_record",
     "new_segment",
     "newest_segment",
+    "opens_window",
     "read_records",
     "read_segment",
     "segments",
@@ -158,6 +159,11 @@ def append_records(
             raise
     finally:
         files.close(descriptor)
+
+
+def opens_window(before: int, seq: int, interval: int) -> bool:
+    """Return whether transaction `seq` begins a new window of `interval`; `before` is the last one before it."""
+    return before > 0 and (before - 1) // interval != (seq - 1) // interval
 
 
 def end_behind(segment: Path, at: int, record: str) -> End:

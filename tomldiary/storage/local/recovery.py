@@ -36,9 +36,8 @@ from tomldiary.storage.local.layout import (
     staged_in,
     target_of,
 )
-from tomldiary.storage.local.lease import is_being_saved
 from tomldiary.storage.local.log import newest_segment, read_records
-from tomldiary.storage.local.publish import put_in_place
+from tomldiary.storage.local.publish import is_being_saved, put_in_place
 from tomldiary.storage.local.user_dirs import may_lack_writes
 from tomldiary.toml.document import digest
 
