@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import shutil
@@ -19,10 +20,15 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from file_systems import HookedFiles, killed_before
 from tomldiary import Conflict, Constraint, Diary, DiaryError
 from tomldiary.cli.app import app
 from tomldiary.doctor.doctor import check
+from tomldiary.engine.engine import Source
+from tomldiary.extraction.tool_writes import find_tool_writes
+from tomldiary.storage.local.backend import LocalBackend
 from tomldiary.storage.memory import MemoryBackend
+from tomldiary.toml.document import Document
 
 SMALL = 900
 HUGE = 2**40
@@ -288,7 +294,7 @@ def age(file, seconds=5):
 
 
 def save(file, text):
-    file.parent.mkdir(exist_ok=True)
+    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
     age(file)
 
@@ -527,3 +533,138 @@ def test_batch_of_500_goes_to_documents_of_bounded_size(tmp_path):
     assert len(alice.preferences("likes")) == 500
     assert all(len(alice.document(name)) <= SMALL * 4 for name in parts(alice))
     assert alice.last_transaction() == 1
+
+
+# Cases that random histories reach too rarely
+
+
+def test_rules_do_not_see_a_forbidden_hand_edit_of_another_part(split):
+    alice = filled(split)
+    first = file_of(split, parts(alice, "facts")[0])
+    save(first, first.read_text().replace('who = "w0"\nyear = 0', 'who = "w0"\nyear = 99'))
+    assert "year = 99" in first.read_text()
+    assert alice.facts.commit(Birth(who="w0", year=0)) == "birth/w0"
+    assert "year = 99" not in first.read_text()
+
+
+def test_forget_restores_immutable_facts_of_all_parts(split):
+    alice = filled(split)
+    last = file_of(split, parts(alice, "facts")[-1])
+    save(last, last.read_text().replace("year = 23", "year = 99"))
+    assert "year = 99" in last.read_text()
+    alice.forget(session_id="s1")
+    assert "year = 99" not in last.read_text()
+
+
+def test_parts_begun_in_a_transaction_are_read_in_it(split):
+    filled(split, 3)
+    path = ("preferences", "likes", "tea")
+
+    def change(tx):
+        tx.edit("preferences/005").put(path, {"text": "tea"})
+        return tx.entries("preferences").table(path)
+
+    assert split.engine.write("alice", change, Source("test")) == {"text": "tea"}
+
+
+def test_ids_reserved_in_any_part_are_not_given_out_again(split):
+    alice = filled(split)
+    alice.remove_preference("likes", "pref024")
+    assert alice.upsert_preference("likes", "new")[0] == "pref025"
+    alice.rollback()
+    assert sum("next_ids" in alice.document(name) for name in parts(alice)) == 2
+    assert alice.upsert_preference("likes", "newer")[0] == "pref026"
+
+
+def test_forget_keeps_what_another_session_said_in_another_part(split):
+    alice = filled(split)
+    alice.facts.commit(Birth(who="x", year=1), session_id="s7")
+    alice.facts.commit(Remark(note="x" * SMALL))
+    split.register_schema("birth", Birth, Constraint(singleton_key="who"))
+    alice.facts.delete("birth/x")
+    alice.facts.commit(Remark(note="y" * SMALL))
+    alice.facts.commit(Birth(who="x", year=1), session_id="s8")
+    assert alice.forget(session_id="s7").entries == 0
+    assert alice.facts.get("birth/x") is not None
+
+
+def test_rollback_counts_the_facts_of_all_parts_for_their_limit(split):
+    alice = filled(split)
+    assert holder(alice, "[facts.diet.r11]", "facts") != "facts"
+    alice.facts.delete("diet/r11", session_id="s9")
+    alice.facts.commit(Diet(role="r99", food="bread"))
+    with pytest.raises(DiaryError, match="cannot go back"):
+        alice.rollback(session_id="s9", force=True)
+
+
+def test_import_compares_with_entries_of_other_parts(split):
+    save(file_of(split, "preferences/002"), '[preferences.likes.tea]\ntext = "black"\n')
+    alice = split.user("alice")
+    data = alice.export()
+    data["documents"] = {"preferences": '[preferences.likes.tea]\ntext = "green"\n'}
+    with pytest.raises(Conflict):
+        alice.import_(data)
+
+
+def test_forgotten_entries_leave_the_joined_documents_in_memory(split):
+    alice = filled(split)
+    alice.upsert_preference("likes", "a thing that nobody may know", session_id="s7")
+    assert "nobody" in split.engine.entries("alice", "preferences").text
+    alice.forget(session_id="s7")
+    kept = [each for each in gc.get_objects() if isinstance(each, Document)]
+    assert not [each for each in kept if "that nobody may know" in each.text]
+
+
+def test_cached_entries_are_those_of_all_parts():
+    diary = opened("memory:", SMALL, limit=1000)
+    alice = filled(diary)
+    assert len(alice.preferences("likes")) == len(alice.facts.query("birth")) == 24
+    found = diary.engine.cached_entries("alice", "preferences", "facts")
+    assert len(found[0].data["preferences"]["likes"]) == 24
+
+
+def test_removed_temporal_facts_end_no_others(split):
+    alice = split.user("alice")
+    for who in ("a", "b"):
+        alice.facts.commit(Home(who=who, city="x"), now=START, valid_from=START)
+    alice.facts.delete("home/a")
+    alice.facts.commit(Home(who="a", city="x"))
+    assert [fact.data.who for fact in alice.facts.query("home")] == ["b", "a"]
+    alice.facts.delete("home/a")
+    assert alice.facts.get("home/a") is None
+
+
+def test_tool_writes_in_a_further_part_are_known_to_the_turn(split):
+    alice = filled(split)
+    alice.upsert_preference("likes", "jazz at night", session_id="s1", actor="agent")
+    assert holder(alice, "jazz") != "preferences"
+    found = find_tool_writes(split.engine.backend, "alice", "s1", "", "")
+    assert "jazz at night" in str(found)
+
+
+def test_a_part_that_a_killed_process_began_is_whole_or_absent(tmp_path):
+    count = 1
+    alice = opened(tmp_path / "full", SMALL, limit=1000).user("alice")
+    while len(parts(alice)) < 2:
+        alice.upsert_preference("likes", f"thing number {count}")
+        count += 1
+    for number in range(1, 60):
+        place = tmp_path / str(number)
+        alice = opened(place, SMALL, limit=1000).user("alice")
+        for each in range(1, count - 1):
+            alice.upsert_preference("likes", f"thing number {each}")
+        child = os.fork()
+        if child == 0:
+            files = HookedFiles(killed_before(number))
+            diary = opened(LocalBackend(place, durability="none", files=files), SMALL, limit=1000)
+            diary.user("alice").upsert_preference("likes", f"thing number {count - 1}")
+            os._exit(0)
+        is_done = os.waitpid(child, 0)[1] == 0
+        alice = opened(place, SMALL, limit=1000).user("alice")
+        found = len(alice.preferences("likes"))
+        assert found == alice.last_transaction()
+        assert found == count - 1 if is_done else found in (count - 2, count - 1)
+        assert alice.upsert_preference("likes", "last")[0] == f"pref{found + 1:03d}"
+        if is_done:
+            return
+    raise AssertionError("the write never finished")
