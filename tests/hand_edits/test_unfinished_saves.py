@@ -127,7 +127,7 @@ CUTS = {
 
 
 @pytest.mark.parametrize("cut", CUTS)
-def test_an_editor_that_stands_still_half_way_loses_nothing(alice, file, cut):
+def test_an_editor_that_stalls_during_a_save_loses_nothing(alice, file, cut):
     whole = edited(file)
     at = CUTS[cut](whole)
     with Editor(file) as editor:
@@ -150,7 +150,7 @@ def test_an_editor_that_stands_still_half_way_loses_nothing(alice, file, cut):
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
-def test_an_editor_that_has_the_file_open_and_not_begun_to_write_loses_nothing(alice, file):
+def test_an_editor_with_an_open_file_loses_nothing(alice, file):
     whole = edited(file)
     with Editor(file, os.O_WRONLY) as editor:
         age(file, 3600)  # however long nothing was changed
@@ -166,7 +166,7 @@ def test_an_editor_that_has_the_file_open_and_not_begun_to_write_loses_nothing(a
     assert "rest" in file.read_text()
 
 
-def test_who_only_keeps_the_file_open_keeps_nobody_from_writing(alice, file):
+def test_an_idle_open_file_blocks_no_write(alice, file):
     before = file.read_text()
     with Editor(file, os.O_WRONLY):
         for number in range(3):
@@ -177,7 +177,7 @@ def test_who_only_keeps_the_file_open_keeps_nobody_from_writing(alice, file):
     assert len(re.findall(r'^text = "(?:goal|last)', file.read_text(), re.MULTILINE)) == 4
 
 
-def test_an_editor_goes_on_in_a_file_that_a_killed_agent_had_displaced(alice, file, tmp_path):
+def test_an_editor_can_finish_a_save_in_a_displaced_file(alice, file, tmp_path):
     whole = edited(file)
     name = staged_name("preferences", file.read_bytes(), 3, 0)
     displaced = file.with_name(name)
@@ -192,7 +192,7 @@ def test_an_editor_goes_on_in_a_file_that_a_killed_agent_had_displaced(alice, fi
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(alice, file, files):
+def test_an_editor_that_opened_a_file_before_its_removal_loses_nothing(alice, file, files):
     first = file.read_text().replace('"tea"', '"green tea"  # first')
     real, editors = files.exchange, []
 
@@ -222,7 +222,7 @@ def test_an_editor_that_has_opened_what_is_about_to_be_taken_back_loses_nothing(
 
 
 @pytest.mark.parametrize("is_logged", [True, False])
-def test_who_has_no_patience_is_told_that_somebody_is_at_it(tmp_path, is_logged):
+def test_a_write_that_times_out_names_the_unfinished_save(tmp_path, is_logged):
     (tmp_path / "alice").mkdir()
     file = tmp_path / "alice/preferences.toml"
     alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
@@ -247,9 +247,7 @@ def test_who_has_no_patience_is_told_that_somebody_is_at_it(tmp_path, is_logged)
 
 
 @pytest.mark.parametrize("has_leases", [True, False])
-def test_a_block_of_changes_that_meets_a_half_saved_file_waits_for_it_too(
-    alice, file, monkeypatch, has_leases
-):
+def test_a_transaction_waits_for_a_stalled_save(alice, file, monkeypatch, has_leases):
     if not has_leases:  # then the file's age alone can tell
         monkeypatch.setattr(fcntl, "fcntl", refuse(errno.EINVAL))
     whole = edited(file)
@@ -267,7 +265,7 @@ def test_a_block_of_changes_that_meets_a_half_saved_file_waits_for_it_too(
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_a_file_that_stays_open_for_ever_counts_as_saved_after_a_minute(alice, file):
+def test_a_file_that_stays_open_counts_as_saved_after_a_minute(alice, file):
     cut = edited(file)
     with Editor(file) as editor:
         editor.write(cut[: cut.index("[preferences.likes.pref003]")])
@@ -279,7 +277,7 @@ def test_a_file_that_stays_open_for_ever_counts_as_saved_after_a_minute(alice, f
     assert texts(alice) == ["tea", "decaf"]
 
 
-def test_an_editor_that_takes_the_old_file_away_first_loses_nothing(alice, file):
+def test_an_editor_that_moves_the_old_file_away_loses_nothing(alice, file):
     whole = edited(file)
     with Editor(file, OVER_A_BACKUP) as editor:
         agent = in_thread(lambda: alice.upsert_preference("goals", "rest"))
@@ -293,7 +291,7 @@ def test_an_editor_that_takes_the_old_file_away_first_loses_nothing(alice, file)
     assert EMPTY not in results(alice)  # nothing was taken for deleted, not even for a moment
 
 
-def test_what_is_saved_over_a_removed_file_is_all_wanted(alice, file):
+def test_a_save_over_a_removed_file_is_kept_whole(alice, file):
     whole = edited(file)
     alice.upsert_preference("goals", "run")
     file.unlink()
@@ -326,7 +324,7 @@ def test_write_fails_if_a_removed_file_may_come_back(alice, file):
 # What the system is asked
 
 
-def test_only_who_has_a_file_open_for_writing_is_saving_it(tmp_path):
+def test_only_a_file_open_for_writing_is_being_saved(tmp_path):
     file = tmp_path / "file"
     file.write_text("x")
     assert not is_being_saved(Environment(), str(file))
@@ -342,7 +340,7 @@ def test_only_who_has_a_file_open_for_writing_is_saving_it(tmp_path):
     assert not is_being_saved(Environment(), str(file))
 
 
-def test_a_system_that_refuses_every_lease_is_not_believed(tmp_path, monkeypatch):
+def test_a_system_that_refuses_every_lease_is_not_trusted(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("x")
 
@@ -350,7 +348,7 @@ def test_a_system_that_refuses_every_lease_is_not_believed(tmp_path, monkeypatch
     assert not is_being_saved(Environment(), str(file))
 
 
-def test_whoever_asks_is_not_killed_by_one_who_opens_the_file_meanwhile(tmp_path, monkeypatch):
+def test_the_lease_check_survives_a_concurrent_open(tmp_path, monkeypatch):
     file = tmp_path / "file"
     file.write_text("x")
     real = fcntl.fcntl

@@ -93,9 +93,7 @@ def check(alice, file):
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
-def test_a_save_that_a_write_displaced_is_in_history_and_in_the_file_when_it_returns(
-    alice, file, files
-):
+def test_a_displaced_edit_is_logged_and_published_before_the_write_returns(alice, file, files):
     around(files, (lambda: first(file), None))
     alice.upsert_preference("likes", "water")
     assert types(alice) == ["upsert", "upsert", "upsert", "hand"]
@@ -108,9 +106,7 @@ def test_a_save_that_a_write_displaced_is_in_history_and_in_the_file_when_it_ret
 
 
 @pytest.mark.parametrize("durability", ["process", "full"])
-def test_where_files_cannot_be_leased_a_save_within_the_same_file_is_seen_by_its_time(
-    tmp_path, files, durability
-):
+def test_without_leases_an_edit_in_place_is_detected_by_its_time(tmp_path, files, durability):
     backend = LocalBackend(tmp_path, durability=durability, files=files)
     alice = Diary(backend, agent="rules").user("alice")
     for text in ("tea", "coffee", "milk"):
@@ -127,7 +123,7 @@ MOMENTS = ["at once", "before the merged text", "behind it", "after another writ
 
 @pytest.mark.parametrize("save", [by_rename, in_place])
 @pytest.mark.parametrize("when", MOMENTS)
-def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when, save, files):
+def test_a_save_of_a_text_read_during_publish_reverts_nothing(alice, file, when, save, files):
     seen, savers = [], []
 
     def look():
@@ -158,7 +154,7 @@ def test_who_has_read_ours_in_that_instant_saves_over_nothing(alice, file, when,
     check(alice, file)
 
 
-def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice, file, files):
+def test_25_displaced_edits_in_a_row_are_all_kept(alice, file, files):
     saved = []
 
     def save():
@@ -181,7 +177,7 @@ def test_25_saves_in_a_row_that_each_displace_the_one_before_are_all_kept(alice,
 # What cannot be merged
 
 
-def test_a_save_that_is_no_toml_goes_back_and_is_never_overwritten(alice, file, files):
+def test_a_displaced_edit_that_is_no_toml_is_restored(alice, file, files):
     broken = file.read_text().replace('"tea"', '"tea')
     around(files, (lambda: by_rename(file, broken), None))
     alice.upsert_preference("likes", "water")
@@ -195,7 +191,7 @@ def test_a_save_that_is_no_toml_goes_back_and_is_never_overwritten(alice, file, 
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, files):
+def test_an_unfinished_displaced_edit_is_restored_and_waited_for(alice, file, files):
     whole = file.read_text().replace('"tea"', '"green tea"')
     writing = []
 
@@ -216,7 +212,7 @@ def test_a_save_that_is_not_finished_goes_back_and_is_waited_for(alice, file, fi
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_what_was_saved_over_ours_while_a_broken_save_stood_aside_is_kept(alice, file, files):
+def test_an_edit_saved_while_a_broken_one_is_displaced_is_kept(alice, file, files):
     broken = file.read_text().replace('"tea"', '"tea')
     around(
         files,
@@ -230,7 +226,7 @@ def test_what_was_saved_over_ours_while_a_broken_save_stood_aside_is_kept(alice,
     assert texts(alice) == ["green tea", "decaf", "water"]
 
 
-def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, file, files):
+def test_a_displaced_link_is_restored_and_not_followed(alice, file, files):
     other = file.with_name("other")
     other.write_text('[preferences.likes.x]\ntext = "x"\n')
 
@@ -251,7 +247,7 @@ def test_a_link_that_somebody_put_there_goes_back_and_is_not_followed(alice, fil
 # What else holds for what people save
 
 
-def test_an_id_that_a_displaced_save_removed_is_not_given_out_again(alice, file, files):
+def test_an_id_removed_by_a_displaced_edit_is_not_reused(alice, file, files):
     text = file.read_text()
     without = text[: text.index("[preferences.likes.pref002]")]
     around(files, (lambda: by_rename(file, without), None))
@@ -260,9 +256,7 @@ def test_an_id_that_a_displaced_save_removed_is_not_given_out_again(alice, file,
     assert alice.upsert_preference("likes", "water")[0] == "pref003"
 
 
-def test_a_displaced_change_of_an_immutable_fact_is_undone_and_kept_in_history(
-    alice, tmp_path, files
-):
+def test_a_displaced_edit_of_an_immutable_fact_is_undone_and_logged(alice, tmp_path, files):
     facts = tmp_path / "alice/facts.toml"
     key = alice.commit(Birth(year=1980))
     wrong = facts.read_text().replace("1980", "1999")
@@ -278,7 +272,7 @@ def test_a_displaced_change_of_an_immutable_fact_is_undone_and_kept_in_history(
     assert years == [1980, 1999, 1980]
 
 
-def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(alice, file, files):
+def test_a_displaced_edit_that_cannot_be_logged_is_merged_later(alice, file, files):
     def full(name, *_):
         if name == "write":
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -293,9 +287,7 @@ def test_a_displaced_save_that_cannot_be_logged_is_merged_by_the_next_write(alic
     check(alice, file)
 
 
-def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing_back(
-    tmp_path, file, files
-):
+def test_a_merged_displaced_edit_that_stays_reverts_nothing(tmp_path, file, files):
     alice = opened(tmp_path, files)
     alice.upsert_preference("likes", "tea")
     older = file.read_text().replace('"tea"', '"green tea"  # first')
@@ -321,9 +313,7 @@ def test_a_save_that_was_merged_with_an_older_one_and_stays_behind_takes_nothing
     check(alice, file)
 
 
-def test_a_save_that_was_displaced_as_documents_go_to_the_disk_is_merged_by_the_next_write(
-    tmp_path, file, files
-):
+def test_an_edit_displaced_by_a_checkpoint_is_merged_by_the_next_write(tmp_path, file, files):
     backend = LocalBackend(tmp_path, files=files)
     alice = Diary(backend, agent="rules").user("alice")
     for text in ("tea", "coffee"):
@@ -346,7 +336,7 @@ def test_a_save_that_was_displaced_as_documents_go_to_the_disk_is_merged_by_the_
     check(alice, file)
 
 
-def test_a_save_that_is_displaced_as_a_crash_is_put_right_is_merged_too(tmp_path, file, files):
+def test_an_edit_displaced_by_recovery_is_merged(tmp_path, file, files):
     alice = opened(tmp_path, files)
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
@@ -365,7 +355,7 @@ def test_a_save_that_is_displaced_as_a_crash_is_put_right_is_merged_too(tmp_path
     check(alice, file)
 
 
-def test_an_exact_copy_of_ours_that_took_its_place_is_no_save(alice, file, files):
+def test_an_exact_copy_of_a_document_is_no_hand_edit(alice, file, files):
     around(files, (lambda: by_rename(file, file.read_text()), None))
     alice.upsert_preference("likes", "water")
     assert types(alice) == ["upsert"] * 3
@@ -391,9 +381,7 @@ def killed_after(number, root):
 
 @pytest.mark.parametrize("is_saved_again", [False, True])
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
-def test_a_writer_that_is_killed_at_any_step_behind_the_exchange_loses_no_save(
-    tmp_path, is_saved_again
-):
+def test_a_kill_after_the_exchange_loses_no_displaced_edit(tmp_path, is_saved_again):
     number, exitcode = 0, -signal.SIGKILL
     while exitcode == -signal.SIGKILL:
         root = tmp_path / str(number)
@@ -421,7 +409,7 @@ def test_a_writer_that_is_killed_at_any_step_behind_the_exchange_loses_no_save(
     assert number > 8  # steps
 
 
-def test_a_save_that_waits_for_a_newer_one_to_be_written_is_not_lost(alice, file, files):
+def test_a_displaced_edit_that_waits_for_a_newer_one_is_kept(alice, file, files):
     """The displaced one is still being written, and somebody has saved over ours since."""
     started = []
 

@@ -69,9 +69,7 @@ def test_an_old_buffer_saved_without_a_change_reverts_nothing(alice, file):
 
 
 @pytest.mark.parametrize("comment", ["", "# for good"])
-def test_what_a_person_does_that_was_done_before_is_logged_only_if_they_wrote_something_beside_it(
-    alice, file, tmp_path, comment
-):
+def test_a_hand_edit_equal_to_logged_changes_is_not_logged_again(alice, file, tmp_path, comment):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "rum")
     buffer = file.read_text()
@@ -91,9 +89,7 @@ def test_what_a_person_does_that_was_done_before_is_logged_only_if_they_wrote_so
     assert verify(alice.diary.engine.backend, "alice") is None
 
 
-def test_where_both_changed_an_entry_the_person_wins_and_ours_stays_in_history(
-    alice, file, tmp_path
-):
+def test_a_hand_edit_wins_a_conflict_and_history_keeps_the_other_value(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     buffer = file.read_text()
     alice.upsert_preference("likes", "green tea", id="pref001")
@@ -106,7 +102,7 @@ def test_where_both_changed_an_entry_the_person_wins_and_ours_stays_in_history(
     assert any("green tea" in change.old for change in hand.changes)
 
 
-def test_a_person_may_delete_an_entry_and_it_stays_deleted(alice, file):
+def test_an_entry_deleted_by_hand_stays_deleted(alice, file):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "coffee")
     text = file.read_text()
@@ -120,7 +116,7 @@ def test_a_person_may_delete_an_entry_and_it_stays_deleted(alice, file):
     assert texts(alice) == ["coffee", "water"]
 
 
-def test_a_half_saved_file_is_waited_out_by_writers_and_not_believed_by_readers(alice, file):
+def test_writers_wait_for_a_half_saved_file_and_readers_ignore_it(alice, file):
     for text in ("tea", "coffee", "water"):
         alice.upsert_preference("likes", text)
     whole = file.read_text()
@@ -137,7 +133,7 @@ def test_a_half_saved_file_is_waited_out_by_writers_and_not_believed_by_readers(
 
 
 @pytest.mark.parametrize("nothing", ["", " \n\r\n", "\ufeff\n"])
-def test_an_emptied_file_is_taken_for_a_broken_one(alice, file, tmp_path, nothing):
+def test_an_emptied_file_counts_as_broken(alice, file, tmp_path, nothing):
     alice.upsert_preference("likes", "tea")
     file.write_bytes(nothing.encode())
     assert texts(alice) == ["tea"]
@@ -164,7 +160,7 @@ def test_an_emptied_file_is_taken_for_a_broken_one(alice, file, tmp_path, nothin
     assert texts(alice) == []
 
 
-def test_a_file_that_holds_nothing_but_a_comment_is_believed(alice, file):
+def test_a_file_with_only_a_comment_counts_as_a_hand_edit(alice, file):
     alice.upsert_preference("likes", "tea")
     file.write_text("# begun anew\n")
     age(file)
@@ -173,7 +169,7 @@ def test_a_file_that_holds_nothing_but_a_comment_is_believed(alice, file):
     assert file.read_text().startswith("# begun anew\n")
 
 
-def test_a_broken_file_never_stops_reads_or_writes_and_is_never_overwritten(alice, file, tmp_path):
+def test_a_broken_file_stops_no_call_and_is_never_overwritten(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     broken = file.read_text().replace('"tea"', '"tea')
     file.write_text(broken)
@@ -205,7 +201,7 @@ def test_a_broken_file_never_stops_reads_or_writes_and_is_never_overwritten(alic
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_a_removed_file_is_a_removed_memory_and_history_says_so(alice, file, tmp_path):
+def test_a_removed_file_is_logged_as_a_removal(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     file.unlink()
     assert texts(alice) == []
@@ -228,7 +224,7 @@ def save_by_rename(file, text):
 
 
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
-def test_a_person_and_an_agent_at_the_same_time_lose_nothing(alice, file, save):
+def test_concurrent_hand_edits_and_writes_lose_nothing(alice, file, save):
     alice.upsert_preference("likes", "start")
     stop = threading.Event()
     written = []
@@ -273,7 +269,7 @@ def merged(ours, theirs, base=BASE):
     return result.document.text, result.conflicts
 
 
-def test_each_side_keeps_its_own_changes():
+def test_a_merge_keeps_the_changes_of_both_sides():
     ours = BASE.replace("[p.a]\nx = 1", "[p.a]\nx = 2").replace("[p.c]\nx = 1\n", "")
     theirs = BASE.replace("x = 1  # one", "x = 3  # three").replace("[p.a]", "# mine\n[p.a]")
     text, conflicts = merged(ours, theirs)
@@ -281,12 +277,12 @@ def test_each_side_keeps_its_own_changes():
     assert text == "[_meta]\nseq = 1\n\n# mine\n[p.a]\nx = 2\n\n# about b\n[p.b]\nx = 3  # three\n"
 
 
-def test_equal_changes_are_no_conflict():
+def test_equal_changes_of_both_sides_are_no_conflict():
     both = BASE.replace("[p.a]\nx = 1", "[p.a]\nx = 2")
     assert merged(both, both) == (both, [])
 
 
-def test_a_changed_entry_beats_a_deleted_one_if_the_person_changed_it():
+def test_an_entry_changed_by_hand_survives_its_deletion():
     ours = BASE.replace("[p.c]\nx = 1\n", "")
     theirs = BASE.replace("[p.c]\nx = 1", "[p.c]\nx = 5")
     text, conflicts = merged(ours, theirs)
@@ -297,7 +293,7 @@ def test_a_changed_entry_beats_a_deleted_one_if_the_person_changed_it():
     assert conflicts == ["p.c"]
 
 
-def test_new_entries_of_both_sides_are_kept_with_their_comments():
+def test_a_merge_keeps_new_entries_and_their_comments():
     ours = BASE + "\n# ours\n[p.d]\nx = 1\n"
     theirs = BASE + "\n# theirs\n[p.e]\nx = 1\n"
     text, conflicts = merged(ours, theirs)
@@ -306,7 +302,7 @@ def test_new_entries_of_both_sides_are_kept_with_their_comments():
     assert "# theirs\n[p.e]\n" in text
 
 
-def test_a_block_of_changes_waits_for_a_half_saved_file_too(alice, file):
+def test_a_transaction_waits_for_a_half_saved_file(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     whole = file.read_text()
@@ -320,7 +316,7 @@ def test_a_block_of_changes_waits_for_a_half_saved_file_too(alice, file):
     assert texts(alice, "goals") == ["rest"]
 
 
-def test_a_save_dated_in_the_future_is_not_waited_for(alice, file):
+def test_a_hand_edit_dated_in_the_future_causes_no_wait(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     whole = file.read_text()
@@ -329,7 +325,7 @@ def test_a_save_dated_in_the_future_is_not_waited_for(alice, file):
     assert texts(alice) == ["tea"]
 
 
-def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
+def test_an_id_removed_by_hand_is_not_reused(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     text = file.read_text()
@@ -341,7 +337,7 @@ def test_an_id_that_a_person_removed_is_not_given_out_again(alice, file):
 
 @needs_exchange
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
-def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, save, files):
+def test_a_hand_edit_during_publish_is_not_overwritten(alice, file, save, files):
     alice.upsert_preference("likes", "tea")
     real = files.exchange
     whole = file.read_text().replace('"tea"', '"green tea"  # just now')
@@ -363,7 +359,7 @@ def test_a_save_at_the_very_instant_of_a_write_is_not_overwritten(alice, file, s
     assert "# just now" in file.read_text()
 
 
-def test_a_save_that_a_crash_left_displaced_comes_back(alice, file, tmp_path, monkeypatch):
+def test_a_displaced_edit_is_restored_after_a_crash(alice, file, tmp_path, monkeypatch):
     alice.upsert_preference("likes", "tea")
     alice.upsert_preference("likes", "coffee")
     # As after an exchange that displaced somebody's save, and a kill right behind it.
@@ -379,7 +375,7 @@ def test_a_save_that_a_crash_left_displaced_comes_back(alice, file, tmp_path, mo
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_what_was_staged_but_never_committed_is_swept(alice, file, tmp_path):
+def test_staged_files_without_a_commit_are_removed(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     staged = file.read_text().replace('"tea"', '"never happened"').replace("seq = 1", "seq = 2")
     (file.parent / staged_name("preferences", staged.encode(), 2, 0)).write_text(staged)
@@ -387,7 +383,7 @@ def test_what_was_staged_but_never_committed_is_swept(alice, file, tmp_path):
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path):
+def test_a_torn_staged_file_is_removed(alice, file, tmp_path):
     alice.upsert_preference("likes", "tea")
     whole = file.read_text()
     staged = whole.replace("seq = 1", "seq = 2")
@@ -400,7 +396,7 @@ def test_a_staged_file_that_was_cut_off_anywhere_is_swept(alice, file, tmp_path)
 
 @needs_exchange
 @pytest.mark.parametrize("save", [save_in_place, save_by_rename])
-def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, files):
+def test_a_hand_edit_right_after_a_write_is_detected(alice, file, save, files):
     alice.upsert_preference("likes", "tea")
     real = files.exchange
 
@@ -416,7 +412,7 @@ def test_a_save_right_behind_a_write_is_not_taken_for_ours(alice, file, save, fi
     assert texts(alice) == ["green tea", "coffee"]
 
 
-def test_an_editor_that_goes_on_after_a_save_reverts_nothing_it_saved_before(alice, file):
+def test_a_second_save_of_a_buffer_keeps_its_first_save(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     buffer = file.read_text().replace('"tea"', '"green tea"')
@@ -434,7 +430,7 @@ def test_an_editor_that_goes_on_after_a_save_reverts_nothing_it_saved_before(ali
     assert not any(entry.is_conflict for entry in alice.history(limit=99))
 
 
-def test_an_editor_that_goes_on_from_a_save_that_was_merged_reverts_nothing(alice, file):
+def test_a_second_save_of_a_merged_buffer_reverts_nothing(alice, file):
     for text in ("tea", "coffee", "milk"):
         alice.upsert_preference("likes", text)
     buffer = file.read_text()
@@ -463,7 +459,7 @@ def test_an_editor_that_goes_on_from_a_save_that_was_merged_reverts_nothing(alic
     assert texts(alice) == ["white tea", "decaf", "oat milk"]
 
 
-def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, file):
+def test_saving_an_older_buffer_keeps_comments_saved_since(alice, file):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     buffer = file.read_text()
@@ -483,7 +479,7 @@ def test_comments_of_an_earlier_save_stay_when_an_older_buffer_is_saved(alice, f
 
 
 @pytest.mark.parametrize("key", ["pref001", "pref003"])
-def test_what_a_block_wrote_is_in_history_where_a_person_was_quicker(alice, file, key):
+def test_history_has_a_transaction_that_lost_to_a_hand_edit(alice, file, key):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     mine = file.read_text().replace('"tea"', '"green tea"')
@@ -520,9 +516,7 @@ def log_the_save_alone(alice, monkeypatch):
 
 
 @pytest.mark.parametrize("is_broken", [True, False])
-def test_writers_that_take_turns_lose_nothing_where_history_goes_on_without_the_file(
-    tmp_path, monkeypatch, is_broken
-):
+def test_alternating_writers_lose_nothing_while_a_file_is_broken(tmp_path, monkeypatch, is_broken):
     file = tmp_path / "alice/preferences.toml"
     one, other = (Diary(tmp_path, agent="rules", durability="process").user("alice") for _ in "ab")
     one.upsert_preference("likes", "tea")
@@ -546,7 +540,7 @@ class WeighedTable(BaseModel):
     likes: dict[str, Weighed] = {}
 
 
-def test_an_entry_that_makes_no_sense_is_set_aside_alone_and_named(tmp_path):
+def test_an_invalid_entry_is_ignored_alone_and_named(tmp_path):
     (tmp_path / "alice").mkdir()
     file = tmp_path / "alice/preferences.toml"
     odd = (
@@ -577,9 +571,7 @@ def test_an_entry_that_makes_no_sense_is_set_aside_alone_and_named(tmp_path):
     assert alice.preferences("likes")["c"].weight == 7
 
 
-def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_what_was_merged(
-    alice, file, monkeypatch
-):
+def test_an_editor_can_revert_a_merge_it_has_opened(alice, file, monkeypatch):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     buffer = file.read_text()
@@ -597,9 +589,7 @@ def test_who_opens_the_merged_text_before_the_next_write_is_there_may_take_back_
 
 
 @needs_exchange
-def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_saved(
-    alice, file, files
-):
+def test_a_file_moved_away_during_publish_is_merged_when_saved_again(alice, file, files):
     alice.upsert_preference("likes", "tea")
     whole = file.read_text().replace('"tea"', '"green tea"  # mine')
     real = files.exchange
@@ -623,7 +613,7 @@ def test_a_file_taken_away_at_the_very_instant_of_a_write_comes_back_as_it_was_s
 @needs_exchange
 @pytest.mark.parametrize("when", ["at once", "as the first goes back", "when it is back"])
 @pytest.mark.parametrize("second", [save_in_place, save_by_rename])
-def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, files):
+def test_two_hand_edits_around_one_write_are_both_kept(alice, file, second, when, files):
     for text in ("tea", "coffee"):
         alice.upsert_preference("likes", text)
     real, seen, savers = files.exchange, [], []
@@ -661,7 +651,7 @@ def test_two_saves_around_one_write_are_both_kept(alice, file, second, when, fil
     assert not list(file.parent.glob(".staged*"))
 
 
-def test_an_old_version_put_back_while_another_process_wrote_reverts_nothing(tmp_path):
+def test_an_old_version_restored_during_a_write_reverts_nothing(tmp_path):
     file = tmp_path / "alice/preferences.toml"
     one, other = (Diary(tmp_path, agent="rules").user("alice") for _ in range(2))
     one.upsert_preference("likes", "tea", id="tea")
@@ -676,9 +666,7 @@ def test_an_old_version_put_back_while_another_process_wrote_reverts_nothing(tmp
 
 
 @pytest.mark.parametrize("kind_of_staged", ["torn off", "displaced"])
-def test_the_last_entry_that_a_person_removed_stays_removed_whatever_a_killed_writer_left(
-    tmp_path, kind_of_staged
-):
+def test_a_kill_does_not_restore_the_last_entry_removed_by_hand(tmp_path, kind_of_staged):
     """Such a save is the beginning of an older text, as a power cut would leave it; but the power did not fail."""
     alice = Diary(tmp_path, agent="rules").user("alice")
     for text in ("tea", "coffee", "walks"):
