@@ -190,11 +190,11 @@ def check_nothing_comes_back(teller, other, epochs, gone):
     assert not teller.left() & gone
 
 
-def test_150_canaries_leave_no_byte_and_none_comes_back(tmp_path):
+def test_150_canaries_leave_no_byte_and_never_return(tmp_path):
     forget_all(tmp_path / "m", 150, 5)
 
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_1000_canaries_leave_no_byte_and_none_comes_back(tmp_path):
+def test_1000_canaries_leave_no_byte_and_never_return(tmp_path):
     forget_all(tmp_path / "m", 1_000, random.randrange(10**9))

@@ -121,7 +121,7 @@ def replayed(diary, user="alice"):
     {"everything": 1},
     {"everything": "yes"},
 ])  # fmt: skip
-def test_anything_but_exactly_one_selector_is_refused_and_changes_nothing(diary, selectors):
+def test_exactly_one_selector_is_required(diary, selectors):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="s")
     before = every_text(diary)
@@ -131,7 +131,7 @@ def test_anything_but_exactly_one_selector_is_refused_and_changes_nothing(diary,
     assert diary.engine.backend.epoch("alice") == 0
 
 
-def test_a_session_takes_its_conversation_and_what_only_it_said(diary):
+def test_forgetting_a_session_removes_entries_that_only_it_wrote(diary):
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "gone-1")
     alice.add_turn("I love chess.", "ok", "kept-1")
@@ -144,7 +144,7 @@ def test_a_session_takes_its_conversation_and_what_only_it_said(diary):
     replayed(diary)
 
 
-def test_an_entry_that_others_confirmed_stays_under_their_name(diary):
+def test_an_entry_confirmed_by_others_stays_under_their_session(diary):
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "gone-1")
     alice.add_turn("I love jazz.", "ok", "kept-1")
@@ -162,7 +162,7 @@ def test_an_entry_that_others_confirmed_stays_under_their_name(diary):
     assert not re.search("jazz|kept-1", every_text(diary))
 
 
-def test_older_texts_that_only_the_session_wrote_go_from_history(diary):
+def test_older_texts_of_the_session_are_erased_from_history(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "first words", session_id="gone-1", reason="gone-1 said so")
     alice.upsert_preference("likes", "second words", id="pref001", session_id="kept-1")
@@ -174,7 +174,7 @@ def test_older_texts_that_only_the_session_wrote_go_from_history(diary):
     assert not re.search("first words|gone-1", every_text(diary))
 
 
-def test_an_entry_the_session_rewrote_goes_back_to_what_others_had_written(diary):
+def test_an_entry_the_session_rewrote_returns_to_the_earlier_version(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "their words", session_id="kept-1")
     alice.upsert_preference("likes", "its words", id="pref001", session_id="gone-1")
@@ -187,7 +187,7 @@ def test_an_entry_the_session_rewrote_goes_back_to_what_others_had_written(diary
     replayed(diary)
 
 
-def test_a_session_is_not_taken_for_one_with_a_longer_name(diary):
+def test_a_session_does_not_match_a_longer_name(diary):
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "s1")
     alice.add_turn("I love chess.", "ok", "s11")
@@ -199,7 +199,7 @@ def test_a_session_is_not_taken_for_one_with_a_longer_name(diary):
 
 
 @pytest.mark.parametrize("zone", [UTC, None])
-def test_before_takes_what_was_last_updated_before(diary, zone):
+def test_before_removes_entries_last_updated_earlier(diary, zone):
     alice = diary.user("alice")
     day = datetime(2024, 5, 1, tzinfo=UTC)
     alice.add_turn("I love jazz.", "ok", "old", now=day)
@@ -214,7 +214,7 @@ def test_before_takes_what_was_last_updated_before(diary, zone):
     replayed(diary)
 
 
-def test_a_source_takes_what_was_taken_from_this_turn_whoever_confirmed_it(diary):
+def test_a_source_removes_entries_of_its_turn_despite_confirmations(diary):
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "s1")
     alice.add_turn("I love chess.", "ok", "s1")
@@ -239,7 +239,7 @@ async def model_extractor(message, deps):
         deps.prefs["preferences"].setdefault("likes", {})["mine"] = {"text": word}
 
 
-def test_a_source_takes_what_any_extractor_took_from_this_turn(diary):
+def test_a_source_removes_entries_of_any_extractor(diary):
     diary = diary.with_agent(model_extractor)
     alice = diary.user("alice")
     alice.add_turn("note jazz", "ok", "s1")
@@ -260,7 +260,7 @@ def test_a_source_takes_what_any_extractor_took_from_this_turn(diary):
     assert list(texts(alice).values()) == ["tea"]
 
 
-def test_a_text_that_another_turn_replaced_is_of_that_turn(diary):
+def test_a_replaced_text_belongs_to_the_turn_that_replaced_it(diary):
     diary = diary.with_agent(model_extractor)
     alice = diary.user("alice")
     alice.add_turn("note jazz", "ok", "s1")
@@ -292,7 +292,7 @@ def test_a_turn_is_numbered_as_it_is_counted_when_stored(diary):
     assert turns == {"I love chess.": "s1#1", "jazz": "s1#2"}
 
 
-def test_everything_takes_the_user(diary):
+def test_everything_removes_the_user(diary):
     for name in ("alice", "bob"):
         diary.user(name).add_turn("I love jazz.", "ok", "s1")
     receipt = diary.user("alice").forget(everything=True)
@@ -321,7 +321,7 @@ def test_everything_leaves_neither_folder_nor_name_nor_byte(tmp_path, user):
     assert hits(root, "jazz", "session-of-hers", user, folder.name) == []
 
 
-def test_what_is_not_there_changes_nothing_but_the_epoch(diary):
+def test_forgetting_nothing_changes_only_the_fencing_token(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="s")
     before = every_text(diary)
@@ -332,7 +332,7 @@ def test_what_is_not_there_changes_nothing_but_the_epoch(diary):
     assert diary.users() == ["alice"]
 
 
-def test_an_id_that_was_forgotten_is_not_given_out_again(diary):
+def test_a_forgotten_id_is_not_reused(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="kept")
     alice.upsert_preference("likes", "jazz", session_id="gone")
@@ -413,7 +413,7 @@ def disturb(user, sessions, choose, say):
         user.rollback(min(choose.randint(1, 2), user.last_transaction()), force=True)
 
 
-def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path):
+def test_200_canaries_leave_no_byte_and_the_rest_unchanged(tmp_path):
     choose = random.Random(41)
     root = tmp_path / "m"
     backend = LocalBackend(root, durability="process", segment_bytes=30_000)
@@ -455,7 +455,7 @@ def test_of_200_canaries_no_byte_is_left_and_the_rest_stands_as_it_was(tmp_path)
     assert every_byte(root / "bob") == bob
 
 
-def test_a_conflict_in_history_does_not_name_what_was_forgotten(tmp_path):
+def test_a_conflict_in_history_does_not_quote_forgotten_text(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", id="mine-alone", session_id="gone-1")
@@ -470,7 +470,7 @@ def test_a_conflict_in_history_does_not_name_what_was_forgotten(tmp_path):
     replayed(diary)
 
 
-def test_what_a_person_saved_just_now_is_forgotten_or_kept_like_the_rest(tmp_path):
+def test_a_recent_hand_edit_is_selected_like_other_entries(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="gone-1")
@@ -522,7 +522,7 @@ sit = { text = "sit", _created_by = "gone-1", _updated_by = "kept-1" }
 """
 
 
-def test_every_way_to_write_an_entry_by_hand_can_be_forgotten(tmp_path):
+def test_entries_in_any_notation_can_be_forgotten(tmp_path):
     (tmp_path / "alice").mkdir()
     file = tmp_path / "alice/preferences.toml"
     file.write_text(HAND_MADE)
@@ -551,7 +551,7 @@ def test_every_way_to_write_an_entry_by_hand_can_be_forgotten(tmp_path):
     tomllib.loads(kept)
 
 
-def test_an_update_in_the_session_of_an_inline_entry_keeps_the_others_words(tmp_path):
+def test_forgetting_an_update_of_an_inline_entry_keeps_other_text(tmp_path):
     (tmp_path / "alice").mkdir()
     file = tmp_path / "alice/preferences.toml"
     file.write_text('[preferences.goals]\nrun = { text = "run", _created_by = "kept-1" }\n')
@@ -581,7 +581,7 @@ def test_forgetting_works_without_the_oldest_segments(tmp_path):
     assert [h.after["text"] for h in alice.history("likes/pref006")] == ["thing 5"]
 
 
-def test_history_that_does_not_fit_together_or_is_damaged_does_not_stay(tmp_path):
+def test_inconsistent_or_damaged_history_is_removed(tmp_path):
     diary = Diary(LocalBackend(tmp_path, segment_bytes=1500), agent="rules")
     alice = diary.user("alice")
     for number in range(6):
@@ -620,7 +620,7 @@ def test_a_file_that_cannot_be_read_is_not_half_forgotten(tmp_path):
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
+def test_incremental_versions_equal_versions_split_anew(seed):
     choose = random.Random(seed)
     versions = Versions("preferences")
     blocks = ["# head\n\n", "[_meta]\nseq = 1\n\n"]
@@ -640,7 +640,7 @@ def test_versions_cut_from_one_another_are_cut_like_those_cut_afresh(seed):
         assert found == [(block.path, block.text) for block in split_blocks(text)]
 
 
-def test_a_text_that_is_opened_above_unchanged_tables_swallows_them():
+def test_an_unclosed_text_includes_the_tables_below_it():
     versions = Versions("preferences")
     below = '[likes.b]\nx = 1\n\n[likes.c]\n# """\nz = 1\n'
     for above in ("x = 1\n\n", 'x = """\n'):
@@ -653,7 +653,7 @@ def test_a_text_that_is_opened_above_unchanged_tables_swallows_them():
 # Looking back
 
 
-def test_looking_back_leaves_it_out_and_still_works(diary):
+def test_queries_of_history_omit_forgotten_entries(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="kept-1", actor="agent", reason="said so")
     moment = datetime.now(UTC)
@@ -682,7 +682,7 @@ def test_looking_back_leaves_it_out_and_still_works(diary):
         assert payload == ("",) * 5
 
 
-def test_what_was_before_cannot_be_rolled_back_and_what_came_after_can(diary):
+def test_only_transactions_after_forget_can_be_rolled_back(diary):
     alice = diary.user("alice")
     alice.upsert_preference("likes", "tea", session_id="kept-1")
     alice.upsert_preference("likes", "jazz", session_id="gone-1")
@@ -701,7 +701,7 @@ def test_what_was_before_cannot_be_rolled_back_and_what_came_after_can(diary):
         alice.as_of(1).forget(everything=True)
 
 
-def test_an_operation_that_was_forgotten_is_no_longer_known(diary):
+def test_a_forgotten_operation_id_is_no_longer_known(diary):
     alice = diary.user("alice")
     for _ in range(2):
         with alice.transaction(operation_id="op", session_id="gone-1"):
@@ -713,7 +713,7 @@ def test_an_operation_that_was_forgotten_is_no_longer_known(diary):
     assert list(texts(alice).values()) == ["chess"]
 
 
-def test_an_operation_that_another_process_forgot_is_no_longer_known_here(tmp_path):
+def test_an_operation_id_forgotten_by_another_process_is_unknown(tmp_path):
     one, other = (Diary(tmp_path, agent="rules") for _ in range(2))
     for _ in range(2):
         with one.user("alice").transaction(operation_id="op", session_id="gone-1"):
@@ -738,7 +738,7 @@ def texts_in(root):
     return found
 
 
-def test_caches_and_the_index_let_go_of_it(diary):
+def test_caches_and_indexes_drop_forgotten_text(diary):
     alice = diary.user("alice")
     with alice.transaction(operation_id="op", session_id="gone-1"):
         alice.add_turn("I love jazz.", "ok", "gone-1")
@@ -785,9 +785,7 @@ print(held())
 
 @pytest.mark.parametrize("selector", [{"session_id": "s1"}, {"everything": True}])
 @pytest.mark.parametrize("place", ["here", "elsewhere"])
-def test_a_process_keeps_no_object_of_what_was_forgotten_once_it_has_looked(
-    tmp_path, place, selector
-):
+def test_a_process_keeps_no_object_with_forgotten_text(tmp_path, place, selector):
     child = subprocess.Popen(
         [sys.executable, "-c", REMEMBERING, tmp_path, place, repr(selector)],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="utf-8",
@@ -815,9 +813,7 @@ class Slow:
 
 @pytest.mark.parametrize("place", ["files", "memory", "other process"])
 @pytest.mark.parametrize("selector", [{"session_id": "s1"}, {"everything": True}])
-def test_a_turn_that_was_being_read_meanwhile_is_refused_and_writes_nothing(
-    tmp_path, place, selector
-):
+def test_a_turn_extracted_during_forget_is_refused(tmp_path, place, selector):
     slow = Slow()
     diary = Diary("memory:" if place == "memory" else tmp_path, agent=slow)
     diary.user("alice").upsert_preference("likes", "tea", session_id="s1")
@@ -843,7 +839,7 @@ def test_a_turn_that_was_being_read_meanwhile_is_refused_and_writes_nothing(
 
 
 @pytest.mark.parametrize("place", ["files", "memory"])
-def test_who_deletes_a_user_stops_the_turn_that_is_being_read(tmp_path, place):
+def test_deleting_a_user_refuses_the_turn_being_extracted(tmp_path, place):
     slow = Slow()
     diary = Diary("memory:" if place == "memory" else tmp_path, agent=slow)
     with diary.user("alice").transaction(operation_id="op"):
@@ -862,7 +858,7 @@ def test_who_deletes_a_user_stops_the_turn_that_is_being_read(tmp_path, place):
     assert texts(diary.user("alice")) == {"pref001": "rest"}
 
 
-def test_a_clean_up_that_was_under_way_is_refused(tmp_path):
+def test_a_compaction_running_during_forget_is_refused(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "jazz", session_id="s1")
@@ -899,7 +895,7 @@ def test_forgetting_inside_a_transaction_is_refused(diary):
     assert texts(alice) == {"pref001": "tea"}
 
 
-def test_the_epochs_file_does_not_tell_whose_it_is(tmp_path):
+def test_the_file_of_fencing_tokens_names_no_user(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     for _ in range(3):
         diary.user("alice@example.org").forget(everything=True)
@@ -1062,7 +1058,7 @@ def kill_at_moments(tmp_path, kills):
     assert finished
 
 
-def test_without_the_job_file_a_killed_process_would_leave_it(tmp_path):
+def test_without_the_job_file_a_kill_leaves_forgotten_text(tmp_path):
     root = tmp_path / "m"
     prepared(root)
     leave_half_done(root)
@@ -1071,7 +1067,7 @@ def test_without_the_job_file_a_killed_process_would_leave_it(tmp_path):
     assert hits(root, *WORDS)
 
 
-def test_who_lists_the_users_finishes_what_was_begun(tmp_path, files):
+def test_listing_users_finishes_forget_jobs(tmp_path, files):
     root = tmp_path / "m"
     prepared(root)
     files.hook = failing("rmdir", "/alice/")
@@ -1082,7 +1078,7 @@ def test_who_lists_the_users_finishes_what_was_begun(tmp_path, files):
     assert hits(root, "alice", *WORDS) == []
 
 
-def test_whose_folder_it_is_is_known_until_the_end(tmp_path, files):
+def test_the_owner_of_a_folder_is_known_until_forget_ends(tmp_path, files):
     diary = Diary(LocalBackend(tmp_path, durability="process", files=files), agent="rules")
     for letter in "abcdefgh":
         user = letter * 300  # too long to be the name of a folder
@@ -1115,7 +1111,7 @@ def leave_half_done(root):
     return diary
 
 
-def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path):
+def test_a_read_after_a_failed_forget_finishes_the_job(tmp_path):
     root = tmp_path / "m"
     prepared(root)
     diary = leave_half_done(root)
@@ -1123,7 +1119,7 @@ def test_who_failed_to_forget_does_not_go_on_reading_it(tmp_path):
     assert hits(root, *WORDS) == []
 
 
-def test_a_name_that_a_power_cut_has_kept_goes_with_the_job(tmp_path):
+def test_a_name_kept_by_a_power_cut_is_removed_with_the_job(tmp_path):
     root = tmp_path / "m"
     prepared(root)
     leave_half_done(root)
@@ -1141,7 +1137,7 @@ def test_history_is_not_read_before_the_job_is_finished(tmp_path):
     assert not re.search("canary|gone-1", repr(found))
 
 
-def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_path):
+def test_a_hand_edit_before_the_job_is_finished_is_redacted_and_kept(tmp_path):
     root = tmp_path / "m"
     prepared(root)
     leave_half_done(root)
@@ -1161,7 +1157,7 @@ def test_a_save_between_crash_and_finish_is_kept_but_for_what_is_forgotten(tmp_p
     "operation", ["open", "write", "sync_file", "replace", "exchange", "unlink"]
 )
 @pytest.mark.parametrize("number", range(1, 14, 2))
-def test_a_failing_file_operation_changes_nothing_or_is_made_up_for(
+def test_a_failing_file_operation_in_forget_is_undone_or_finished_later(
     tmp_path, files, operation, number
 ):
     root = tmp_path / "m"
@@ -1195,7 +1191,7 @@ def test_a_failing_file_operation_changes_nothing_or_is_made_up_for(
     replayed(diary)
 
 
-def test_two_processes_that_forget_and_write_at_once_lose_nothing_else(tmp_path):
+def test_concurrent_forgets_and_writes_lose_nothing_else(tmp_path):
     root = tmp_path / "m"
     writer = f"""{RULES}
 for number in range(60):
@@ -1231,7 +1227,7 @@ for number in range(21):
     assert log == list(range(1, len(log) + 1))
 
 
-def test_another_process_that_had_read_it_sees_it_gone_and_writes_behind_it(tmp_path):
+def test_another_process_sees_the_erasure_and_continues_writing(tmp_path):
     one, other = (Diary(tmp_path, agent="rules") for _ in range(2))
     one.user("alice").upsert_preference("likes", "jazz", session_id="gone-1")
     one.user("alice").upsert_preference("likes", "tea", session_id="kept-1")
@@ -1307,7 +1303,7 @@ class SixVerbs:
         return await self.inner.list_users()
 
 
-def test_storage_of_six_methods_forgets_in_its_documents():
+def test_a_backend_of_six_methods_forgets_in_its_documents():
     diary = Diary(SixVerbs(), agent="rules")
     alice = diary.user("alice")
     alice.add_turn("I love jazz.", "ok", "gone-1")

@@ -103,7 +103,7 @@ def test_a_session_is_forgotten_in_every_document_and_nothing_else_is(alice, tmp
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_what_is_written_in_a_transaction_is_of_its_session(alice, tmp_path, is_async):
+def test_entries_of_a_transaction_belong_to_its_session(alice, tmp_path, is_async):
     """Also what the store puts; who names another session within one is of that."""
     store = DiaryStore(alice.diary)
 
@@ -146,7 +146,7 @@ TYPED = [
 
 
 @pytest.mark.parametrize(("labels", "key", "value", "more"), TYPED, ids=[each[0][0] for each in TYPED])  # fmt: skip
-def test_a_typed_entry_that_the_store_puts_is_of_its_session(
+def test_a_typed_entry_put_by_the_store_belongs_to_its_session(
     alice, tmp_path, labels, key, value, more
 ):
     store = DiaryStore(alice.diary)
@@ -161,14 +161,14 @@ def test_a_typed_entry_that_the_store_puts_is_of_its_session(
     assert hits(alice, tmp_path, *canaries, "session-one") == []
 
 
-def test_everything_is_everything(alice, tmp_path):
+def test_everything_covers_every_kind_of_document(alice, tmp_path):
     told(alice)
     alice.forget(everything=True)
     assert hits(alice, tmp_path, *CANARIES, *KEPT, "alice") == []
     assert (alice.profile()["facts"], alice.blocks(), alice.episodes()) == ({}, {}, [])
 
 
-def test_what_was_last_written_before_a_time_is_forgotten(alice, tmp_path):
+def test_before_covers_every_kind_of_entry(alice, tmp_path):
     border = datetime(2026, 1, 2, tzinfo=UTC)
     for day, word in ((1, "canary"), (3, "kept")):
         when = datetime(2026, 1, day, tzinfo=UTC)
@@ -183,7 +183,7 @@ def test_what_was_last_written_before_a_time_is_forgotten(alice, tmp_path):
     assert replays(alice)
 
 
-def test_what_was_taken_from_a_turn_is_forgotten_whoever_confirmed_it_since(alice, tmp_path):
+def test_a_source_covers_confirmed_entries_of_every_kind(alice, tmp_path):
     alice.commit(
         Diet(role="a", food="canary-one"), session_id="session-one", source="session-one#1"
     )
@@ -194,7 +194,7 @@ def test_what_was_taken_from_a_turn_is_forgotten_whoever_confirmed_it_since(alic
     assert [fact.id for fact in alice.query("diet")] == ["diet/b"]
 
 
-def test_a_fact_goes_back_to_what_others_had_said_before(alice, tmp_path):
+def test_a_fact_returns_to_the_version_of_other_sessions(alice, tmp_path):
     alice.commit(Diet(role="user", food="kept-food"), session_id="session-one")
     alice.commit(Diet(role="user", food="canary-food"), session_id="s2")
     alice.forget(session_id="s2")
@@ -203,7 +203,7 @@ def test_a_fact_goes_back_to_what_others_had_said_before(alice, tmp_path):
     assert replays(alice)
 
 
-def test_what_others_added_to_a_fact_or_a_block_does_not_keep_the_forgotten_part(alice, tmp_path):
+def test_additions_of_others_do_not_keep_forgotten_parts(alice, tmp_path):
     """An update or an append leaves the words of others in the entry, under its own name."""
     alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
     alice.update("diet/user", {"note": "from s2"}, session_id="s2")
@@ -221,7 +221,7 @@ def test_what_others_added_to_a_fact_or_a_block_does_not_keep_the_forgotten_part
     assert replays(alice)
 
 
-def test_who_commits_a_whole_fact_or_sets_a_whole_block_has_said_all_of_it(alice):
+def test_a_commit_or_set_makes_its_session_author_of_the_whole(alice):
     alice.commit(Diet(role="user", food="vegan"), session_id="session-one")
     alice.update("diet/user", {"note": "x"}, session_id="s2")
     alice.commit(Diet(role="user", food="fish"), session_id="s3")
@@ -233,7 +233,7 @@ def test_who_commits_a_whole_fact_or_sets_a_whole_block_has_said_all_of_it(alice
     assert alice.block("notes").text == "three"
 
 
-def test_what_was_removed_before_is_forgotten_from_history_too(alice, tmp_path):
+def test_entries_removed_earlier_are_erased_from_history(alice, tmp_path):
     alice.commit(Diet(role="user", food="canary-food"), session_id="session-one")
     alice.set_block("notes", "canary-text", session_id="session-one")
     key = alice.add_episode("canary-in", "canary-out", session_id="session-one")
@@ -245,7 +245,7 @@ def test_what_was_removed_before_is_forgotten_from_history_too(alice, tmp_path):
     assert hits(alice, tmp_path, *CANARIES) == []
 
 
-def test_nothing_brings_it_back(alice, tmp_path):
+def test_forgotten_entries_never_return(alice, tmp_path):
     told(alice)
     exported = alice.export()
     alice.forget(session_id="session-one")
@@ -258,7 +258,7 @@ def test_nothing_brings_it_back(alice, tmp_path):
     assert "canary" in str(exported)  # only what left the store still has it
 
 
-def test_random_histories_are_forgotten_to_the_last_byte(tmp_path):
+def test_forgetting_in_random_histories_leaves_no_byte(tmp_path):
     rng = random.Random(11)
     for number in range(6):
         alice = opened("memory:" if number % 2 else tmp_path / str(number)).user("alice")
@@ -289,7 +289,7 @@ def test_random_histories_are_forgotten_to_the_last_byte(tmp_path):
         assert replays(alice)
 
 
-def test_an_interval_whose_successor_is_forgotten_is_the_last_one_again(alice):
+def test_an_interval_without_its_successor_is_open_again(alice):
     old = datetime.now(UTC) - timedelta(days=2)
     alice.commit(Home(who="user", city="Paris"), session_id="session-one", valid_from=old)
     alice.commit(Home(who="user", city="Tokyo"), session_id="s2")
@@ -323,7 +323,7 @@ class SixVerbs:
         return sorted({user for user, _ in self.texts})
 
 
-def test_six_methods_keep_facts_and_blocks_and_forget_them_but_no_episodes():
+def test_six_methods_forget_facts_and_blocks():
     storage = SixVerbs()
     diary = Diary(storage, agent="rules")
     diary.register_schema("diet", Diet, Constraint(singleton_key="role"))

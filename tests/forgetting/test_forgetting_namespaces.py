@@ -58,7 +58,7 @@ def is_forgotten(diary, folder):
     return traces(folder) == [] and is_whole and fresh_names == names(diary)
 
 
-def test_a_namespace_of_the_session_alone_is_gone(diary, tmp_path):
+def test_a_namespace_of_only_the_session_is_removed(diary, tmp_path):
     put(diary, "s1", SHORT, NESTED, LONG, OPEN)
     put(diary, "s2", OPEN, key="two")
     assert set(names(diary)) == {SHORT, NESTED, LONG, OPEN}
@@ -69,7 +69,7 @@ def test_a_namespace_of_the_session_alone_is_gone(diary, tmp_path):
     assert names(diary) == [OPEN]
 
 
-def test_a_namespace_whose_items_were_removed_before_is_gone(diary, tmp_path):
+def test_a_namespace_whose_items_were_deleted_is_removed(diary, tmp_path):
     put(diary, "s1", SHORT, NESTED)
     put(diary, "s1", SHORT, value=None)
     diary.user("alice").forget(session_id="s1")
@@ -84,7 +84,7 @@ def test_a_namespace_that_another_session_used_stays(diary):
     assert [item.key for item in ItemStore(diary).below(SHORT)[0].ordered] == ["two"]
 
 
-def test_a_new_item_makes_the_namespace_anew(diary):
+def test_a_new_item_creates_the_namespace_again(diary):
     put(diary, "s1", SHORT)
     diary.user("alice").forget(session_id="s1")
     put(diary, "s2", SHORT)
@@ -103,7 +103,7 @@ def test_a_removed_document_of_the_session_leaves_no_trace(tmp_path):
     assert is_forgotten(diary, tmp_path)
 
 
-def test_a_comment_of_a_person_keeps_the_document(tmp_path):
+def test_a_hand_written_comment_keeps_the_document(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     put(diary, "s1", SHORT)
     (document,) = (tmp_path / "alice/items").glob("therapy*")
@@ -117,7 +117,7 @@ def test_a_comment_of_a_person_keeps_the_document(tmp_path):
 
 
 @pytest.mark.parametrize("step", range(2, 9))
-def test_a_forgetting_that_was_stopped_is_finished_by_the_next_open(tmp_path, files, step):
+def test_an_interrupted_forget_is_finished_by_the_next_open(tmp_path, files, step):
     diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
     put(diary, "s1", SHORT, NESTED)
     put(diary, "s2", OPEN)

@@ -20,7 +20,7 @@ def diary(request, tmp_path):
 
 @pytest.mark.parametrize("dry_run", [False, True])
 @pytest.mark.parametrize("selection", SELECTIONS)
-def test_a_user_stored_as_second_label_is_told_of(diary, selection, dry_run):
+def test_a_user_stored_as_second_label_is_reported(diary, selection, dry_run):
     store = DiaryStore(diary)
     store.put(("memories", "ann"), "seat", {"text": "likes the window"})
     store.put(("memories", "ann", "therapy"), "seat", {"text": "likes the window"})
@@ -51,13 +51,13 @@ def test_a_user_label_of_one_leaves_nothing_elsewhere(diary):
     assert store.get(("memories", "ann"), "seat") is None
 
 
-def test_shared_namespaces_with_the_name_are_told_of(diary):
+def test_shared_namespaces_with_the_name_are_reported(diary):
     DiaryStore(diary, user_label=None).put(("memories", "ann"), "seat", {"text": "the window"})
     receipt = diary.user("ann").forget(everything=True)
     assert receipt.found_elsewhere == (("memories", "ann"),)
 
 
-def test_a_user_with_data_is_not_looked_for_elsewhere(diary):
+def test_a_user_with_data_is_not_searched_for_elsewhere(diary):
     DiaryStore(diary).put(("memories", "ann"), "seat", {"text": "likes the window"})
     diary.user("ann").upsert_preference("likes", "dark roast")
     assert diary.user("ann").forget(everything=True).found_elsewhere == ()
@@ -65,7 +65,7 @@ def test_a_user_with_data_is_not_looked_for_elsewhere(diary):
 
 
 @pytest.mark.parametrize("options", [[], ["--yes"]])
-def test_the_command_line_tells_of_the_other_owner(tmp_path, capsys, monkeypatch, options):
+def test_the_command_line_reports_the_other_owner(tmp_path, capsys, monkeypatch, options):
     DiaryStore(tmp_path).put(("memories", "ann"), "seat", {"text": "likes the window"})
     call = ["tomldiary", "forget", "--path", str(tmp_path), "--user", "ann", "--everything"]
     monkeypatch.setattr(sys, "argv", [*call, *options])
