@@ -68,7 +68,7 @@ class TestSixMethods(BackendSuite):
         return Dictionary()
 
 
-def test_a_suite_can_fail(tmp_path):
+def test_the_backend_suite_fails_for_a_broken_backend(tmp_path):
     class Forgetful(Dictionary):
         async def save(self, user_id, kind, content):
             await super().save(user_id, kind, content.replace("# kept\n", ""))
@@ -78,12 +78,12 @@ def test_a_suite_can_fail(tmp_path):
         suite.test_a_diary_on_it_keeps_comments(Forgetful())
 
 
-def test_six_methods_say_what_they_cannot_do():
+def test_a_backend_of_six_methods_names_what_it_lacks():
     stats = Diary(Dictionary(), agent="rules").stats()
     assert (stats["is_atomic"], stats["is_shared"]) == (False, False)
 
 
-def test_a_failing_save_says_whether_anything_was_saved():
+def test_a_failing_save_reports_whether_anything_was_saved():
     storage = Dictionary()
     diary = Diary(storage, agent="rules")
     storage.broken = {"preferences", "conversations"}
@@ -94,7 +94,7 @@ def test_a_failing_save_says_whether_anything_was_saved():
         asyncio.run(diary.update_memory("u", "s", "I love tea.", "ok"))
 
 
-def test_saving_what_does_not_parse_is_refused_and_changes_nothing(tmp_path):
+def test_saving_invalid_toml_is_refused_and_changes_nothing(tmp_path):
     backend = LocalBackend(tmp_path)
     asyncio.run(backend.save("u", "preferences", "a = 1\n"))
     with pytest.raises(InvalidTOML, match=r"preferences\.toml:2:3"):
@@ -103,7 +103,7 @@ def test_saving_what_does_not_parse_is_refused_and_changes_nothing(tmp_path):
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes")
-def test_a_pipe_in_place_of_a_document_is_an_error_and_keeps_nobody_waiting(tmp_path):
+def test_a_pipe_in_place_of_a_document_is_an_error_without_waiting(tmp_path):
     alice = Diary(tmp_path, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     path = tmp_path / "alice/preferences.toml"
@@ -116,14 +116,14 @@ def test_a_pipe_in_place_of_a_document_is_an_error_and_keeps_nobody_waiting(tmp_
     assert "milk" in path.read_text()
 
 
-def test_a_folder_may_be_given_under_both_names(tmp_path):
+def test_both_argument_names_of_the_folder_are_accepted(tmp_path):
     assert LocalBackend(tmp_path).base_path == LocalBackend(path=tmp_path).base_path
     with pytest.raises(TypeError, match="one folder"):
         LocalBackend()
 
 
 @pytest.mark.parametrize("bad", [object(), 3, "s3://bucket"])
-def test_what_is_no_backend_is_refused_with_what_it_needs(bad):
+def test_an_object_that_is_no_backend_is_refused_with_its_gaps(bad):
     with pytest.raises(BackendError, match=r"needs the methods|no backend for"):
         Diary(bad, agent="rules")
 
@@ -168,7 +168,7 @@ class Diet(BaseModel):
 
 
 @pytest.mark.parametrize("error", [KeyError, ValueError, NotImplementedError, AssertionError])
-def test_a_backend_of_the_two_documented_kinds_serves_every_reading_verb(error):
+def test_a_backend_of_two_kinds_serves_every_reading_verb(error):
     diary = Diary(TwoKinds(error), agent="rules")
     diary.register_schema("diet", Diet)
     alice = diary.user("alice")
@@ -209,7 +209,7 @@ def test_a_backend_of_two_kinds_refuses_facts_and_blocks_when_written():
     assert storage.documents == {}
 
 
-def test_a_failing_storage_is_no_unknown_kind():
+def test_a_storage_failure_is_not_taken_for_an_unknown_kind():
     class Down(Dictionary):
         async def load(self, user_id, kind):
             if kind == "facts":
@@ -221,7 +221,7 @@ def test_a_failing_storage_is_no_unknown_kind():
         alice.recall("tea")
 
 
-def test_what_six_methods_would_not_find_again_is_refused_when_written():
+def test_six_methods_refuse_documents_they_cannot_list():
     storage = Dictionary()
     diary = Diary(storage, agent="rules")
     alice = diary.user("alice")
@@ -285,7 +285,7 @@ def test_a_folder_backend_whose_methods_would_be_bypassed_is_refused(tmp_path):
         Diary(backend, agent="rules")
 
 
-def test_a_folder_backend_with_other_additions_is_taken(tmp_path):
+def test_a_folder_backend_with_other_additions_is_accepted(tmp_path):
     class Named(LocalBackend):
         def place(self, user, kind):
             return f"named {kind}"
@@ -309,7 +309,7 @@ def test_an_address_without_a_backend_is_refused_and_makes_no_folder(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_with_a_colon_in_its_name_is_given_with_a_dot(tmp_path, monkeypatch):
+def test_a_folder_name_with_a_colon_needs_a_dot(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for place in ("./notes:2026", Path("notes:2027")):
         Diary(place, agent="rules").user("alice").upsert_preference("likes", "tea")

@@ -71,7 +71,7 @@ def diary(request, tmp_path):
     return made
 
 
-def test_blocking_in_a_loop_is_noticed(tmp_path):
+def test_a_blocking_call_in_an_event_loop_is_detected(tmp_path):
     (tmp_path / "x").write_text("x")
 
     async def main():
@@ -212,7 +212,7 @@ def test_writer_applies_every_turn_without_blocking_a_loop(tmp_path, durability,
     assert caplog.text == ""
 
 
-def test_submit_that_is_cancelled_takes_its_turn_back_without_blocking(tmp_path):
+def test_a_cancelled_submit_withdraws_its_turn_without_blocking(tmp_path):
     started, go_on = threading.Event(), threading.Event()
 
     class Waits:

@@ -95,7 +95,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_leaves_its_parents_connections_alone():
+def test_a_forked_child_does_not_close_connections_of_its_parent():
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

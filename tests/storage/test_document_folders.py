@@ -66,7 +66,7 @@ def test_documents_in_folders_are_private_and_recovered(tmp_path):
 @pytest.mark.parametrize(
     "kind", ["owner", "history/2026-11-001", "../bob/x", "a//b", "/a", "a/.b", "A", "x" * 181]
 )
-def test_names_that_the_folder_needs_or_that_lead_out_of_it_are_refused(tmp_path, kind):
+def test_reserved_and_escaping_document_names_are_refused(tmp_path, kind):
     diary = Diary(tmp_path, agent="rules")
     with pytest.raises(IdentifierError):
         put(diary, kind, "x")
@@ -89,7 +89,7 @@ def test_a_linked_folder_is_neither_written_to_nor_listed_nor_emptied(tmp_path):
     assert (outside / "work.toml").read_text() == '[entries.one]\ntext = "theirs"\n'
 
 
-def test_forgetting_reaches_documents_in_folders(tmp_path):
+def test_forgetting_covers_documents_in_folders(tmp_path):
     diary = Diary(tmp_path, agent="rules")
     put(diary, "episodes/2026-11", "canary")
     diary.user("alice").forget(everything=True)
@@ -97,9 +97,7 @@ def test_forgetting_reaches_documents_in_folders(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["preferences (1)", "Notes", "items/My Notes", "é", "x" * 200])
-def test_a_copy_under_a_name_no_document_has_is_told_and_only_forgetting_waits_for_it(
-    tmp_path, name
-):
+def test_a_copy_with_an_invalid_name_is_reported_and_blocks_forget(tmp_path, name):
     diary = Diary(tmp_path, agent="rules")
     alice = diary.user("alice")
     alice.upsert_preference("likes", "secret tea", session_id="s1")

@@ -54,7 +54,7 @@ def spoilt(request, file, alice):
 
 
 @pytest.mark.parametrize("is_fresh", [True, False], ids=["new process", "same process"])
-def test_reads_serve_the_last_good_state_and_say_where_it_is_wrong(
+def test_reads_return_the_last_good_state_and_locate_the_error(
     tmp_path, alice, file, spoilt, is_fresh, caplog
 ):
     reader = Diary(tmp_path, agent="rules").user("alice") if is_fresh else alice
@@ -64,7 +64,7 @@ def test_reads_serve_the_last_good_state_and_say_where_it_is_wrong(
     assert "coffee" in reader.render()
 
 
-def test_writes_go_on_in_history_and_join_the_file_once_it_is_mended(tmp_path, alice, file, spoilt):
+def test_writes_continue_in_history_until_the_file_is_repaired(tmp_path, alice, file, spoilt):
     before, after, _ = spoilt
     alice.upsert_preference("likes", "water")
     assert file.read_bytes() == after
@@ -123,7 +123,7 @@ def test_a_byte_order_mark_changes_nothing(tmp_path, alice, file):
     assert file.read_bytes().startswith(b"\xef\xbb\xbf")
 
 
-def test_the_backends_own_verbs_refuse_another_encoding(diary, alice, file):
+def test_the_six_methods_refuse_another_encoding(diary, alice, file):
     backend = diary.engine.backend
     file.write_bytes(file.read_bytes().replace(b"tea", b"th\xe9"))
     with pytest.raises(DocumentError, match="not UTF-8"):
@@ -133,7 +133,7 @@ def test_the_backends_own_verbs_refuse_another_encoding(diary, alice, file):
     assert alice.preferences("likes")
 
 
-def test_a_save_of_the_backend_over_a_hand_edit_keeps_history_whole(diary, alice, file):
+def test_a_backend_save_over_a_hand_edit_keeps_history_consistent(diary, alice, file):
     file.write_bytes(file.read_bytes().replace(b"tea", b"rum"))
     age(file)
     text = file.read_text().replace("coffee", "gin")

@@ -219,7 +219,7 @@ def judge(raised, found, old, new):
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_failing_file_operation_leaves_the_state_that_is_claimed(name, disk):
+def test_a_failing_file_operation_leaves_the_documented_state(name, disk):
     store = disk / "store"
     user = prepare(name, store)
     first = opened(shutil.copytree(store, disk / "look"), Faults(disk))

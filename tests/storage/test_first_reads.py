@@ -85,7 +85,7 @@ def writing():
 @pytest.mark.usefixtures("diary")
 @pytest.mark.parametrize("user", ["alice", NEIGHBOUR], ids=["same user", "same lock file"])
 @pytest.mark.parametrize("read", READS)
-def test_a_first_read_beside_a_long_transaction_answers_at_once(tmp_path, writing, read, user):
+def test_a_first_read_does_not_wait_for_a_long_transaction(tmp_path, writing, read, user):
     writing(tmp_path / "m", user)
     alice = Diary(tmp_path / "m", agent="rules").user("alice")
     started = time.monotonic()
@@ -101,7 +101,7 @@ def cut(data):
 
 @pytest.mark.usefixtures("diary")
 @pytest.mark.parametrize("tear", [cut, lambda data: b"", lambda data: data[:-9]])
-def test_a_torn_document_is_read_as_it_was_while_a_writer_has_the_lock(tmp_path, writing, tear):
+def test_a_torn_document_is_repaired_in_memory_for_readers(tmp_path, writing, tear):
     shutil.copytree(tmp_path / "m", tmp_path / "two")  # as after a power cut: another boot
     file = tmp_path / "two/alice/preferences.toml"
     whole = file.read_bytes()
@@ -130,7 +130,7 @@ def test_without_the_repair_in_memory_a_torn_document_is_read(tmp_path, writing)
 
 
 @pytest.mark.usefixtures("diary")
-def test_a_hand_edit_is_read_while_a_writer_has_the_lock(tmp_path, writing):
+def test_a_hand_edit_is_read_while_the_lock_is_held(tmp_path, writing):
     file = tmp_path / "m/alice/preferences.toml"
     file.write_text(file.read_text().replace('"tea"', '"rum"'))
     age(file)

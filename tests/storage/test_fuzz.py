@@ -293,7 +293,7 @@ def fuzz_texts(store, count, seed):
     return parsed, edited
 
 
-def test_5000_damaged_texts_are_read_or_refused_in_time_and_edits_lose_nothing(store):
+def test_5000_damaged_texts_are_read_or_refused_without_loss(store):
     parsed, edited = fuzz_texts(store, 5_000, 1)
     assert 500 < edited <= parsed < 4_500
 
@@ -385,7 +385,7 @@ def fuzz_diary(store, root, choose, done):
 
 
 @pytest.mark.parametrize("is_logged", [True, False])
-def test_a_turn_that_finds_a_list_where_its_category_should_be_says_so(tmp_path, is_logged):
+def test_a_list_in_place_of_a_category_is_a_named_error(tmp_path, is_logged):
     alice = Diary(tmp_path, agent="rules", durability="process").user("alice")
     alice.upsert_preference("likes", "tea")
     file = tmp_path / "alice/preferences.toml"
@@ -424,7 +424,7 @@ def test_200_damaged_files_are_served_or_refused_and_never_overwritten(store, tm
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_100000_damaged_texts_are_read_or_refused_in_time_and_edits_lose_nothing(store):
+def test_100000_damaged_texts_are_read_or_refused_without_loss(store):
     parsed, edited = fuzz_texts(store, 100_000, random.randrange(10**9))
     assert 10_000 < edited <= parsed
 

@@ -284,12 +284,12 @@ TRIED = [
 
 
 @pytest.mark.parametrize("guard", TRIED)
-def test_with_the_guard_all_is_well(guard, tmp_path, files):
+def test_each_guard_keeps_its_promise(guard, tmp_path, files):
     assert GUARDS[guard][0](tmp_path, files)
 
 
 @pytest.mark.parametrize("guard", TRIED)
-def test_without_the_guard_it_is_not(guard, tmp_path, files, monkeypatch):
+def test_without_its_guard_each_promise_breaks(guard, tmp_path, files, monkeypatch):
     is_well, removed = GUARDS[guard]
     if isinstance(removed, list):
         for owner, name, instead in removed:

@@ -53,14 +53,14 @@ def test_segments_are_in_the_order_of_their_numbers(tmp_path, alice):
     assert is_well(tmp_path, things(*range(6)))
 
 
-def test_writing_goes_on_behind_the_last_one(tmp_path, alice):
+def test_writes_continue_in_the_last_segment(tmp_path, alice):
     more(tmp_path, 6, 8)
     assert alice.last_transaction() == 8
     assert is_well(tmp_path, things(*range(8)))
     assert texts(alice.as_of(4)) == things(*range(4))
 
 
-def test_history_is_dropped_from_the_oldest_on(tmp_path, alice):
+def test_retention_drops_the_oldest_segments(tmp_path, alice):
     alice.prune_history(keep=2)
     numbers = [path.stem[8:] for path in segments(FileSystem(), tmp_path / "alice/history")]
     assert numbers[-2:] == ["1001", "1002"]
@@ -69,7 +69,7 @@ def test_history_is_dropped_from_the_oldest_on(tmp_path, alice):
     assert is_well(tmp_path, things(*range(7)))
 
 
-def test_forgetting_reaches_all_of_them(tmp_path, alice):
+def test_forgetting_covers_all_segments(tmp_path, alice):
     alice.forget(session_id="s3")
     assert is_well(tmp_path, things(0, 1, 2, 4, 5))
     assert not [
@@ -77,7 +77,7 @@ def test_forgetting_reaches_all_of_them(tmp_path, alice):
     ]
 
 
-def test_a_new_month_follows_the_long_one(tmp_path):
+def test_a_new_month_starts_after_a_long_segment(tmp_path):
     folder = tmp_path / "history"
     folder.mkdir()
     for name in ("2026-11-1000", "2026-12-001", "2026-11-999", "2027-01-001"):

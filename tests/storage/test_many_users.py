@@ -53,7 +53,7 @@ def test_users_are_listed_without_opening_any(watched, looks):
     assert not opened(looks)
 
 
-def test_listing_users_looks_at_two_names_of_each(watched, looks):
+def test_listing_users_reads_two_names_of_each(watched, looks):
     assert watched.users() == NAMES
     assert len(looks) < 2 * NUMBER + 20
 
@@ -69,7 +69,7 @@ def test_a_page_of_namespaces_opens_the_users_on_it(watched, looks):
 
 
 @pytest.mark.parametrize("label", [0, 1, None, lambda namespace, key: namespace[-1]])
-def test_pages_put_together_are_the_whole_listing(tmp_path, label):
+def test_pages_add_up_to_the_whole_listing(tmp_path, label):
     diary = Diary(tmp_path, agent="rules", durability="process")
     store = ItemStore(diary, user_label=label)
     for number in range(12):
@@ -117,7 +117,7 @@ def test_the_owner_of_shared_namespaces_is_no_user(tmp_path, place):
     assert ("team", "notes") in store.run([List()])[0]
 
 
-def test_doctor_tells_what_it_finds_before_it_has_read_all_users(watched, looks):
+def test_doctor_reports_findings_before_it_has_read_all_users(watched, looks):
     told = checkup.findings(watched)
     assert next(found for found in told if found.place == NAMES[0])
     read = [Path(path).parent.name for name, path in looks if path.endswith("preferences.toml")]

@@ -286,7 +286,7 @@ def test_the_recorder_misses_no_operation(disk):
 @pytest.mark.parametrize(
     "share", [10, pytest.param(1, marks=pytest.mark.torture)], ids=["short", "long"]
 )
-def test_after_a_power_cut_at_any_step_memory_is_as_after_an_acknowledged_transaction(
+def test_a_power_cut_at_any_step_keeps_acknowledged_transactions(
     disk, monkeypatch, window, share, request
 ):
     if share == 1:
@@ -313,7 +313,7 @@ def on_another_machine(monkeypatch, workload, states, **options):
 
 
 @WINDOWS
-def test_power_cut_states_are_whole_on_a_machine_that_was_up_longer(disk, monkeypatch, window):
+def test_power_cut_states_are_repaired_after_a_longer_uptime(disk, monkeypatch, window):
     workload = record(disk, window)
     states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
     different, problems = on_another_machine(monkeypatch, workload, states[::16])
@@ -321,7 +321,7 @@ def test_power_cut_states_are_whole_on_a_machine_that_was_up_longer(disk, monkey
     assert different > 150
 
 
-def test_power_cut_states_are_bad_where_all_boots_look_alike(disk, monkeypatch):
+def test_without_boot_ids_power_cut_states_are_damaged(disk, monkeypatch):
     workload = record(disk)
     states = [state for state in crash_states(workload.recorder, subsets=2) if state.is_power_cut]
     assert examine(workload, disk, monkeypatch, states, boot=BOOT, until_the_first=True)[1]
@@ -329,7 +329,9 @@ def test_power_cut_states_are_bad_where_all_boots_look_alike(disk, monkeypatch):
 
 @pytest.mark.torture
 @WINDOWS
-def test_5000_power_cut_states_on_a_machine_that_was_up_longer(disk, monkeypatch, request, window):
+def test_5000_power_cut_states_are_repaired_after_a_longer_uptime(
+    disk, monkeypatch, request, window
+):
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
     workload = record(disk, window)
@@ -340,7 +342,7 @@ def test_5000_power_cut_states_on_a_machine_that_was_up_longer(disk, monkeypatch
     assert different >= 5000
 
 
-def test_a_kill_at_any_step_loses_nothing_even_where_nothing_is_synced(disk, monkeypatch):
+def test_a_kill_at_any_step_loses_nothing_without_syncs(disk, monkeypatch):
     workload = record(disk, durability="process")
     states = [
         state for state in crash_states(workload.recorder, subsets=0) if not state.is_power_cut
@@ -381,9 +383,7 @@ def crashes_again(workload, disk, states, number):
 @pytest.mark.parametrize(
     "number", [5, pytest.param(150, marks=pytest.mark.torture)], ids=["short", "long"]
 )
-def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
-    disk, monkeypatch, number, request
-):
+def test_a_power_cut_during_recovery_loses_nothing(disk, monkeypatch, number, request):
     if number > 100 and request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
     workload = record(disk)
@@ -397,7 +397,7 @@ def test_a_power_cut_while_another_is_put_right_loses_nothing_either(
 
 @pytest.mark.torture
 @WINDOWS
-def test_5000_different_states_after_power_cuts(disk, monkeypatch, request, window):
+def test_5000_power_cut_states_keep_acknowledged_transactions(disk, monkeypatch, request, window):
     if request.config.getoption("markexpr") != "torture":
         pytest.skip("long; run with -m torture")
     workload = record(disk, window)
@@ -463,7 +463,7 @@ def left_out(guard):
         "snapshot's name", "torn versions",
     ],
 )  # fmt: skip
-def test_without_a_sync_a_power_cut_would_lose_something(disk, monkeypatch, guard):
+def test_without_any_one_sync_a_power_cut_loses_data(disk, monkeypatch, guard):
     if guard == "torn versions":
         monkeypatch.setattr(recovery, "is_torn", lambda *_: False)
     workload = record(disk, SHORT, left_out=left_out(guard))

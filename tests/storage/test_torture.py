@@ -57,7 +57,7 @@ class Refusing(LocalBackend):
         raise OSError(28, "No space left on device")
 
 
-def test_nothing_is_lost_by_a_crowd_or_by_kills(tmp_path):
+def test_many_writers_and_kills_lose_nothing(tmp_path):
     figures = torture(tmp_path, Size(processes=3, updates=15, cycles=3, saves=0))
     assert figures.is_clean, figures
     assert figures.acknowledged > 3 * 15
@@ -65,7 +65,7 @@ def test_nothing_is_lost_by_a_crowd_or_by_kills(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_lost_to_an_editor_or_by_it(tmp_path):
+def test_an_editor_and_a_writer_lose_nothing(tmp_path):
     figures = torture(tmp_path, Size(processes=0, updates=0, cycles=0, saves=8))
     assert figures.saves == 8
     assert figures.is_clean, figures
@@ -77,7 +77,7 @@ def test_a_run_without_work_is_clean(tmp_path):
     assert (figures.acknowledged, figures.cycles, figures.saves) == (0, 0, 0)
 
 
-def test_a_broken_lock_is_seen(tmp_path):
+def test_a_broken_lock_is_detected(tmp_path):
     size = Size(processes=4, updates=30, cycles=0, saves=0)
     figures = torture(tmp_path, size, opener=Unlocked)
     assert figures.lost + figures.failed > 0
@@ -95,13 +95,13 @@ def test_a_broken_lock_is_seen(tmp_path):
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )
-def test_a_broken_storage_is_seen(tmp_path, opener, size, what):
+def test_a_broken_storage_is_detected(tmp_path, opener, size, what):
     figures = torture(tmp_path, size, opener=opener)
     assert getattr(figures, what) > 0, figures
     assert not figures.is_clean
 
 
-def test_figures_add_up():
+def test_the_counts_of_the_report_add_up():
     total = Figures()
     total.add(Figures(rounds=1, acknowledged=5, messages=["a"]))
     total.add(Figures(rounds=1, acknowledged=7, lost=1, messages=["a", "b"]))
@@ -109,7 +109,7 @@ def test_figures_add_up():
     assert not total.is_clean
 
 
-def test_40_times_two_killed_writers_lose_nothing_and_leave_nothing_twice_or_torn(tmp_path):
+def test_40_kills_of_two_writers_lose_and_repeat_nothing(tmp_path):
     figures = torture(tmp_path, Size(processes=0, updates=0, cycles=40, saves=0))
     assert figures.is_clean, figures
     assert figures.cycles == 40
@@ -118,7 +118,7 @@ def test_40_times_two_killed_writers_lose_nothing_and_leave_nothing_twice_or_tor
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_2000_times_two_killed_writers_lose_nothing_and_leave_nothing_twice_or_torn(tmp_path):
+def test_2000_kills_of_two_writers_lose_and_repeat_nothing(tmp_path):
     figures = torture(tmp_path, Size(processes=0, updates=0, cycles=2000, saves=0), seed=1)
     assert figures.is_clean, figures
     assert figures.cycles == 2000
@@ -128,19 +128,19 @@ def test_2000_times_two_killed_writers_lose_nothing_and_leave_nothing_twice_or_t
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_4000_updates_of_8_processes_are_all_there(tmp_path, number):
+def test_4000_updates_of_8_processes_are_all_kept(tmp_path, number):
     figures = torture(tmp_path, Size(processes=8, updates=500, cycles=0, saves=0), seed=number)
     assert figures.is_clean, figures
     assert figures.acknowledged == 8 * 500
 
 
-def test_updates_by_processes_threads_and_tasks_at_once_are_all_there(tmp_path):
+def test_concurrent_updates_are_all_kept(tmp_path):
     _mixed_crowd(tmp_path, processes=2, updates=10)
 
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_4000_updates_by_processes_threads_and_tasks_at_once_are_all_there(tmp_path):
+def test_4000_concurrent_updates_are_all_kept(tmp_path):
     _mixed_crowd(tmp_path, processes=4, updates=333)
 
 
@@ -204,7 +204,7 @@ def test_300_saves_of_an_editor_lose_nothing(tmp_path):
 
 @pytest.mark.torture
 @pytest.mark.usefixtures("_asked_for")
-def test_rounds_go_on_until_the_time_is_up(tmp_path):
+def test_rounds_continue_until_the_time_limit(tmp_path):
     start = time.monotonic()
     figures = torture_for(1, tmp_path)  # a round takes seconds, but on a busy machine half a minute
     assert figures.is_clean, figures

@@ -145,7 +145,7 @@ def test_a_reader_sees_writes_while_a_document_is_broken(alice, writers, file):
         assert len(texts(alice)) == 4 + writers.index(writer)
 
 
-def test_a_transaction_reads_what_was_only_written_to_history(alice, writers, held):
+def test_a_transaction_reads_unpublished_writes(alice, writers, held):
     assert len(texts(alice)) == 3
     writers[0].ask("[0, 1]")
     with alice.transaction():

@@ -38,7 +38,7 @@ def synced(files):
     return found
 
 
-def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(tmp_path, files, synced):
+def test_a_checkpoint_syncs_documents_before_the_next_interval(tmp_path, files, synced):
     alice = opened(tmp_path, window=4, files=files).user("alice")
     file = tmp_path / "alice/preferences.toml"
     when = []
@@ -51,9 +51,7 @@ def test_the_documents_of_a_window_are_synced_before_the_next_one_begins(tmp_pat
     assert when == [5, 9]
 
 
-def test_documents_are_on_the_disk_before_history_drops_what_they_could_be_made_again_from(
-    tmp_path, files
-):
+def test_documents_are_synced_before_retention_drops_their_records(tmp_path, files):
     alice = opened(tmp_path, files=files).user("alice")
     file = tmp_path / "alice/preferences.toml"
     for number in range(3):
@@ -67,7 +65,7 @@ def test_documents_are_on_the_disk_before_history_drops_what_they_could_be_made_
     assert alice.kept_history().is_pruned
 
 
-def test_what_another_process_changed_in_a_window_is_synced_as_well(tmp_path, files, synced):
+def test_a_checkpoint_syncs_documents_of_other_processes(tmp_path, files, synced):
     alice = opened(tmp_path, window=4, files=files).user("alice")
     alice.upsert_preference("likes", "tea")
     opened(tmp_path, "process", 4).user("alice").add_turn("hello", "hi", session_id="s1")
@@ -88,9 +86,7 @@ def test_without_full_durability_no_document_is_synced(tmp_path, files, synced):
     assert inodes.isdisjoint(synced)
 
 
-def test_a_document_that_could_not_be_synced_is_written_again_before_anybody_relies_on_it(
-    tmp_path, files
-):
+def test_a_document_whose_sync_failed_is_written_again(tmp_path, files):
     # The system tells of what it could not write once; a second sync of the same file says that all is well.
     alice = opened(tmp_path, window=2, files=files).user("alice")
     file = tmp_path / "alice/preferences.toml"
@@ -154,7 +150,7 @@ TEARS = {
 
 
 @pytest.mark.parametrize("tear", TEARS)
-def test_a_torn_document_is_made_again_from_history(tmp_path, restarted, tear):
+def test_a_torn_document_is_restored_from_history(tmp_path, restarted, tear):
     file = tmp_path / "alice/preferences.toml"
     whole = file.read_bytes()
     file.write_bytes(TEARS[tear](whole))
@@ -164,7 +160,7 @@ def test_a_torn_document_is_made_again_from_history(tmp_path, restarted, tear):
 
 
 @pytest.mark.parametrize(("later", "is_theirs"), [(5, False), (120, True)])
-def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, later, is_theirs):
+def test_a_file_saved_long_after_its_record_is_a_hand_edit(tmp_path, restarted, later, is_theirs):
     file = tmp_path / "alice/preferences.toml"
     saved = cut_between_entries(file.read_bytes())
     file.write_bytes(saved)
@@ -177,7 +173,7 @@ def test_what_was_saved_long_after_a_record_is_a_person_s(tmp_path, restarted, l
     assert (file.read_bytes() == saved) == is_theirs
 
 
-def test_an_older_version_is_brought_forward(tmp_path):
+def test_an_older_version_is_replaced_by_the_logged_one(tmp_path):
     alice, file = opened(tmp_path).user("alice"), tmp_path / "alice/preferences.toml"
     for number in range(4):
         alice.upsert_preference("likes", f"thing {number}")
@@ -198,7 +194,7 @@ SAVES = {
 
 
 @pytest.mark.parametrize("save", SAVES)
-def test_what_a_person_saved_is_never_taken_for_a_torn_document(tmp_path, restarted, save):
+def test_a_hand_edit_is_never_taken_for_a_torn_document(tmp_path, restarted, save):
     file = tmp_path / "alice/preferences.toml"
     saved = SAVES[save](file.read_bytes())
     file.write_bytes(saved)
@@ -210,13 +206,13 @@ def test_what_a_person_saved_is_never_taken_for_a_torn_document(tmp_path, restar
     assert file.read_bytes() == saved
 
 
-def test_a_document_that_a_person_removed_stays_removed(tmp_path, restarted):
+def test_a_document_removed_by_hand_stays_removed(tmp_path, restarted):
     (tmp_path / "alice/preferences.toml").unlink()
     assert texts(restarted()) == []
 
 
 @pytest.mark.parametrize("staged_for", [None, 2], ids=["nothing is staged", "one was to come back"])
-def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, staged_for):
+def test_a_new_document_removed_by_hand_stays_removed(tmp_path, staged_for):
     alice = opened(tmp_path).user("alice")
     alice.add_turn("I love jazz.", "ok", session_id="s1")
     file = tmp_path / "alice/preferences.toml"
@@ -229,7 +225,7 @@ def test_a_new_document_that_a_person_removed_stays_removed(tmp_path, staged_for
     assert list((tmp_path / "alice").glob(".*")) == []
 
 
-def test_a_torn_staged_file_never_takes_the_place_of_a_document(tmp_path, restarted):
+def test_a_torn_staged_file_is_never_published(tmp_path, restarted):
     file = tmp_path / "alice/preferences.toml"
     whole = file.read_bytes()
     beside = file.with_name(".staged-1-4.00000000.1-preferences.tmp")
@@ -271,7 +267,7 @@ def test_a_record_in_a_copied_folder_needs_repair(tmp_path):
     assert may_lack_writes(alice, tmp_path / "two/alice")
 
 
-def test_neither_uptime_nor_the_clock_decides_about_a_repair(tmp_path):
+def test_neither_uptime_nor_the_clock_triggers_a_repair(tmp_path):
     alice = opened(tmp_path).user("alice")
     alice.upsert_preference("likes", "tea")
     record = parse_record(alice.diary.engine.backend.last_record("alice"))

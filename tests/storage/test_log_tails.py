@@ -47,7 +47,7 @@ def alice(tmp_path):
     return alice
 
 
-def test_appending_to_a_shortened_segment_leaves_no_gap(tmp_path, alice):
+def test_an_append_to_a_shortened_segment_leaves_no_gap(tmp_path, alice):
     path = segment(tmp_path)
     end = segments.End(str(path), path.stat().st_size + 1000, b"")
     record = records.last_record(FileSystem(), path)[0]
@@ -92,7 +92,7 @@ def test_a_new_segment_is_found_when_the_folder_time_is_unchanged(tmp_path):
     assert sequences(tmp_path) == [1, 2, 3, 4]
 
 
-def test_an_end_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch):
+def test_a_log_tail_dropped_by_a_reader_is_still_returned(tmp_path, monkeypatch):
     """Readers drop a remembered end without the lock."""
     alice = opened(tmp_path)
     write(alice)
@@ -115,7 +115,7 @@ def newest_text(root):
     return next(records.read_records(FileSystem(), root / "alice/history"))
 
 
-def test_a_newer_end_is_not_dropped_for_an_older_one(tmp_path, alice, files):
+def test_a_newer_log_tail_is_not_dropped_for_an_older_one(tmp_path, alice, files):
     """Another thread replaces the end while a reader checks the older one."""
     place, path = str(tmp_path / "alice/history"), segment(tmp_path)
     known = tails.HistoryTails(files)
@@ -184,7 +184,7 @@ def test_readers_ignore_a_half_written_record(tmp_path, alice, part):
     assert path.read_bytes().startswith(before)
 
 
-def test_an_end_that_moved_by_one_byte_is_not_recognised(tmp_path, alice):
+def test_a_log_tail_that_moved_by_one_byte_is_not_recognised(tmp_path, alice):
     path = segment(tmp_path)
     end = segments.end_behind(path, path.stat().st_size, newest_text(tmp_path))
     assert end.is_there(FileSystem())

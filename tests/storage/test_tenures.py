@@ -51,7 +51,7 @@ def killed(diary, files, moment):
 @needs_exchange
 @pytest.mark.parametrize("is_same_object", [True, False])
 @pytest.mark.parametrize("is_committed", [True, False])
-def test_one_who_is_still_at_work_finds_what_another_left_that_was_killed(
+def test_a_running_process_recovers_writes_of_a_killed_one(
     tmp_path, files, is_same_object, is_committed
 ):
     diary = busy(tmp_path, files)
@@ -65,7 +65,7 @@ def test_one_who_is_still_at_work_finds_what_another_left_that_was_killed(
     assert texts(diary) == texts(opened(tmp_path)) == wanted
 
 
-def test_one_who_is_alone_does_not_look_again(tmp_path, files):
+def test_recovery_reads_the_folder_only_after_another_process_wrote(tmp_path, files):
     looks = []
     diary = busy(tmp_path, files)
     files.hook = lambda name, path, *_: looks.append(path) if name == "listdir" else None
@@ -78,7 +78,7 @@ def test_one_who_is_alone_does_not_look_again(tmp_path, files):
     assert looks.count(str(tmp_path / "alice")) == 1
 
 
-def test_a_document_that_stays_behind_is_not_looked_at_again(tmp_path, files):
+def test_an_unpublished_document_is_not_recovered_repeatedly(tmp_path, files):
     looks = []
     diary = busy(tmp_path, files)
     file = tmp_path / "alice/preferences.toml"
@@ -96,7 +96,7 @@ def test_a_document_that_stays_behind_is_not_looked_at_again(tmp_path, files):
 
 
 @needs_exchange
-def test_one_whose_own_write_failed_looks_again(tmp_path, files):
+def test_a_failed_write_causes_a_new_recovery(tmp_path, files):
     diary = busy(tmp_path, files)
 
     class Interrupted(BaseException):
@@ -119,7 +119,7 @@ def tenure(locks, user="alice"):
         return locks.tenure(user)
 
 
-def test_a_tenure_ends_when_somebody_else_has_held_the_lock(tmp_path):
+def test_a_lock_taken_by_another_process_ends_the_tenure(tmp_path):
     ours, others = UserLocks(tmp_path), UserLocks(tmp_path)
     seen = [tenure(ours), tenure(ours)]
     assert seen[0] == seen[1]
@@ -131,7 +131,7 @@ def test_a_tenure_ends_when_somebody_else_has_held_the_lock(tmp_path):
     assert len(set(seen)) == 4
 
 
-def test_a_forked_child_is_somebody_else(tmp_path):
+def test_a_forked_child_counts_as_another_process(tmp_path):
     locks = UserLocks(tmp_path)
     before = tenure(locks)
     child = os.fork()
@@ -141,7 +141,7 @@ def test_a_forked_child_is_somebody_else(tmp_path):
     assert tenure(locks) != before
 
 
-def test_one_who_cannot_leave_a_mark_is_noticed_all_the_same(tmp_path, files):
+def test_a_process_that_cannot_write_its_mark_ends_every_tenure(tmp_path, files):
     ours, others = UserLocks(tmp_path), UserLocks(tmp_path, files)
     before = tenure(ours)
 
