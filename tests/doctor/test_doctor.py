@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from file_systems import WRITES
 from tomldiary import Diary, PreferenceItem
 from tomldiary.backends import LocalBackend, MemoryBackend
-from tomldiary.doctor import files as checkup_files
 from tomldiary.doctor.doctor import Damage, check, verify
 from tomldiary.history.record import parse_record, render_record
 from tomldiary.store.operations import Put
@@ -279,9 +278,9 @@ def test_a_mount_point_with_a_space_is_understood(tmp_path):
     assert len(wrong(place, mounts=mounts)) == 1
 
 
-def test_a_full_disk_is_found(root, monkeypatch):
-    monkeypatch.setattr(checkup_files, "FREE_BYTES", 2**62)
-    found = only(wrong(root))
+def test_a_full_disk_is_found(root, files):
+    files.free_bytes = lambda _: 2**20
+    found = only(wrong(Diary(LocalBackend(root, files=files))))
     assert "are free" in found.message
 
 

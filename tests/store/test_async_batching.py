@@ -17,6 +17,8 @@ from tomldiary.errors import BackendError, CommittedUnpublished, Conflict, LockT
 from tomldiary.history import verify as verification
 from tomldiary.history.record import parse_record
 from tomldiary.store.batch import Gathering
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
 from tomldiary_langgraph import DiaryStore
 
 NS = ("alice", "memories")
@@ -134,23 +136,22 @@ def test_puts_inside_a_transaction_join_it(diary):
 
 
 def test_puts_of_several_sessions_are_forgotten_separately(disk):
-    store = DiaryStore(Diary(disk / "m", agent="rules"))
-    items = store._items
+    items = ItemStore(Diary(disk / "m", agent="rules"))
 
     async def run():
-        puts = [PutOp(NS, f"k{n}", {"text": f"walnut {n}"}) for n in range(4)]
+        puts = [Put(NS, f"k{n}", {"text": f"walnut {n}"}) for n in range(4)]
         await asyncio.gather(
             *(
-                items.aput("alice", functools.partial(store._prepared, [put], None), f"s{n}")
+                items.aput("alice", functools.partial(items.prepare, [put]), f"s{n}")
                 for n, put in enumerate(puts)
             )
         )
 
     asyncio.run(run())
-    assert [each.session for each in records(store.diary)] == ["s0", "s1", "s2", "s3"]
-    store.diary.user("alice").forget(session_id="s2")
-    assert sorted(item.key for item in store.search(NS)) == ["k0", "k1", "k3"]
-    assert verification.verify(store.diary.engine.backend, "alice") is None
+    assert [each.session for each in records(items.diary)] == ["s0", "s1", "s2", "s3"]
+    items.diary.user("alice").forget(session_id="s2")
+    assert sorted(item.key for item in items.run([Search(NS)])[0]) == ["k0", "k1", "k3"]
+    assert verification.verify(items.diary.engine.backend, "alice") is None
     files = [path.read_bytes() for path in (disk / "m").rglob("*") if path.is_file()]
     assert not any(b"walnut 2" in data for data in files)
 

@@ -15,7 +15,6 @@ import pytest
 
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
-from tomldiary.retrieval import lexical_index as lexical
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.retrieval.json_paths import texts_at
 from tomldiary.retrieval.lexical_index import LexicalIndex
@@ -201,24 +200,24 @@ def test_a_rare_word_in_a_long_text_is_scored_before_common_words(store):
 
 
 def test_many_long_texts_are_scored_at_once(store, monkeypatch):
-    monkeypatch.setattr(lexical, "_MOST_LONG", 3)
-    store.run([Put(NS, f"k{n:02}", {"text": f"tea cup {'x' * 600}"}) for n in range(4)])
+    store.run([Put(NS, f"k{n:02}", {"text": f"tea cup {'x' * 600}"}) for n in range(260)])
     store.run([Put(NS, f"n{n:02}", {"text": "tea"}) for n in range(60)])
     asked = []
     scores = LexicalIndex._scored
     monkeypatch.setattr(LexicalIndex, "_scored", lambda *args: asked.append(1) or scores(*args))
-    assert len(found(store, "tea cup", limit=1000)) == 64
+    assert len(found(store, "tea cup", limit=1000)) == 320
     assert len(asked) == 1
 
 
 def test_a_search_returns_each_item_of_its_snapshot_once(store):
     store.run([Put(NS, f"k{n:03}", {"text": f"tea cup {n}"}) for n in range(150)])
     (snapshot,) = store.below(NS)
-    search = store._finder._index("alice").search([snapshot], "tea cup")
+    index = LexicalIndex()
+    search = index.search([snapshot], "tea cup")
     keys = [next(search)[2].key]
     for n in range(150):
         put(store, f"k{n:03}", f"coffee, no tea {n}")
-    assert len(found(store, "coffee", limit=1000)) == 150
+    assert len(list(index.search(store.below(NS), "coffee"))) == 150
     keys += [entry.key for _, _, entry in search]
     assert sorted(keys) == [f"k{n:03}" for n in range(150)]
 

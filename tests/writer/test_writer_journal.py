@@ -336,10 +336,9 @@ def test_a_forked_child_holds_neither_its_parents_journal_nor_its_turns(tmp_path
         assert [item.text for item in diary.user(user).preferences("likes").values()] == [text]
 
 
-def test_a_running_writer_takes_over_journals_periodically(tmp_path, monkeypatch):
-    monkeypatch.setattr("tomldiary.writer.writer._TAKEOVER", 0.02)
+def test_a_running_writer_takes_over_journals_periodically(tmp_path):
     diary = Diary(tmp_path, agent=remember)
-    with MemoryWriter(diary) as writer:
+    with MemoryWriter(diary, takeover_interval=0.02) as writer:
         other = MemoryWriter(Diary(tmp_path, agent=hang))
         other.submit_nowait(Turn("alice", "s", "tea", "ok")).wait_stored(LONG)
         other.close_sync(drain=False)

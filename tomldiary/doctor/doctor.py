@@ -76,7 +76,7 @@ def findings(
         message = f"{other} is installed beside tomldiary-kit; both own this package."
         yield Finding("problem", "the package tomldiary", message, OTHER_OWNER_REMEDY)
     if isinstance(backend, LocalBackend):
-        yield from check_place(backend.base_path, Path(mounts))
+        yield from check_place(backend.files, backend.base_path, Path(mounts))
         if users is None:
             yield from check_files(backend.base_path)
         else:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import stat
 import time
 from dataclasses import dataclass
@@ -16,6 +15,8 @@ from tomldiary.storage.local.layout import JOB_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tomldiary.storage.files import FileSystem
 
 __all__ = ["FREE_BYTES", "Finding", "check_files", "check_place"]
 
@@ -44,7 +45,7 @@ class Finding:
     remedy: str = ""
 
 
-def check_place(base: Path, mounts: Path) -> Iterator[Finding]:
+def check_place(files: FileSystem, base: Path, mounts: Path) -> Iterator[Finding]:
     """Check the file system of a folder."""
     place = str(base)
     real = Path(os.path.realpath(base))
@@ -67,7 +68,7 @@ def check_place(base: Path, mounts: Path) -> Iterator[Finding]:
     if not base.is_dir():
         yield Finding("problem", place, "there is no such folder.", "Name another one.")
         return
-    free = shutil.disk_usage(base).free
+    free = files.free_bytes(base)
     message = f"{free / 1024**2:,.0f} MB are free on this disk."
     if free < FREE_BYTES:
         yield Finding("warning", place, message, "Free some space: writes fail on a full disk.")

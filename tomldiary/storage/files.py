@@ -114,6 +114,10 @@ class FileSystem:
 
     # Inspecting
 
+    def free_bytes(self, folder: str | Path) -> int:
+        """Return the free space of a folder's disk, in bytes."""
+        return shutil.disk_usage(folder).free
+
     def mode(self, path: str | Path) -> int:
         """Return the type and the permissions of a file, or 0 if there is none; links are not followed."""
         try:

@@ -66,7 +66,6 @@ QUEUE_MAXSIZE = 1000
 SHUTDOWN_TIMEOUT = 30
 """Seconds that `close` waits for queued turns."""
 _GRACE = 1.0  # seconds that a cancelled turn has to end
-_TAKEOVER = 10.0  # seconds between two searches for journals of dead writers
 
 _logger = get_logger(__name__)
 
@@ -87,6 +86,8 @@ class MemoryWriter:
         coalesce: The maximum number of waiting turns of one session that one call of the model reads together.
         breaker: The number of consecutive transient errors, of any users, after which the model is considered down.
         breaker_pause: Seconds until the model is called again; doubles while it stays down.
+        takeover_interval: Seconds between two searches for journals of dead writers.
+        journal_segment_bytes: The size of a journal's file at which the next one begins.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class MemoryWriter:
         coalesce: int = 1,
         breaker: int = 10,
         breaker_pause: float = 5.0,
+        takeover_interval: float = 10.0,
         journal_segment_bytes: int = SEGMENT_BYTES,
     ) -> None:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
@@ -116,6 +118,7 @@ class MemoryWriter:
         self._sessions = own.sessions if own is not None else None
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
+        self.takeover_interval = takeover_interval
         self._journal_segment_bytes = journal_segment_bytes
         self._context = contextvars.copy_context()
         self._closed = False
@@ -427,7 +430,7 @@ def _stats_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | N
 
 def _schedule_takeover(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
     """Look for journals of dead writers periodically, until the writer is collected or closed."""
-    thread.loop.call_later(_TAKEOVER, _take_over, writer, thread)
+    thread.loop.call_later(writer.takeover_interval, _take_over, writer, thread)
 
 
 def _take_over(ref: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
