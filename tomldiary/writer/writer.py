@@ -261,10 +261,12 @@ class MemoryWriter:
             # Stops the thread of a writer that is collected without being closed.
             weakref.finalize(self, thread.stop).atexit = False
             if self._journal_queue is not None:
-                thread.loop.call_soon_threadsafe(_schedule_takeover, _weak(self), thread)
+                thread.loop.call_soon_threadsafe(
+                    _schedule_takeover, _weak(self), thread, self.takeover_interval
+                )
 
     def look_for_dead_writers(self) -> None:
-        """Schedule a search for journals of dead writers; the writer also searches every ten seconds."""
+        """Schedule a search for journals of dead writers; the writer also searches periodically."""
         with self._state:
             if self._journal_queue is not None and not self._closed:
                 self._journal_queue.adopt_soon()
@@ -428,13 +430,13 @@ def _stats_of(ref: weakref.ref[MemoryWriter]) -> Callable[[], dict[str, Any] | N
     return stats
 
 
-def _schedule_takeover(writer: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
+def _schedule_takeover(ref: weakref.ref[MemoryWriter], thread: LoopThread, interval: float) -> None:
     """Look for journals of dead writers periodically, until the writer is collected or closed."""
-    thread.loop.call_later(writer.takeover_interval, _take_over, writer, thread)
+    thread.loop.call_later(interval, _take_over, ref, thread)
 
 
 def _take_over(ref: weakref.ref[MemoryWriter], thread: LoopThread) -> None:
     writer = ref()
     if writer is not None and writer.is_running:
         writer.look_for_dead_writers()
-        _schedule_takeover(ref, thread)
+        _schedule_takeover(ref, thread, writer.takeover_interval)
