@@ -17,7 +17,7 @@ from tomldiary.storage.environment import Environment
 from tomldiary.storage.files import FileSystem
 from tomldiary.storage.local import log as records
 from tomldiary.storage.local import log as segments
-from tomldiary.storage.local import session as tails
+from tomldiary.storage.local import log as tails
 
 
 def opened(root, **options):

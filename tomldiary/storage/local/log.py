@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from zlib import crc32
 
 from tomldiary.errors import BackendError, InvalidTOML
-from tomldiary.history.record import END, HEADER, parse_record
+from tomldiary.history.record import END, HEADER, next_sequence, parse_record
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import NO_WAITING, OURS, PRIVATE
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DAMAGED",
     "End",
+    "HistoryTails",
     "append_records",
     "cut_off",
     "damaged",
@@ -318,3 +319,87 @@ def _last_header(data: bytes, end: int | None = None) -> int:
     if at >= 0:
         return at + 1
     return 0 if end != 0 and data.startswith(header) else -1
+
+
+class _Tail(NamedTuple):
+    """The end of a user's history as last read."""
+
+    end: End
+    folder_time: int
+    record: str
+    seq: int
+    """The transaction number of the record."""
+
+
+class HistoryTails:
+    """The ends of all users' histories; the caller holds the user's lock."""
+
+    def __init__(self, files: FileSystem) -> None:
+        self._files = files
+        self._tails: dict[str, _Tail] = {}
+
+    def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
+        """Cache the end of a history after an append; `place` is its folder."""
+        known = self._tails.get(user)
+        # An append to an existing segment does not change the folder time; the old time reveals other changes.
+        is_known = known is not None and known.end.segment == end.segment
+        changed = (
+            known.folder_time if known is not None and is_known else self._files.folder_time(place)
+        )
+        self._tails[user] = _Tail(end, changed, record, seq)
+
+    def drop(self, user: str) -> None:
+        """Drop the cached end of a user's history."""
+        self._tails.pop(user, None)
+
+    def drop_changed(self, user: str) -> None:
+        """Drop the cached end of a history that another process has changed since; needs no lock."""
+        tail = self._tails.get(user)
+        if (
+            tail is not None
+            and not tail.end.is_there(self._files)
+            and self._tails.get(user) is tail
+        ):
+            self._tails.pop(user, None)
+
+    def numbered(self, user: str, place: str, seq: int) -> End | None:
+        """Return the end of history for an append of transaction `seq`; None if there is no history.
+
+        The caller has determined `seq` under the lock that it holds.
+        """
+        tail = self._tails.get(user)
+        if tail is None or tail.seq != seq - 1:
+            tail = self._found(user, place)
+        return tail.end if tail is not None else None
+
+    def of(self, user: str, place: str) -> str | None:
+        """Return the last complete record, or None; a torn tail is cut off."""
+        tail = self._found(user, place)
+        return tail.record if tail is not None else None
+
+    def _found(self, user: str, place: str) -> _Tail | None:
+        # Read the cache once: another thread may drop the entry at any time.
+        cached = self._tails.get(user)
+        changed = self._files.folder_time(place)
+        if not changed:
+            self.drop(user)
+            return None
+        if (
+            cached is not None
+            and cached.folder_time == changed  # no segment was added since
+            and cached.end.is_there(self._files)
+        ):
+            return cached
+        newest = newest_segment(self._files, Path(place))
+        if newest is None:
+            self.drop(user)
+            return None
+        record, at = last_record(self._files, newest)
+        cut_off(self._files, newest, at)
+        if record is None:
+            # The only record of a new segment was torn: the last record is in the previous segment.
+            self._files.unlink(newest)
+            return self._found(user, place)
+        seq = next_sequence(record) - 1
+        found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
+        return found

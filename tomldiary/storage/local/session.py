@@ -1,134 +1,54 @@
-"""Opening users: the first access of a process recovers the user's folder and finds the end of history."""
+"""The folders of users, and opening users: the first access of a process recovers the user's folder."""
 
 from __future__ import annotations
 
 import itertools
 import secrets
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, LockTimeout
+from tomldiary.errors import BackendError, DiaryError, LockTimeout
 from tomldiary.history.record import next_sequence, parse_record
+from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
+from tomldiary.logging import get_logger
 from tomldiary.storage.local.checkpoint import drop_superseded
 from tomldiary.storage.local.displaced_edit import merge_displaced_edits
 from tomldiary.storage.local.fencing import Epochs
 from tomldiary.storage.local.forget_job import finish
 from tomldiary.storage.local.layout import JOB_PREFIX, staged_name
-from tomldiary.storage.local.log import (
-    End,
-    cut_off,
-    end_behind,
-    last_record,
-    newest_segment,
-    read_records,
-)
+from tomldiary.storage.local.log import HistoryTails, read_records
 from tomldiary.storage.local.recovery import (
     is_left_over,
     roll_forward,
     staged_files,
     window_records,
 )
-from tomldiary.storage.local.user_dirs import SYSTEM, DurableNames, UserFolders, may_lack_writes
+from tomldiary.storage.local.user_dirs import (
+    MOST_USERS,
+    SYSTEM,
+    YOUNG,
+    DurableNames,
+    may_lack_writes,
+    user_of,
+)
 from tomldiary.storage.locks import UserLocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tomldiary.storage.environment import Environment
-    from tomldiary.storage.files import FileSystem, FileToken
+    from tomldiary.storage.files import FileToken
     from tomldiary.storage.protocol import Commit, Merge
 
-__all__ = ["HistoryTails", "OpenedUsers"]
+__all__ = ["OpenedUsers"]
+
+_logger = get_logger(__name__)
 
 
-class _Tail(NamedTuple):
-    """The end of a user's history as last read."""
-
-    end: End
-    folder_time: int
-    record: str
-    seq: int
-    """The transaction number of the record."""
-
-
-class HistoryTails:
-    """The ends of all users' histories; the caller holds the user's lock."""
-
-    def __init__(self, files: FileSystem) -> None:
-        self._files = files
-        self._tails: dict[str, _Tail] = {}
-
-    def keep(self, user: str, place: str, end: End, record: str, seq: int) -> None:
-        """Cache the end of a history after an append; `place` is its folder."""
-        known = self._tails.get(user)
-        # An append to an existing segment does not change the folder time; the old time reveals other changes.
-        is_known = known is not None and known.end.segment == end.segment
-        changed = (
-            known.folder_time if known is not None and is_known else self._files.folder_time(place)
-        )
-        self._tails[user] = _Tail(end, changed, record, seq)
-
-    def drop(self, user: str) -> None:
-        """Drop the cached end of a user's history."""
-        self._tails.pop(user, None)
-
-    def drop_changed(self, user: str) -> None:
-        """Drop the cached end of a history that another process has changed since; needs no lock."""
-        tail = self._tails.get(user)
-        if (
-            tail is not None
-            and not tail.end.is_there(self._files)
-            and self._tails.get(user) is tail
-        ):
-            self._tails.pop(user, None)
-
-    def numbered(self, user: str, place: str, seq: int) -> End | None:
-        """Return the end of history for an append of transaction `seq`; None if there is no history.
-
-        The caller has determined `seq` under the lock that it holds.
-        """
-        tail = self._tails.get(user)
-        if tail is None or tail.seq != seq - 1:
-            tail = self._found(user, place)
-        return tail.end if tail is not None else None
-
-    def of(self, user: str, place: str) -> str | None:
-        """Return the last complete record, or None; a torn tail is cut off."""
-        tail = self._found(user, place)
-        return tail.record if tail is not None else None
-
-    def _found(self, user: str, place: str) -> _Tail | None:
-        # Read the cache once: another thread may drop the entry at any time.
-        cached = self._tails.get(user)
-        changed = self._files.folder_time(place)
-        if not changed:
-            self.drop(user)
-            return None
-        if (
-            cached is not None
-            and cached.folder_time == changed  # no segment was added since
-            and cached.end.is_there(self._files)
-        ):
-            return cached
-        newest = newest_segment(self._files, Path(place))
-        if newest is None:
-            self.drop(user)
-            return None
-        record, at = last_record(self._files, newest)
-        cut_off(self._files, newest, at)
-        if record is None:
-            # The only record of a new segment was torn: the last record is in the previous segment.
-            self._files.unlink(newest)
-            return self._found(user, place)
-        seq = next_sequence(record) - 1
-        found = self._tails[user] = _Tail(end_behind(newest, at, record), changed, record, seq)
-        return found
-
-
-class OpenedUsers(UserFolders):
-    """The part of `LocalBackend` that locks users, opens them, and reads their history.
+class OpenedUsers:
+    """The part of `LocalBackend` that finds the folders of users, locks and opens them, and reads their history.
 
     Args:
         base_path: The folder of all users.
@@ -137,7 +57,11 @@ class OpenedUsers(UserFolders):
     """
 
     def __init__(self, base_path: Path, environment: Environment, *, sync: bool) -> None:
-        super().__init__(base_path, environment)
+        self.environment = environment
+        self.files = environment.files
+        self.base_path = base_path
+        self._folders: dict[str, Path] = {}
+        self._everybody: tuple[int, list[str]] | None = None
         self._sync = sync
         self.merge_displaced: Merge | None = None
         """Merges displaced edits; an engine sets it."""
@@ -150,6 +74,66 @@ class OpenedUsers(UserFolders):
         self._synced = DurableNames(environment, base_path, sync=sync)
         # Process ids repeat, in a container after each restart: a random start avoids names that a crash left.
         self._names = itertools.count(secrets.randbits(16))
+
+    # Folders
+
+    def folder(self, user: str) -> Path:
+        """Return the folder of a user, even if it does not exist."""
+        known = self._folders.get(user)
+        if known is not None:
+            return known
+        name = encode_folder(user)
+        folder = self.base_path / name
+        if self.files.token(folder) is None and name != user and self._is_plain_folder(user):
+            folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
+        if len(self._folders) > MOST_USERS:
+            self._folders.clear()
+        self._folders[user] = folder
+        return folder
+
+    def index_folder(self, user: str) -> Path:
+        """Return the folder for data derived from a user's documents; it may be deleted at any time."""
+        return self.base_path / SYSTEM / "index" / encode_folder(user)
+
+    def _is_plain_folder(self, user: str) -> bool:
+        """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
+        if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
+            return False
+        try:
+            return user in self.files.listdir(self.base_path)
+        except OSError:
+            return False
+
+    def known_users(self) -> list[str]:
+        """Return the ids of all users with a folder, sorted; one `stat` if no folder was added or removed."""
+        before = self._everybody
+        when = self.files.folder_time(str(self.base_path))
+        if before is not None and before[0] == when:
+            return before[1]
+        found: list[str] = []
+        is_whole = when < self.environment.clock.time_ns() - YOUNG
+        for name in self._folder_names():
+            try:
+                user = decode_folder(name) or user_of(self.files, self.base_path / name)
+            except DiaryError as error:
+                _logger.warning("a user is left out: %s", error)
+                user = None
+            is_whole = is_whole and user is not None
+            found += [user] if user is not None else []
+        if is_whole:
+            self._everybody = (when, sorted(found))
+        return sorted(found)
+
+    def _folder_names(self) -> list[str]:
+        try:
+            found = [entry.name for entry in self.files.scandir(self.base_path) if entry.is_dir()]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise BackendError(f"{self.base_path}: cannot be listed ({error.strerror}).") from error
+        return [name for name in found if name != SYSTEM]
+
+    # Opening
 
     def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers, in this process and in others, and recover the user after a crash."""

@@ -1,4 +1,4 @@
-"""The folders of users: their owners, and the file names in them that survive a power cut.
+"""The folders of users: who owns them, and the file names in them that survive a power cut.
 
 A name is on disk after its folder was synced. Another process may have been killed between creating a file and
 syncing its name. So each process itself syncs the names that it relies on once, before it acknowledges a write.
@@ -15,9 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, DiaryError
-from tomldiary.identifiers.user_ids import MAX_FOLDER, decode_folder, encode_folder, is_canonical
-from tomldiary.logging import get_logger
+from tomldiary.errors import DiaryError
+from tomldiary.identifiers.user_ids import decode_folder
 from tomldiary.storage.local.layout import OWNER_NAME
 from tomldiary.toml.parse import decode_utf8, parse_toml
 from tomldiary.toml.values import render_value
@@ -28,11 +27,11 @@ if TYPE_CHECKING:
     from tomldiary.storage.files import FileSystem
 
 __all__ = [
+    "MOST_USERS",
     "SYSTEM",
     "YOUNG",
     "DurableNames",
     "Synced",
-    "UserFolders",
     "may_lack_writes",
     "user_of",
 ]
@@ -49,7 +48,7 @@ def may_lack_writes(env: Environment, folder: Path, record: Record) -> bool:
     return not record.boot or record.boot != env.boot_of(folder)
 
 
-_MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
+MOST_USERS = 10_000  # a bound on memory; correctness does not depend on it
 
 
 @dataclass(slots=True)
@@ -107,7 +106,7 @@ class DurableNames:
                 with suppress(PermissionError):  # another owner's folder: its creator must sync it
                     files.sync_folder(self._root.absolute().parent)
                 self._is_root_synced = True
-        if len(self._synced) > _MOST_USERS:
+        if len(self._synced) > MOST_USERS:
             self._synced.clear()
         known = self._synced[user] = Synced(files, folder, inode, self._env.boot_of(folder))
         return known
@@ -157,71 +156,3 @@ SYSTEM = ".tomldiary"
 """The folder beside the users' folders, for locks, journals, fencing tokens and derived data."""
 YOUNG = 10_000_000
 """Nanoseconds; a folder changed so recently may change again with the same modification time."""
-_logger = get_logger(__name__)
-
-
-class UserFolders:
-    """The part of `LocalBackend` that maps users to folders."""
-
-    def __init__(self, base_path: Path, environment: Environment) -> None:
-        self.environment = environment
-        self.files = environment.files
-        self.base_path = base_path
-        self._folders: dict[str, Path] = {}
-        self._everybody: tuple[int, list[str]] | None = None
-
-    def folder(self, user: str) -> Path:
-        """Return the folder of a user, even if it does not exist."""
-        known = self._folders.get(user)
-        if known is not None:
-            return known
-        name = encode_folder(user)
-        folder = self.base_path / name
-        if self.files.token(folder) is None and name != user and self._is_plain_folder(user):
-            folder = self.base_path / user  # created by TOMLDiary 0.9, which used the plain id
-        if len(self._folders) > _MOST_USERS:
-            self._folders.clear()
-        self._folders[user] = folder
-        return folder
-
-    def index_folder(self, user: str) -> Path:
-        """Return the folder for data derived from a user's documents; it may be deleted at any time."""
-        return self.base_path / SYSTEM / "index" / encode_folder(user)
-
-    def _is_plain_folder(self, user: str) -> bool:
-        """Return whether a folder has exactly the id as its name, and so belongs to this user only."""
-        if len(user) > MAX_FOLDER or is_canonical(user) or user.startswith((".", "~")):
-            return False
-        try:
-            return user in self.files.listdir(self.base_path)
-        except OSError:
-            return False
-
-    def known_users(self) -> list[str]:
-        """Return the ids of all users with a folder, sorted; one `stat` if no folder was added or removed."""
-        before = self._everybody
-        when = self.files.folder_time(str(self.base_path))
-        if before is not None and before[0] == when:
-            return before[1]
-        found: list[str] = []
-        is_whole = when < self.environment.clock.time_ns() - YOUNG
-        for name in self._folder_names():
-            try:
-                user = decode_folder(name) or user_of(self.files, self.base_path / name)
-            except DiaryError as error:
-                _logger.warning("a user is left out: %s", error)
-                user = None
-            is_whole = is_whole and user is not None
-            found += [user] if user is not None else []
-        if is_whole:
-            self._everybody = (when, sorted(found))
-        return sorted(found)
-
-    def _folder_names(self) -> list[str]:
-        try:
-            found = [entry.name for entry in self.files.scandir(self.base_path) if entry.is_dir()]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
-        except OSError as error:
-            raise BackendError(f"{self.base_path}: cannot be listed ({error.strerror}).") from error
-        return [name for name in found if name != SYSTEM]
