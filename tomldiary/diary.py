@@ -22,6 +22,7 @@ from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
 from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
+from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.extraction.extractor import Extractor, resolve_extractor, run_extractor
 from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
@@ -48,8 +49,12 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.toml.document import Document
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
+
+_DRAFTED = ("preferences", "conversations")
+"""The documents that an extractor drafts changes of."""
 
 
 class Diary(AncestorCoroutines):
@@ -323,6 +328,28 @@ class Diary(AncestorCoroutines):
         )
         await self.compaction.run_if_due(user_id, session_id, now)
         return done
+
+    async def build_deps(
+        self, user_id: str, session_id: str, *, context_now: datetime | None = None
+    ) -> MemoryDeps:
+        """Return a draft of the user's memory, as an extractor gets it."""
+        documents = self.engine.cached_entries(user_id, *_DRAFTED)
+        if documents is None:
+            documents = await in_thread(self._documents, user_id)
+        deps = MemoryDeps.from_documents(
+            *documents,
+            rules=self.turn_rules.preferences,
+            schema_name=self.schema_name,
+            session_id=session_id,
+            context_now=context_now,
+            similarity=self.similarity,
+        )
+        deps.descriptions = self._descriptions
+        deps.max_summary = self.max_summary_chars
+        return deps
+
+    def _documents(self, user_id: str) -> list[Document]:
+        return [self.engine.entries(user_id, kind) for kind in _DRAFTED]
 
     async def extract_turn(
         self,

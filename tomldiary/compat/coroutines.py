@@ -1,4 +1,4 @@
-"""The coroutines of TOMLDiary 0.9: documents as text, fields, drafts and printed text."""
+"""The coroutines of TOMLDiary 0.9: documents as text, fields and printed text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from tomldiary.compat.pretty_print import ConversationsPrinter, PreferencesPrint
 from tomldiary.engine.engine import Source
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import timestamp
-from tomldiary.extraction.draft import MemoryDeps
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.toml.edit import Edit
 
@@ -16,14 +15,9 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Engine, Transaction
-    from tomldiary.extraction.operations import TurnRules
-    from tomldiary.text.similarity import Similarity
-    from tomldiary.toml.document import Document
 
-__all__ = ["DOCUMENTS", "AncestorCoroutines"]
+__all__ = ["AncestorCoroutines"]
 
-DOCUMENTS = ("preferences", "conversations")
-"""The documents of TOMLDiary 0.9."""
 _ALL = 2**31
 
 
@@ -31,12 +25,7 @@ class AncestorCoroutines:
     """The part of `Diary` that TOMLDiary 0.9 has: preferences and conversations of one user."""
 
     engine: Engine
-    schema_name: str
     max_conversations: int
-    max_summary_chars: int
-    similarity: Similarity
-    turn_rules: TurnRules
-    _descriptions: dict[str, str]
 
     async def preferences(self, user_id: str, skip_metadata: bool = False) -> str:  # noqa: FBT001, FBT002
         """Return the preferences document as TOML text; "" if there is none."""
@@ -78,28 +67,6 @@ class AncestorCoroutines:
         if known is not None and Conversations(known[0]).find(session_id) is not None:
             return False
         return await in_thread(self.engine.write, user_id, change, Source("session", session_id))
-
-    async def build_deps(
-        self, user_id: str, session_id: str, *, context_now: datetime | None = None
-    ) -> MemoryDeps:
-        """Return a draft of the user's memory, as an extractor gets it."""
-        documents = self.engine.cached_entries(user_id, *DOCUMENTS)
-        if documents is None:
-            documents = await in_thread(self._documents, user_id)
-        deps = MemoryDeps.from_documents(
-            *documents,
-            rules=self.turn_rules.preferences,
-            schema_name=self.schema_name,
-            session_id=session_id,
-            context_now=context_now,
-            similarity=self.similarity,
-        )
-        deps.descriptions = self._descriptions
-        deps.max_summary = self.max_summary_chars
-        return deps
-
-    def _documents(self, user_id: str) -> list[Document]:
-        return [self.engine.entries(user_id, kind) for kind in DOCUMENTS]
 
     async def pretty_preferences(
         self,
