@@ -6,27 +6,25 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.compaction.draft import (
+    CompactionConfig,
     CompactionDeps,
     CompactionStats,
     load_compactor,
     operation_path,
 )
-from tomldiary.engine.engine import Source
+from tomldiary.engine.engine import Source, Transaction
 from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import Preferences
 from tomldiary.extraction.extractor import as_extractor, run_extractor
-from tomldiary.extraction.operations import apply_turn
+from tomldiary.extraction.operations import Operation, apply_turn
 from tomldiary.logging import get_logger
 from tomldiary.runtime.async_bridge import in_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tomldiary.compaction.draft import CompactionConfig
     from tomldiary.diary import Diary
-    from tomldiary.engine.engine import Transaction
-    from tomldiary.extraction.operations import Operation
 
 __all__ = ["CompactionRunner"]
 

@@ -16,7 +16,7 @@ from tomldiary.entries.kinds.parts import duplicates
 from tomldiary.errors import BackendError, DiaryError, DocumentError, NewerVersion
 from tomldiary.hand_edits.detect import check_version, emptied, is_blank
 from tomldiary.history.timeline import EMPTY
-from tomldiary.history.verify import Damage, stored_text, verify, walk
+from tomldiary.history.verify import Damage, Walked, stored_text, verify, walk
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
 from tomldiary.identifiers.namespaces import namespace_of
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
     from tomldiary.diary import Diary
-    from tomldiary.history.verify import Walked
     from tomldiary.storage.files import FileSystem
     from tomldiary.storage.protocol import Backend
 

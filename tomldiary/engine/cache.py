@@ -12,20 +12,17 @@ from tomldiary.entries.kinds import KINDS, entry_kind
 from tomldiary.entries.kinds.parts import join, parts_among
 from tomldiary.errors import BackendError, DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.hand_edits.base_version import before_saves
-from tomldiary.hand_edits.detect import NOTHING, look
-from tomldiary.history.index import LoggedKinds
+from tomldiary.hand_edits.detect import NOTHING, Known, look
+from tomldiary.history.index import Indexed, LoggedKinds
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.forgettable_cache import let_go
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
-from tomldiary.storage.protocol import CheapTokens, FixedDocuments, ListsFolders
+from tomldiary.storage.protocol import Backend, CheapTokens, FixedDocuments, ListsFolders, Token
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from tomldiary.hand_edits.detect import Known
-    from tomldiary.history.index import Indexed
-    from tomldiary.storage.protocol import Backend, Token
     from tomldiary.toml.document import Document
 
 __all__ = ["DocumentCache"]

@@ -20,12 +20,12 @@ from tomldiary.entries.kinds.parts import (
     parts_among,
 )
 from tomldiary.errors import NestedTransaction
-from tomldiary.hand_edits.detect import NOTHING
+from tomldiary.hand_edits.detect import NOTHING, Known
 from tomldiary.hand_edits.three_way_merge import rebased
 from tomldiary.history.record import Source, fingerprint
-from tomldiary.runtime.async_bridge import SCOPE, current_task
+from tomldiary.runtime.async_bridge import SCOPE, OwnThread, current_task
 from tomldiary.toml.block_edit import render_block
-from tomldiary.toml.document import Document, find_table
+from tomldiary.toml.document import Document, Path, find_table
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.commit import Changed
     from tomldiary.engine.engine import Engine
     from tomldiary.entries.kind import EntryKind
-    from tomldiary.hand_edits.detect import Known
-    from tomldiary.runtime.async_bridge import OwnThread
-    from tomldiary.toml.document import Path
 
 __all__ = ["JoinedEdit", "Source", "Transaction", "fingerprint", "open_here"]
 

@@ -7,26 +7,22 @@ manages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from tomldiary.entries.fields import toml_word
 from tomldiary.entries.kind import Collected as Collection
-from tomldiary.entries.kind import Listed, Writing
+from tomldiary.entries.kind import Listed, Rules, Tables, Writing
 from tomldiary.entries.kinds import KINDS, typed_kinds
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-    from typing import Self
-
     from tomldiary.diary import Diary
     from tomldiary.engine.engine import Transaction
-    from tomldiary.entries.kind import Rules, Tables
 
 __all__ = [
     "Change",

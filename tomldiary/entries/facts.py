@@ -12,7 +12,7 @@ once, so facts may arrive in any order, and a removed fact leaves no gap.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -25,8 +25,6 @@ from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import decode_nulls, render_path, same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
     from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import Tables
     from tomldiary.toml.document import Document, Overlay

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.preferences import entry_text
-from tomldiary.history.queries import entry_changes
+from tomldiary.history.queries import HistoryEntry, entry_changes
 from tomldiary.history.record import SNAPSHOT, parse_record
 from tomldiary.text.similarity import NEGATIONS, normalise, same_text
 from tomldiary.toml.values import render_text
@@ -22,7 +22,6 @@ from tomldiary.toml.values import render_text
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from tomldiary.history.queries import HistoryEntry
     from tomldiary.storage.protocol import Backend
 
 __all__ = ["NO_WRITES", "ToolWrites", "find_tool_writes"]

@@ -19,9 +19,9 @@ from tomldiary.entries.kinds import CONVERSATIONS, entry_kind
 from tomldiary.errors import DocumentError, HandEditConflict, InvalidTOML
 from tomldiary.forgetting.redact_tables import Tables
 from tomldiary.forgetting.replay import Replay
-from tomldiary.forgetting.selection import ForgetReceipt
+from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.forgetting.versions import joined
-from tomldiary.hand_edits.detect import is_being_saved, look
+from tomldiary.hand_edits.detect import Known, is_being_saved, look
 from tomldiary.history.record import (
     Change,
     Record,
@@ -32,8 +32,8 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import EMPTY
 from tomldiary.identifiers.namespaces import ROOT
-from tomldiary.storage.protocol import Rewrite, RewrittenDocument
-from tomldiary.toml.document import Document, digest
+from tomldiary.storage.protocol import Backend, Rewrite, RewrittenDocument
+from tomldiary.toml.document import Document, Path, digest
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path
 
@@ -41,10 +41,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from tomldiary.engine.engine import Engine
-    from tomldiary.forgetting.selection import Selection
-    from tomldiary.hand_edits.detect import Known
-    from tomldiary.storage.protocol import Backend
-    from tomldiary.toml.document import Path
     from tomldiary.toml.lexer import Block
 
 __all__ = ["plan"]

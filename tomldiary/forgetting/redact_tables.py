@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.fields import author, sessions
 from tomldiary.entries.kinds import entry_kind, entry_path
 from tomldiary.errors import InvalidValue
-from tomldiary.forgetting.selection import content
-from tomldiary.forgetting.versions import Versions, joined, values_at
+from tomldiary.forgetting.selection import Selection, content
+from tomldiary.forgetting.versions import State, Version, Versions, joined, values_at
 from tomldiary.toml.block_edit import edit_block, split_tail
 from tomldiary.toml.lexer import Block
 from tomldiary.toml.parse import parse_toml
@@ -17,8 +17,6 @@ from tomldiary.toml.values import render_block, render_path, same_value
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from tomldiary.forgetting.selection import Selection
-    from tomldiary.forgetting.versions import State, Version
     from tomldiary.toml.document import Path
 
 __all__ = ["Tables"]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from tomldiary.entries.models import FORMAT_VERSION
 from tomldiary.errors import DocumentError, InvalidTOML, NewerVersion, UnsafeDocument
@@ -17,11 +16,8 @@ from tomldiary.hand_edits.base_version import NOTHING, base_of_save
 from tomldiary.hand_edits.three_way_merge import merge
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.logging import get_logger
-from tomldiary.storage.protocol import DetectsSaves
+from tomldiary.storage.protocol import DetectsSaves, DocumentSource, Stored, Token
 from tomldiary.toml.document import Document, digest
-
-if TYPE_CHECKING:
-    from tomldiary.storage.protocol import DocumentSource, Stored, Token
 
 __all__ = ["Known", "check_version", "emptied", "is_being_saved", "is_blank", "look"]
 

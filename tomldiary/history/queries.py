@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind, path_of
 from tomldiary.errors import InvalidValue, UnknownEntry
-from tomldiary.history.as_of import USUAL_KINDS, PastDocuments, Point, point_of
-from tomldiary.history.record import SNAPSHOT
+from tomldiary.history.as_of import USUAL_KINDS, PastDocuments, PastTexts, Point, point_of
+from tomldiary.history.record import SNAPSHOT, Record
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Rollback
 from tomldiary.history.timeline import Timeline
-from tomldiary.toml.document import Document
+from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
 
@@ -24,10 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from tomldiary.entries.kind import Rules
-    from tomldiary.history.as_of import PastTexts
-    from tomldiary.history.record import Record
     from tomldiary.storage.protocol import HistorySource
-    from tomldiary.toml.document import Path
 
 __all__ = [
     "Difference",

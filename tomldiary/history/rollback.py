@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
-from tomldiary.history.record import SNAPSHOT, Source
+from tomldiary.history.record import SNAPSHOT, Record, Source
 from tomldiary.history.timeline import pruned
 from tomldiary.toml.block_edit import split_tail
-from tomldiary.toml.document import Document
-from tomldiary.toml.lexer import split_blocks
+from tomldiary.toml.document import Document, Path
+from tomldiary.toml.lexer import Block, split_blocks
 from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.transaction import Transaction
     from tomldiary.entries.kind import Rules
     from tomldiary.history.as_of import PastTexts, Point
-    from tomldiary.history.record import Record
-    from tomldiary.toml.document import Path
-    from tomldiary.toml.lexer import Block
 
 __all__ = ["Rollback", "Undo"]
 

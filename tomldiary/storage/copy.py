@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import BackendError
-from tomldiary.storage.protocol import Commit, Rewrite
+from tomldiary.storage.protocol import Backend, Commit, Rewrite
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tomldiary.storage.protocol import Backend
 
 __all__ = ["Copied", "copy_users"]
 

@@ -20,7 +20,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -32,7 +32,6 @@ from tomldiary.storage.files import FileSystem, file_on_the_way
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["UserLocks", "lock_file", "remove_locked", "try_lock", "unlock"]

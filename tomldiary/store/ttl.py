@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
-from tomldiary.engine.engine import Source
+from tomldiary.engine.engine import Engine, Source, Transaction
 from tomldiary.errors import BackendError, InvalidValue
 from tomldiary.logging import get_logger
 from tomldiary.runtime.capabilities import PRIVATE
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    from tomldiary.engine.engine import Engine, Transaction
     from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.store.catalog import Catalog
     from tomldiary.store.item import Entry

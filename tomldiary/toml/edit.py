@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.errors import InvalidValue
 from tomldiary.toml.block_edit import edit_block, split_tail
-from tomldiary.toml.diff import edited_spans
-from tomldiary.toml.document import Document, Overlay, find_table
+from tomldiary.toml.diff import Span, edited_spans
+from tomldiary.toml.document import Document, Overlay, Path, Table, find_table
 from tomldiary.toml.lexer import Block, header_path
 from tomldiary.toml.parse import MAX_BYTES, parse_toml, too_large
 from tomldiary.toml.values import plain_value, render_block, render_key, render_path, same_value
@@ -15,8 +15,6 @@ from tomldiary.toml.values import plain_value, render_block, render_key, render_
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tomldiary.toml.diff import Span
-    from tomldiary.toml.document import Path, Table
 
 __all__ = ["Edit"]
 

@@ -7,7 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from tomldiary.entries.facts import in_utc
-from tomldiary.history.queries import change_made
+from tomldiary.history.queries import HistoryEntry, change_made
 from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.user.recall import Indexes
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tomldiary.engine.engine import Engine, Source, Transaction
     from tomldiary.errors import DocumentError
     from tomldiary.history.as_of import PastDocuments
-    from tomldiary.history.queries import HistoryEntry
     from tomldiary.toml.document import Document
 
 __all__ = ["UserContext", "delegated"]

@@ -16,7 +16,7 @@ from tomldiary.hand_edits.detect import NOTHING, check_version
 from tomldiary.history.queries import Difference, differences
 from tomldiary.history.timeline import EMPTY, Timeline
 from tomldiary.identifiers.namespaces import ROOT as ITEMS
-from tomldiary.identifiers.namespaces import is_hashed, kind_of, namespace_of
+from tomldiary.identifiers.namespaces import Namespace, is_hashed, kind_of, namespace_of
 from tomldiary.storage.local.layout import checked_kind
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -25,7 +25,6 @@ from tomldiary.toml.values import render_path, same_value
 if TYPE_CHECKING:
     from tomldiary.engine.engine import Transaction
     from tomldiary.history.record import Record
-    from tomldiary.identifiers.namespaces import Namespace
     from tomldiary.user.context import UserContext
 
 __all__ = ["EXPORT_VERSION", "UserExport"]

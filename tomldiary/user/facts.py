@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
@@ -11,7 +11,7 @@ from pydantic_core import PydanticSerializationError, to_jsonable_python
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import Fact, Facts
+from tomldiary.entries.facts import Fact, Facts, Held
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
@@ -19,13 +19,10 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.toml.values import NULL_FIELD, decode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pydantic import BaseModel
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.constraints import FactSchema
-    from tomldiary.entries.facts import Held
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserFacts"]

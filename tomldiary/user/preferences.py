@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.conversations import Conversations, entry_to_conversation
-from tomldiary.entries.models import PreferenceItem, timestamp
+from tomldiary.entries.models import ConversationItem, PreferenceItem, timestamp
 from tomldiary.entries.preferences import Preferences, entry_to_item
 from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
-    from tomldiary.entries.models import ConversationItem
     from tomldiary.text.similarity import Match
     from tomldiary.user.context import UserContext
 

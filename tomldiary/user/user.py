@@ -18,8 +18,8 @@ from tomldiary.entries.kinds import typed_kinds
 from tomldiary.entries.kinds.parts import duplicates, part_of
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
 from tomldiary.forgetting.forget import forget, preview
-from tomldiary.forgetting.selection import Selection
-from tomldiary.history.as_of import PastTexts
+from tomldiary.forgetting.selection import ForgetReceipt, Selection
+from tomldiary.history.as_of import PastTexts, Point
 from tomldiary.history.queries import HistoryQueries
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from tomldiary.diary import Diary
     from tomldiary.extraction.operations import Applied
-    from tomldiary.forgetting.selection import ForgetReceipt
-    from tomldiary.history.as_of import Point
     from tomldiary.retrieval.ranking import MemoryLines
 
 __all__ = ["UserDiary"]

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -20,13 +20,10 @@ from tomldiary.entries.facts import (
     undo_edits,
 )
 from tomldiary.entries.fields import Problem, columns_of, data_text
-from tomldiary.entries.kind import EntryKind, EntryLine, Group
+from tomldiary.entries.kind import Collected, EntryKind, EntryLine, Group, Rules, Tables, Writing
 from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
-
-    from tomldiary.entries.kind import Collected, Rules, Tables, Writing
     from tomldiary.toml.document import Document, Overlay, Path
 
 __all__ = ["FactKind"]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tomldiary.entries.kind import EntryKind
+from tomldiary.entries.kind import EntryKind, Rules
 from tomldiary.entries.kinds.parts import part_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.fields import Problem
-    from tomldiary.entries.kind import Rules
     from tomldiary.toml.document import Document, Path
 
 __all__ = ["ItemKind"]

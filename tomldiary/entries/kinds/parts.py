@@ -14,14 +14,13 @@ import re
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.logging import get_logger
-from tomldiary.toml.document import Document
+from tomldiary.toml.document import Document, Path, Table
 from tomldiary.toml.lexer import Block
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.entries.kind import EntryKind, Tables
-    from tomldiary.toml.document import Path, Table
 
 __all__ = [
     "LARGEST",

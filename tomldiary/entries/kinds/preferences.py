@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,7 +24,6 @@ from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, LimitReached
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
     from datetime import datetime
 
     from tomldiary.entries.kind import Collected, Rank, Rules, Tables, Writing
