@@ -428,7 +428,7 @@ def test_a_wrong_reverse_change_is_detected():
     assert "thing 0" in found["preferences"]
 
 
-def test_an_epoch_that_another_process_wrote_is_seen(tmp_path):
+def test_a_fencing_token_of_another_process_is_seen(tmp_path):
     ours, other = LocalBackend(tmp_path), LocalBackend(tmp_path)
     for epoch in range(1, 4):
         other.epochs.write("alice", epoch)

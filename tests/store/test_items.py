@@ -489,7 +489,7 @@ TIMES = [
 
 
 @pytest.mark.parametrize("value", TIMES)
-def test_a_time_comes_back_as_it_does_from_a_file(store, tmp_path, value):
+def test_a_time_equals_the_one_that_a_file_gives(store, tmp_path, value):
     put(store, NS, "k", {"at": value})
     for each in (store, ItemStore(Diary(tmp_path / "m"))):
         back = get(each, NS, "k").value["at"]

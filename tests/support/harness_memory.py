@@ -57,7 +57,7 @@ def test_it_is_all_three_kinds_of_store(tmp_path):
     assert isinstance(store, SearchableMemoryStore)
 
 
-def test_what_is_written_is_read_with_a_version_and_cut_where_asked(store):
+def test_a_written_file_has_a_version_and_is_cut_on_request(store):
     async def body():
         assert await store.read(PATH, max_chars=9) is None
         done = await store.write(PATH, "likes tea\n", expected_version=None)

@@ -500,7 +500,7 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
         assert min(late for late, _ in turn) < 0.1  # a thread that works may keep the loop waiting
 
 
-def test_the_event_loop_goes_on_while_a_turn_waits_for_the_lock(tmp_path):
+def test_the_event_loop_is_not_blocked_while_a_turn_waits(tmp_path):
     diary = Diary(tmp_path, Table, agent="rules", durability="process", lock_timeout=5)
 
     async def use():

@@ -67,7 +67,7 @@ def test_a_chat_model_updates_the_diary_through_the_six_tools(mode):
     assert "About tea." in answers[-1].content
 
 
-def test_wrong_calls_are_answered_and_the_model_goes_on():
+def test_wrong_calls_are_answered_and_the_model_continues():
     broken = AIMessage(
         "",
         invalid_tool_calls=[

@@ -728,7 +728,7 @@ def test_sync_and_async_give_the_same(store):
     )
 
 
-def test_the_event_loop_goes_on_while_a_put_waits_for_the_lock(tmp_path):
+def test_the_event_loop_is_not_blocked_while_a_put_waits(tmp_path):
     store = DiaryStore(Diary(tmp_path, Table, lock_timeout=5))
 
     async def use():
