@@ -19,6 +19,7 @@ DiaryError
 │   ├── EntryConflict                  entries have other values than this write expects
 │   ├── SequenceConflict               another transaction is the last one
 │   ├── OperationConflict              an idempotency key was used for other content
+│   ├── RevisionConflict               another process changed the user in a shared database
 │   └── RollbackConflict               history cannot be undone that way
 ├── Forgotten                          something was forgotten while this work was under way
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
@@ -61,6 +62,7 @@ __all__ = [
     "NewerVersion",
     "NotSupported",
     "OperationConflict",
+    "RevisionConflict",
     "RollbackConflict",
     "SchemaError",
     "SequenceConflict",
