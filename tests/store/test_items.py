@@ -325,6 +325,16 @@ def test_a_namespace_in_one_large_document_continues_in_another(store, tmp_path)
         assert namespaces(each) == [NS]
 
 
+def test_an_item_that_grows_leaves_a_full_document(store, diary, tmp_path):
+    diary.engine.part_size = 4_000
+    for number in range(30):
+        put(store, NS, f"k{number}", {"text": "x" * 200})
+    put(store, NS, "k0", {"text": "x" * 3_000})
+    assert max(sizes(tmp_path / "m/alice/items").values()) < 5_000
+    assert get(store, NS, "k0").value == {"text": "x" * 3_000}
+    assert len(found(store, NS)) == 30
+
+
 def test_a_document_with_few_items_left_gets_new_ones(store, tmp_path):
     for number in range(60):
         put(store, NS, f"k{number}", {"text": "x" * 2_000})

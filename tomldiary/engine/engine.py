@@ -59,7 +59,7 @@ class Engine(DocumentCache):
         schema_name: Written to `_meta.schema_name` of new documents.
         lock_timeout: Seconds a writer waits for another one.
         save_timeout: Seconds a writer waits for another program to finish saving a document.
-        part_size: Characters of a part of preferences or facts before new entries go to another one.
+        part_size: Characters of a document before new preferences, facts and items go to another one.
     """
 
     def __init__(

@@ -32,11 +32,10 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.toml.edit import Edit
 
-__all__ = ["LARGEST", "ItemPuts", "Prepared", "remove_items"]
+__all__ = ["SMALL", "ItemPuts", "Prepared", "remove_items"]
 
 SMALL = 32 * 1024
-LARGEST = 256 * 1024
-"""Characters from which on a document takes no new item, at the least and at the most.
+"""Characters from which on a document takes no new item, at the least; at the most it is `Engine.part_size`.
 
 A put writes the whole document anew, so small ones make it quick; a read looks at every one of them, so there
 are not too many.
@@ -257,8 +256,9 @@ class _Target:
                 self._holding[kind] = tables
             self._sizes[kind] = document.size
         self._edits: dict[str, Edit] = {}
-        self._limit = min(LARGEST, max(SMALL, sum(self._sizes.values()) // _SHARE))
-        self._most = min(LARGEST, _AT_ONCE * self._limit)
+        self._largest = tx.engine.part_size
+        self._limit = min(self._largest, max(SMALL, sum(self._sizes.values()) // _SHARE))
+        self._most = min(self._largest, _AT_ONCE * self._limit)
 
     def put(self, key: str, value: Mapping[str, Any], put: Put, clock: Clock, session: str) -> None:
         """Make an item hold exactly a value."""
@@ -293,7 +293,8 @@ class _Target:
     def _is_overfull(self, kind: str, before: int, key: str) -> bool:
         """Tell whether an item that has grown should leave a document that others are in too."""
         grown = self._tx.edit(kind).length((_TABLE, key)) > before
-        return grown and self._sizes[kind] > 1.25 * LARGEST and len(self._stored.get(kind, ())) > 1
+        is_full = self._sizes[kind] > 1.25 * self._largest
+        return grown and is_full and len(self._stored.get(kind, ())) > 1
 
     def _roomy(self) -> str:
         """Return the document that takes a new item: the last one, else any half empty one, else a new one."""
