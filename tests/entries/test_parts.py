@@ -517,6 +517,16 @@ def test_show_and_the_old_coroutines_join_the_parts(split):
     assert "facts" not in raw
 
 
+def test_a_header_in_several_parts_stands_once_in_the_joined_text(split):
+    alice = filled(split)
+    for name in parts(alice)[1:4]:
+        file = file_of(split, name)
+        save(file, file.read_text() + "\n[preferences.likes]\n\n[preferences.dislikes]\n")
+    text = asyncio.run(split.preferences("alice"))
+    assert text.count("[preferences.dislikes]") == 1
+    assert len(tomllib.loads(text)["preferences"]["likes"]) == 24
+
+
 def test_a_turn_changes_an_entry_in_a_further_part(split):
     alice = filled(split)
     split.agent = lambda message, deps: deps.upsert("likes", "pref024", None, [])

@@ -139,7 +139,9 @@ class Transaction:
         """Return the document that holds the entry of a document now: another part if it was moved."""
         known = entry_kind(kind)
         entry = path[: known.depth]
-        if not known.is_split or len(path) < known.depth or self.document(kind).table(entry):
+        if not known.is_split or len(path) < known.depth:
+            return kind
+        if self.document(kind).table(entry) is not None:
             return kind
         return self.entries(known.name).holder(path) or kind
 

@@ -122,18 +122,18 @@ def meta_of(found: Sequence[Mapping[str, Any] | None]) -> dict[str, Any] | None:
 
 def _blocks(parts: Sequence[Document]) -> list[Block]:
     blocks = list(parts[0].blocks)
-    known = parts[0].index.keys() | {()}
-    is_same = any(not known.isdisjoint(each.index.keys() - {(_META,)}) for each in parts[1:])
+    known = set(parts[0].index)
     for part in parts[1:]:
-        if blocks and not blocks[-1].text.endswith("\n\n"):
-            last = blocks[-1]
+        last = blocks[-1]
+        if not last.text.endswith("\n\n"):
             gap = "\n" if last.text.endswith("\n") else "\n\n"
             blocks[-1] = Block(last.path, last.text + gap, last.is_array)
-        others = [block for block in part.blocks[1:] if block.path[:1] != (_META,)]
-        if is_same:  # a header that two parts have stands once
-            others = [block for block in others if block.is_array or block.path not in known]
-            known = known | part.index.keys()
-        blocks += others
+        blocks += [
+            block
+            for block in part.blocks[1:]
+            if block.path[:1] != (_META,) and (block.is_array or block.path not in known)
+        ]
+        known.update(part.index)  # a header that two parts have stands once
     return blocks
 
 
