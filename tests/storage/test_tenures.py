@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from capabilities import needs_exchange
 from hand_edits import age
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend
+from tomldiary.storage.local.layout import staged_name
 from tomldiary.storage.locks import UserLocks
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
@@ -151,3 +153,15 @@ def test_a_process_that_cannot_write_its_mark_ends_every_tenure(tmp_path, files)
     files.write_at = full
     assert tenure(others) != tenure(others)  # nobody can tell whether it was them the last time
     assert tenure(ours) != before
+
+
+def test_a_folder_restored_after_its_user_was_locked_is_recovered(tmp_path):
+    opened(tmp_path / "backup").user("alice").upsert_preference("likes", "tea")
+    backend = LocalBackend(tmp_path / "restored")
+    with backend.lock("alice", 1):
+        pass  # there is no such user yet
+    shutil.copytree(tmp_path / "backup/alice", tmp_path / "restored/alice")
+    left = tmp_path / "restored/alice" / staged_name("preferences", b"torn", 99, 1)
+    left.write_bytes(b"torn")
+    with backend.lock("alice", 1):
+        assert not left.exists()

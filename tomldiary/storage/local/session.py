@@ -181,7 +181,7 @@ class OpenedUsers:
     def _recover(self, user: str) -> None:
         """Publish committed documents and remove staged files; the caller holds the lock."""
         tenure = self._locks.tenure(user)
-        if self._swept.get(user) == tenure:
+        if self._swept.get(user) == tenure and user in self._recovered:
             return  # no other process held the lock since, so none can have been killed with it
         folder = self.folder(user)
         try:
