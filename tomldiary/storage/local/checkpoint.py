@@ -138,7 +138,8 @@ def drop_superseded(files: FileSystem, folder: Path) -> None:
         BackendError: Some segments may be left. No reader uses them.
     """
     try:
-        files.discard(folder / _TEMP)
+        if files.exists(folder / _TEMP):
+            files.unlink(folder / _TEMP)
         paths = segments(files, folder)
         begins = [
             number
