@@ -8,9 +8,9 @@ from zlib import crc32
 import pytest
 
 from tomldiary import Diary
+from tomldiary.backends import LocalBackend
 from tomldiary.engine.engine import Source
 from tomldiary.history.record import HEADER, Record, parse_record, render_record
-from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.lru import Recent
 
 
@@ -23,8 +23,9 @@ def types(diary):
 
 
 @pytest.fixture
-def diary(tmp_path):
-    return Diary(tmp_path / "m", agent="rules", durability="process")
+def diary(tmp_path, files):
+    backend = LocalBackend(tmp_path / "m", durability="process", files=files)
+    return Diary(backend, agent="rules")
 
 
 def test_a_removed_document_of_another_process_is_not_new(diary, tmp_path):
@@ -49,14 +50,17 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
     assert types(diary) == ["put", "put", "hand", "put"]
 
 
-def test_new_documents_cause_no_scan_of_history(diary, monkeypatch):
-    put(diary, "items/a")
-    looked = []
-    monkeypatch.setattr(Timeline, "last", lambda _, kind: looked.append(kind))
+def test_new_documents_cause_no_scan_of_history(diary, files):
+    for key in "ab":
+        put(diary, f"items/{key}")  # history is read once, to know what is in it
+    read = []
+    files.hook = lambda name, path, *_: read.append(path) if name == "open_to_read" else None
     for number in range(5):
         put(diary, f"items/k{number}")
-    assert looked == []
-    assert types(diary) == ["put"] * 6
+    assert read == []
+    assert list(diary.engine.backend.records("alice"))
+    assert len(read) == 1  # a scan would be seen
+    assert types(diary) == ["put"] * 7
 
 
 def test_records_of_this_process_are_not_read_back(diary, tmp_path, monkeypatch):
