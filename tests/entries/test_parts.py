@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 from typer.testing import CliRunner
 
+from capabilities import needs_fork
 from file_systems import HookedFiles, killed_before
 from tomldiary import Conflict, Constraint, Diary, DiaryError
 from tomldiary.cli.app import app
@@ -652,6 +653,7 @@ def test_tool_writes_in_a_further_part_are_known_to_the_turn(split):
     assert "jazz at night" in str(found)
 
 
+@needs_fork
 def test_a_part_that_a_killed_process_began_is_whole_or_absent(tmp_path):
     count = 1
     alice = opened(tmp_path / "full", SMALL, limit=1000).user("alice")
