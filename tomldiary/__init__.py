@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
-from tomldiary.runtime.sources import announce_source
+from tomldiary.runtime.sources import announce_hidden, announce_source
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionConfig
@@ -211,6 +211,8 @@ __getattr__, __dir__ = lazy_names(
 
 # Every process that imports a module of the package can finish a forget job.
 announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
+announce_hidden(".queue", "tomldiary.writer.shared.turns:redacted")
+announce_hidden(".dead-letters", "tomldiary.writer.shared.turns:redacted")
 
 _other = other_owner()
 if _other is not None:

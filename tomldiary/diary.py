@@ -448,7 +448,7 @@ class Diary(AncestorCoroutines):
         )  # fmt: skip
         done = self.engine.write(
             user_id, change, source,
-            epoch=operation.epoch, on_repeat=repeated,
+            epoch=operation.epoch, check=operation.check, on_repeat=repeated,
         )  # fmt: skip
         if not done.is_repeated:
             done.transaction = last[0].seq

@@ -22,6 +22,7 @@ DiaryError
 │   ├── RevisionConflict               another process changed the user in a shared database
 │   └── RollbackConflict               history cannot be undone that way
 ├── Forgotten                          something was forgotten while this work was under way
+├── TurnTaken                          another writer has taken a turn over
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread held the user's lock too long
 ├── BackendError                       the storage failed; nothing was changed
@@ -66,6 +67,7 @@ __all__ = [
     "RollbackConflict",
     "SchemaError",
     "SequenceConflict",
+    "TurnTaken",
     "UnknownCategory",
     "UnknownEntry",
     "UnsafeDocument",
@@ -285,6 +287,10 @@ class RollbackConflict(Conflict):
 
 class Forgotten(DiaryError):
     """Data of the user was erased since this work began; nothing was written."""
+
+
+class TurnTaken(DiaryError):
+    """Another writer has taken a turn over; nothing was written."""
 
 
 class NestedTransaction(DiaryError, RuntimeError):

@@ -211,6 +211,7 @@ class Engine(DocumentCache):
         source: Source,
         *,
         epoch: int | None = None,
+        check: Callable[[], object] | None = None,
         on_repeat: Callable[[int], R] | None = None,
     ) -> R:
         """Apply `change` to fresh state and commit; a transaction without effect writes nothing.
@@ -224,6 +225,7 @@ class Engine(DocumentCache):
             user: Whose memory.
             change: Makes the change.
             source: For the history record.
+            check: Called for each attempt, under the lock; raises if the write is no longer due.
             on_repeat: Makes the answer for a repetition, from the number of the first transaction;
                 None returns what `change` returns, whose effect is dropped.
 
@@ -249,6 +251,8 @@ class Engine(DocumentCache):
                         "something of this user was forgotten while this was worked on, and it may hold what was"
                         " forgotten. Nothing was written; do it again if it is still wanted."
                     )
+                if check is not None:
+                    check()
                 before = self.repetition(user, source)
                 if before is not None and on_repeat is not None:
                     results.append(on_repeat(before))

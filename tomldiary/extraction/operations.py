@@ -18,7 +18,7 @@ from tomldiary.text.similarity import same_text
 from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.entries.kind import EditedTables
@@ -180,6 +180,8 @@ class TurnOperation:
     """When the session's last turn was handed in, as history writes times; "" is not known."""
     ended: str = ""
     """When this one was handed in; "" is now."""
+    check: Callable[[], object] | None = None
+    """Called in the transaction; raises if another writer has taken the turn over."""
 
 
 current_operation: ContextVar[TurnOperation | None] = ContextVar(

@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["announce_source", "redact_sources"]
+__all__ = ["announce_hidden", "announce_source", "redact_hidden", "redact_sources"]
 
 _functions: dict[str, str] = {}
+_hidden: dict[str, str] = {}
 
 
 def announce_source(folder: str, function: str) -> None:
@@ -50,3 +51,23 @@ def redact_sources(  # noqa: D417 - see `epoch` in its text
         if (place / folder).is_dir():
             module, _, name = function.partition(":")
             getattr(import_module(module), name)(place / folder, user, selection, epoch, files)
+
+
+def announce_hidden(kind: str, function: str) -> None:
+    """Announce that a hidden document of a shared database holds texts of its user.
+
+    Args:
+        kind: The name of the document.
+        function: `module:function`; called with the text, the user, the selection as a table, and the user's new
+            fencing token. It returns the redacted text.
+    """
+    _hidden[kind] = function
+
+
+def redact_hidden(kind: str, text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
+    """Return a hidden document without a selection; "" if nothing announced it, or nothing is left."""
+    function = _hidden.get(kind)
+    if function is None:
+        return ""
+    module, _, name = function.partition(":")
+    return getattr(import_module(module), name)(text, user, selection, epoch)

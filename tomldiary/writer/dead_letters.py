@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.local.backend import LocalBackend
 
-__all__ = ["DeadLetter", "DeadLetters", "requeue"]
+__all__ = ["DeadLetter", "DeadLetters", "check_owners", "letters_of", "requeue"]
 
 _NAME = "dead-letters.toml"
 
@@ -140,7 +140,7 @@ class DeadLetters:
             for record in records:
                 chosen = [
                     letter
-                    for letter in _letters_of([record])
+                    for letter in letters_of([record])
                     if (ids is None or letter.id in ids) and user in (None, letter.turn.user_id)
                 ]
                 taken.extend(chosen)
@@ -149,7 +149,7 @@ class DeadLetters:
             if not taken:
                 return None
             if ids is not None:
-                _check_owners(taken)
+                check_owners(taken)
             then(taken)
             return kept
 
@@ -178,7 +178,7 @@ def requeue(backend: LocalBackend, letters: list[DeadLetter]) -> None:
         journal.close()
 
 
-def _check_owners(letters: list[DeadLetter]) -> None:
+def check_owners(letters: list[DeadLetter]) -> None:
     """Refuse an id that turns of several users have: callers choose the ids."""
     owners: dict[str, str] = {}
     for letter in letters:
@@ -191,10 +191,11 @@ def _check_owners(letters: list[DeadLetter]) -> None:
 
 
 def _letters(data: bytes) -> list[DeadLetter]:
-    return _letters_of(scan_log(data))
+    return letters_of(scan_log(data))
 
 
-def _letters_of(records: list[LogRecord]) -> list[DeadLetter]:
+def letters_of(records: list[LogRecord]) -> list[DeadLetter]:
+    """Return the dead letters among the records of a log."""
     return [
         DeadLetter(
             each.data["operation"],

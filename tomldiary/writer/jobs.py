@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from datetime import UTC, datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
@@ -68,6 +69,7 @@ async def apply_turn(diary: Any, job: Job, *, timeout: float | None) -> Applied 
     operation = TurnOperation(
         job.operation, job.content, job.epoch, job.is_new and not job.attempts, 1 + len(job.group),
         earlier, job.began, last.time,
+        partial(job.journal.check, job) if job.journal is not None else None,
     )  # fmt: skip
     if is_overridden(diary):
         current_operation.set(operation if isinstance(diary, Diary) else None)

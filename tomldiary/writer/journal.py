@@ -337,6 +337,9 @@ class Journal:
 
     # Ending
 
+    def check(self, job: Job) -> None:
+        """Do nothing: the lock of the owner file excludes other writers."""
+
     def holds(self, job: Job) -> bool:
         """Return whether the turn's record is still in the journal; an erasure removes it."""
         found = self._files.read_file(self._path(job.segment))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from tomldiary.writer.receipts import Job
 
-__all__ = ["JournalQueue", "close_journals"]
+__all__ = ["JournalQueue", "close_journals", "wake"]
 
 _logger = get_logger(__name__)
 
@@ -165,7 +165,7 @@ class JournalQueue:
                     self.close_if_done(journal)
                 self._refuse(jobs, error)
                 goes_on = self._ends_batch()
-            _wake(jobs, error)
+            wake(jobs, error)
             return goes_on
         for job in jobs:
             job.rendered = ""
@@ -173,7 +173,7 @@ class JournalQueue:
             self._batch = []
             self._deliver(jobs)
             goes_on = self._ends_batch()
-        _wake(jobs, None)  # without the lock, which the next submit of a woken caller needs
+        wake(jobs, None)  # without the lock, which the next submit of a woken caller needs
         return goes_on
 
     def _ends_batch(self) -> bool:
@@ -265,7 +265,7 @@ def close_journals(journals: list[Journal]) -> int:
     return left
 
 
-def _wake(jobs: list[Job], error: BaseException | None) -> None:
+def wake(jobs: list[Job], error: BaseException | None) -> None:
     """Wake the submits that wait for their turns to be stored, with one call for each event loop."""
     waiting: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for job in jobs:

@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JournalContent",
     "forget_turns",
+    "kept_records",
     "operations_of",
     "read_journal",
     "render_dead",
@@ -323,7 +324,7 @@ def forget_turns(  # noqa: D417 - see `epoch` in its text
 
         def keep(records: list[LogRecord], numbers: set[int] = numbers) -> list[str]:
             nonlocal removed
-            kept, removed = _kept(records, user, chosen, epoch, numbers)
+            kept, removed = kept_records(records, user, chosen, epoch, numbers)
             return kept
 
         try:
@@ -342,7 +343,7 @@ def _journal_files(root: Path) -> Iterator[Path]:
     yield from sorted(root.glob("*/*.damaged"))
 
 
-def _kept(
+def kept_records(
     records: list[LogRecord], user: str, selection: Selection, epoch: int, foreign: set[int]
 ) -> tuple[list[str], int]:
     """Return the records to keep and how many turns were selected.
@@ -359,7 +360,7 @@ def _kept(
             # The user of a turn whose record was removed is unknown.
             if foreign.issuperset(data["numbers"]):
                 kept.append(record.text)
-        elif record.kind == "done":
+        elif record.kind in {"done", "owner"}:
             kept.append(record.text)
         else:
             turn = turn_of(data)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import Backend
     from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.metrics import Metrics
+    from tomldiary.writer.shared.queue import SharedQueue
     from tomldiary.writer.worker import Workers
 
 __all__ = ["Admission", "UserQueues"]
@@ -52,7 +53,7 @@ class Admission:
         start: Callable[[], None],
         sessions: Sessions | None = None,
     ) -> None:
-        self.journal_queue: JournalQueue | None = None
+        self.journal_queue: JournalQueue | SharedQueue | None = None
         self.is_closed = False
         self.waiting: deque[tuple[Job, Future[None]]] = deque()
         """Submits that wait for space in the queue, in their order."""
@@ -166,6 +167,7 @@ class Admission:
         """Count a turn and pass it to the journal or the workers; the caller holds the lock."""
         self._start()  # first: no turn may be queued if the thread cannot start
         self._metrics.submitted += 1
+        job.is_counted = True
         if not job.is_new:
             self._by_operation[job.turn.user_id, job.operation] = job
         if self.journal_queue is None:
@@ -182,11 +184,10 @@ class Admission:
             for job in cancelled:
                 self._withdraw(job)
         for job in jobs:
-            if job.receipt.is_stored:  # taken over from a dead writer
+            if not job.is_counted:  # taken over from a dead writer
                 self._metrics.submitted += 1 + len(job.group)
                 self._metrics.recovered += 1 + len(job.group)
-            else:
-                job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
+            job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
         self._workers.add(jobs)
         if cancelled:
             self.admit_waiting()
@@ -320,6 +321,12 @@ class UserQueues:
             if user in self._ready:
                 self._ready.remove(user)
         return True
+
+    def drop(self, user: str) -> list[Job]:
+        """Remove and return the waiting turns of a user who is held."""
+        jobs = [*self._queues.pop(user, ())]
+        self._count -= sum(1 + len(job.group) for job in jobs)
+        return jobs
 
     def drain(self) -> list[Job]:
         """Remove and return all waiting turns."""

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.operations import Applied, Operation
     from tomldiary.writer.journal import Journal
+    from tomldiary.writer.shared.queue import SharedQueue
 
 __all__ = ["Job", "Receipt", "Turn", "TurnStatus"]
 
@@ -134,7 +135,7 @@ class Job:
     """A turn in the writer, from its admission to its outcome."""
 
     __slots__ = (
-        "asked", "attempts", "began", "cost", "epoch", "group", "is_new", "journal", "number", "operation",
+        "asked", "attempts", "began", "cost", "epoch", "group", "is_counted", "is_new", "journal", "number", "operation",
         "operations", "queued_at", "receipt", "rendered", "segment", "time", "turn", "waiter", "wanted",
     )  # fmt: skip
 
@@ -145,7 +146,9 @@ class Job:
         """The idempotency key of the turn in history."""
         self.is_new = is_new
         """Whether the writer generated the id, so that the turn cannot have been applied before."""
-        self.journal: Journal | None = None
+        self.is_counted = False
+        """Whether the metrics count it as submitted."""
+        self.journal: Journal | SharedQueue | None = None
         self.number = 0
         """Its number in the journal."""
         self.segment = 0

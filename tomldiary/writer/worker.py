@@ -17,12 +17,17 @@ from tomldiary.errors import (
     LockTimeout,
     MissingExtra,
     SchemaError,
+    TurnTaken,
 )
+from tomldiary.extraction.operations import TurnOperation
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.writer.jobs import apply_turn
+from tomldiary.writer.journal import Journal
+from tomldiary.writer.journal_queue import JournalQueue
 from tomldiary.writer.queue import UserQueues
 from tomldiary.writer.retry import Breaker, Options, is_of_the_model, is_transient
+from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import LoopThread
 
 if TYPE_CHECKING:
@@ -32,9 +37,9 @@ if TYPE_CHECKING:
 
     from tomldiary.extraction.operations import Applied
     from tomldiary.writer.dead_letters import DeadLetters
-    from tomldiary.writer.journal_queue import JournalQueue
     from tomldiary.writer.metrics import Metrics, Telemetry
     from tomldiary.writer.receipts import Job
+    from tomldiary.writer.shared.letters import SharedLetters
 
 __all__ = ["Workers"]
 
@@ -68,8 +73,8 @@ class Workers:
         self.kept = 0
         """The number of turns that stayed in a journal when the writer was closed."""
         self.breaker = breaker
-        self.journal_queue: JournalQueue | None = None
-        self.letters: DeadLetters | None = None
+        self.journal_queue: JournalQueue | SharedQueue | None = None
+        self.letters: DeadLetters | SharedLetters | None = None
         self.has_dequeued = _nothing
         """Called with the lock held after a turn left the queue."""
         self.has_applied: Callable[[Job], None] = _nothing_about
@@ -153,6 +158,8 @@ class Workers:
                 self._complete(job, result)
             else:
                 await self._fail(job, error)
+        except TurnTaken:
+            self._hand_over(job)
         except BaseException as failure:  # noqa: BLE001 - every turn needs an outcome
             self._give_up(job, failure)
         self._dispatch()
@@ -175,7 +182,36 @@ class Workers:
             if not self.working and not len(self.queues):
                 self._state.notify_all()  # waiters only wait for the end of all work
 
+    def _hand_over(self, job: Job) -> None:
+        """Leave a user's turns to the writer that has taken them over."""
+        with self._state:
+            if self.working.pop(job, None) is None:
+                return
+            user = job.turn.user_id
+            jobs = [one for each in (job, *self.queues.drop(user)) for one in (each, *each.group)]
+            if isinstance(self.journal_queue, SharedQueue):
+                self.journal_queue.lost(jobs)
+            self.queues.release(user)
+            self._state.notify_all()
+        _logger.warning("%d turns of a user were taken over by another writer", len(jobs))
+
+    def settle_elsewhere(self, job: Job) -> None:
+        """Resolve the receipt of a turn that another writer has finished."""
+        operation = TurnOperation(job.operation, job.content)
+        result = self._diary.find_turn(job.turn.user_id, operation)
+        error = (
+            None if result is not None else ExtractionError("another writer could not apply it.")
+        )
+        with self._state:
+            self._metrics.completed += result is not None
+            self._metrics.failed += result is None
+            self._settle([job], result, error)
+            self.has_dequeued()
+            self._state.notify_all()
+
     async def _fail(self, job: Job, error: BaseException) -> None:
+        if isinstance(error, TurnTaken):
+            raise error
         cancelled = isinstance(error, asyncio.CancelledError | FutureCancelled)
         transient = not cancelled and is_transient(error)
         if transient and is_of_the_model(error):
@@ -330,7 +366,7 @@ class Workers:
             self.has_settled(each)
 
     def _close_if_done(self, job: Job) -> None:
-        if self.journal_queue is not None and job.journal is not None:
+        if isinstance(self.journal_queue, JournalQueue) and isinstance(job.journal, Journal):
             self.journal_queue.close_if_done(job.journal)
 
     # Ending

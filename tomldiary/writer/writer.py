@@ -21,6 +21,7 @@ from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.finalizers import finalize
 from tomldiary.storage.protocol import Backend, KeepsJournal
+from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.writer.dead_letters import DeadLetters
 from tomldiary.writer.jobs import CompactionJobs, is_overridden
 from tomldiary.writer.journal import SEGMENT_BYTES
@@ -36,6 +37,8 @@ from tomldiary.writer.metrics import (
 from tomldiary.writer.queue import Admission
 from tomldiary.writer.receipts import Receipt, Turn, TurnStatus
 from tomldiary.writer.retry import Breaker, Options, RetryPolicy
+from tomldiary.writer.shared.letters import SharedLetters
+from tomldiary.writer.shared.queue import SharedQueue
 from tomldiary.writer.shutdown import (
     LoopThread,
     background_tasks,
@@ -74,8 +77,8 @@ class MemoryWriter:
     """A queue of turns in front of a diary.
 
     A turn runs with the context variables of the writer's creation, never with those of a request. If the diary is
-    a folder and its durability is not "none", a journal keeps turns until they are applied. For any other diary,
-    turns are kept in memory.
+    a folder and its durability is not "none", a journal keeps turns until they are applied. If it is on a shared
+    database, the database keeps them, for the writers of all machines. For any other diary, turns are kept in memory.
 
     Args:
         diary: The diary that applies the turns.
@@ -88,6 +91,7 @@ class MemoryWriter:
         breaker_pause: Seconds until the model is called again; doubles while it stays down.
         takeover_interval: Seconds between two searches for journals of dead writers.
         journal_segment_bytes: The size of a journal's file at which the next one begins.
+        lease: Seconds without a sign of life after which other writers on a shared database take over.
     """
 
     def __init__(
@@ -103,6 +107,7 @@ class MemoryWriter:
         breaker_pause: float = 5.0,
         takeover_interval: float = 10.0,
         journal_segment_bytes: int = SEGMENT_BYTES,
+        lease: float = 15.0,
     ) -> None:
         if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
             raise ValueError("workers, qsize, coalesce and breaker must be at least 1.")
@@ -120,6 +125,7 @@ class MemoryWriter:
         self._breaker = (breaker, breaker_pause)
         self.takeover_interval = takeover_interval
         self._journal_segment_bytes = journal_segment_bytes
+        self._lease = lease
         self._context = contextvars.copy_context()
         self._closed = False
         problem = self._setup_problem()
@@ -166,8 +172,10 @@ class MemoryWriter:
         self._workers.has_applied = self._compactions.after_turn
         self._journal_queue = self._new_journal_queue()
 
-    def _new_journal_queue(self) -> JournalQueue | None:
+    def _new_journal_queue(self) -> JournalQueue | SharedQueue | None:
         backend = self._backend
+        if isinstance(backend, SharedBackend):
+            return self._new_shared_queue(backend)
         root = backend.journal_folder if isinstance(backend, KeepsJournal) else None
         if backend is None or root is None:
             return None
@@ -183,6 +191,21 @@ class MemoryWriter:
         admission.journal_queue = self._workers.journal_queue = queue
         self._workers.letters = DeadLetters(root, queue.files)
         finalize(self, close_journals, queue.journals, at_exit=False)
+        return queue
+
+    def _new_shared_queue(self, backend: SharedBackend) -> SharedQueue:
+        admission, workers = self._admission, self._workers
+        queue = SharedQueue(
+            backend,
+            self._state,
+            admission.deliver,
+            admission.refuse,
+            workers.settle_elsewhere,
+            lease=self._lease,
+        )
+        admission.journal_queue = workers.journal_queue = queue
+        workers.letters = SharedLetters(backend)
+        finalize(self, SharedQueue.drop, queue, at_exit=False)
         return queue
 
     def after_fork(self) -> None:
@@ -406,7 +429,7 @@ class MemoryWriter:
         await self.close()
 
 
-def _close_after(thread: threading.Thread, queue: JournalQueue) -> None:
+def _close_after(thread: threading.Thread, queue: JournalQueue | SharedQueue) -> None:
     thread.join()
     queue.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,8 +14,10 @@ from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.backend import LocalBackend
+from tomldiary.storage.shared.urls import is_shared_url, open_url
 from tomldiary.text.visible import one_line
 from tomldiary.writer.dead_letters import DeadLetter, DeadLetters, requeue
+from tomldiary.writer.shared.letters import SharedLetters
 
 __all__ = ["writer_commands"]
 
@@ -58,10 +61,10 @@ def retry(
     as_json: AsJson = False,
 ) -> None:
     """Requeue turns. A running writer applies them within ten seconds, otherwise the next one."""
-    backend = _backend(path)
-    taken = _letters(path).take(
-        _chosen(ids, every=every), lambda them: requeue(backend, them), user=user
-    )
+    letters = _letters(path)
+    is_shared = isinstance(letters, SharedLetters)
+    again = letters.requeue if is_shared else partial(requeue, _backend(path))
+    taken = letters.take(_chosen(ids, every=every), again, user=user)
     _tell("requeued", taken, as_json=as_json)
 
 
@@ -100,7 +103,9 @@ def _backend(path: str) -> LocalBackend:
     return LocalBackend(path)
 
 
-def _letters(path: str) -> DeadLetters:
+def _letters(path: str) -> DeadLetters | SharedLetters:
+    if is_shared_url(path):
+        return SharedLetters(open_url(path))
     return DeadLetters(_backend(path).journal_root)
 
 

@@ -11,7 +11,7 @@ import random
 import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from itertools import count
@@ -20,10 +20,18 @@ from typing import TYPE_CHECKING, TypeVar
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.history.record import next_sequence
 from tomldiary.identifiers.user_ids import validate_identifier
+from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import Stored
-from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import (
+    WHOLE_HISTORY,
+    DatabaseLost,
+    Head,
+    Step,
+    is_hidden,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
@@ -34,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedBackend"]
 
 R = TypeVar("R")
+_CACHED = 1024  # hidden documents in memory
 _PAGE = 50  # history records read at a time
 _FIRST_PAUSE = 0.005  # seconds
 _LONGEST_PAUSE = 0.5  # seconds
@@ -71,6 +80,7 @@ class SharedBackend(AsyncVerbs):
         self.timeout = timeout
         self._locks = UserLocks(None)
         self._holds: dict[str, _Hold] = {}
+        self._hidden: Recent[tuple[str, str], tuple[str, Token | None]] = Recent(_CACHED)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.database)!r})"
@@ -146,7 +156,7 @@ class SharedBackend(AsyncVerbs):
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of the user's documents."""
-        return sorted(self._head(user).versions)
+        return sorted(kind for kind in self._head(user).versions if not is_hidden(kind))
 
     def kinds_below(self, user: str, folder: str) -> list[str]:
         """Return the names of the user's documents in a folder such as `items/`."""
@@ -156,6 +166,8 @@ class SharedBackend(AsyncVerbs):
         """Return the names in each folder, with the versions of its documents."""
         found: dict[str, set[tuple[str, Token]]] = {}
         for kind, token in self._head(user).versions.items():
+            if is_hidden(kind):
+                continue
             folder, _, name = kind.rpartition("/")
             found.setdefault(folder, set()).add((name, token))
             while folder:
@@ -271,6 +283,55 @@ class SharedBackend(AsyncVerbs):
             _pause(hold.conflicts)
         return RevisionConflict.of(user)
 
+    # Hidden documents
+
+    def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
+        """Return the text and the version of a hidden document; "" and None if there is none."""
+        token = self.token(user, kind)
+        known = self._hidden.get((user, kind))
+        if known is not None and known[1] == token:
+            return known
+        stored = self.read(user, kind) if token is not None else None
+        found = (stored.text, stored.token) if stored is not None else ("", None)
+        self._hidden.keep((user, kind), found)
+        return found
+
+    def change_hidden(self, user: str, kind: str, change: Callable[[str, int], str]) -> None:
+        """Replace a hidden document in one step; "" removes it.
+
+        Args:
+            user: Whose document.
+            kind: Its name, which begins with a dot.
+            change: Called with the text and the fencing token of one state; returns the new text. It is called
+                again if another process was faster.
+
+        Raises:
+            RevisionConflict: Another process was faster at each attempt during the timeout.
+        """
+        with self.lock(user, self.timeout):
+            deadline = time.monotonic() + self.timeout
+            while True:
+                self._holds[user].wanted = (kind,)
+                head = self._head(user)
+                text, version = self.hidden(user, kind)
+                fresh = change(text, head.epoch)
+                if fresh == text:
+                    return
+                step = Step({kind: fresh}) if fresh else Step(removed=[kind])
+                try:
+                    if version == head.versions.get(kind):
+                        versions = self._applied(user, head, step)
+                        self._hidden.keep((user, kind), (fresh, versions.get(kind)))
+                        return
+                    self._conflict(user, [kind])
+                except RevisionConflict:
+                    if time.monotonic() > deadline:
+                        raise
+
+    def holders(self, kind: str) -> list[str]:
+        """Return the ids of the users with a hidden document, sorted."""
+        return sorted(set(self._asked(lambda: list(self.database.holders(kind)))))
+
     # Removal
 
     def erase(self, user: str, kind: str | None = None) -> bool:
@@ -315,11 +376,25 @@ class SharedBackend(AsyncVerbs):
             removed = [kind for kind, each in rewrite.documents.items() if each.is_removed]
             records = [(next_sequence(text) - 1, text) for text in (*kept, *rewrite.added)]
             step = Step(contents, removed, records, WHOLE_HISTORY, 1)
+        if not rewrite.removes_user:
+            step = self._with_hidden(user, head, rewrite, step)
         self._applied(user, head, step)
         found = self._asked(lambda: self.database.read(user, [*head.versions]))
         return {
             f"{kind}.toml": sha256(found[kind][0].encode()).hexdigest() for kind in sorted(found)
         }
+
+    def _with_hidden(self, user: str, head: Head, rewrite: Rewrite, step: Step) -> Step:
+        """Add the redaction of the hidden documents to a step."""
+        names = [kind for kind in head.versions if is_hidden(kind)]
+        contents, removed = dict(step.contents), [*step.removed]
+        for kind, (text, _) in self._asked(lambda: self.database.read(user, names)).items():
+            fresh = redact_hidden(kind, text, user, rewrite.selection, rewrite.epoch)
+            if not fresh:
+                removed.append(kind)
+            elif fresh != text:
+                contents[kind] = fresh
+        return replace(step, contents=contents, removed=removed)
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""

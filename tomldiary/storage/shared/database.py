@@ -13,10 +13,17 @@ if TYPE_CHECKING:
 
     from tomldiary.storage.protocol import Durability, Token
 
-__all__ = ["WHOLE_HISTORY", "Database", "DatabaseLost", "Head", "Step"]
+__all__ = ["QUEUE", "WHOLE_HISTORY", "Database", "DatabaseLost", "Head", "Step", "is_hidden"]
 
 WHOLE_HISTORY = sys.maxsize
 """A sequence number that no transaction reaches."""
+QUEUE = ".queue"
+"""The hidden document with the turns of a user that wait for a writer."""
+
+
+def is_hidden(kind: str) -> bool:
+    """Return whether a document is no part of the memory: it is in no listing and in no history."""
+    return kind.startswith(".")
 
 
 @dataclass(slots=True)
@@ -92,7 +99,11 @@ class Database(Protocol):
         ...
 
     def users(self) -> Iterable[str]:
-        """Yield the ids of all users with documents, in any order, read in pages."""
+        """Yield the ids of all users with documents that are not hidden, in any order, read in pages."""
+        ...
+
+    def holders(self, kind: str) -> Iterable[str]:
+        """Yield the ids of all users with a hidden document, in any order, read in pages."""
         ...
 
     def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:

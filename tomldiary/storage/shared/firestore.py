@@ -5,7 +5,7 @@ The documents are those of TOMLDiary 0.9, beside one that holds the state of the
     app/memory/alice/preferences.toml      content, updated_at, version
     app/memory/alice/_tomldiary            revision, erasures, generation, first, seq, record, trash
     app/memory/alice/_tomldiary/history-0/000000000007     seq, record
-    app/memory/_tomldiary/bob              a user whose documents were erased, but who had some
+    app/memory/_tomldiary/bob              is_hidden: has no documents; holds: hidden documents
 
 A text that is too large for one document is written in parts before the batch:
 
@@ -27,10 +27,16 @@ from uuid import uuid4
 from tomldiary.errors import BackendError, IdentifierError, MissingExtra
 from tomldiary.history.record import next_sequence
 from tomldiary.storage.shared.backend import SharedBackend
-from tomldiary.storage.shared.database import WHOLE_HISTORY, DatabaseLost, Head, Step
+from tomldiary.storage.shared.database import (
+    WHOLE_HISTORY,
+    DatabaseLost,
+    Head,
+    Step,
+    is_hidden,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from tomldiary.storage.protocol import Durability, Token
 
@@ -44,6 +50,7 @@ _LARGEST_BATCH = 3_000_000  # bytes of text; Firestore allows 10 MiB, its emulat
 _MOST_DELETES = 400
 _HEAD_FIELDS = ("revision", "erasures", "generation", "first", "seq", "record", "trash")
 _ANY = "any version"
+_NO_MARKS: dict[str, Any] = {"is_hidden": False, "holds": []}
 _HISTORY = "history-"
 _PARTS = "parts"
 
@@ -218,10 +225,22 @@ class FirestoreDatabase:
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, in pages of the client library."""
-        left_out = {each.id for each in self._listed(self._base.collection(_HEAD))} | {_HEAD}
+        hidden = self._marked("is_hidden", "==", value=True)
+        left_out = {each.id for each in hidden} | {_HEAD}
         for each in self._run(lambda: list(self._base.collections(timeout=self._timeout))):
             if each.id not in left_out:
                 yield unquote(each.id)
+
+    def holders(self, kind: str) -> Iterator[str]:
+        """Yield the ids of all users with a hidden document."""
+        yield from (unquote(each.id) for each in self._marked("holds", "array_contains", kind))
+
+    def _marked(self, name: str, operator: str, value: object) -> list[Any]:
+        from google.cloud.firestore import FieldFilter  # noqa: PLC0415 - an optional dependency
+
+        chosen = FieldFilter(name, operator, value)
+        query = self._base.collection(_HEAD).where(filter=chosen).select([])
+        return self._run(lambda: list(query.stream(retry=None, timeout=self._timeout)))
 
     # Writing
 
@@ -262,10 +281,11 @@ class FirestoreDatabase:
                 f"{self._document(user, kind).id}/*" for kind in {*head.versions, *step.contents}
             ]
         left = {*head.versions, *step.contents}.difference(step.removed)
-        if not left:
-            batch.put(self._erased(user), {"erased": now}, _ANY)
-        elif head.revision and not head.versions:
-            batch.delete(self._erased(user), _ANY)
+        before, after = _marks(head.versions) if head.revision else _NO_MARKS, _marks(left)
+        if after not in (before, _NO_MARKS):
+            batch.put(self._mark(user), after, _ANY)
+        elif after != before:
+            batch.delete(self._mark(user), _ANY)
         record = step.newest(head.record)
         is_small = record is not None and len(record.encode()) < _LARGEST // 4
         values = {
@@ -297,7 +317,7 @@ class FirestoreDatabase:
     def _listed(self, collection: Any) -> list[Any]:
         return self._run(lambda: list(collection.list_documents(timeout=self._timeout)))
 
-    def _erased(self, user: str) -> Any:
+    def _mark(self, user: str) -> Any:
         return self._base.collection(_HEAD).document(_segment(user))
 
     def _clear_trash(self, user: str, head: _FirestoreHead) -> None:
@@ -431,6 +451,12 @@ class _Batch:
         """Delete the parts of a step that was not applied."""
         for part in self._written:
             self._run(part.delete)
+
+
+def _marks(kinds: Iterable[str]) -> dict[str, Any]:
+    """Return what the mark of a user says, given the names of the documents."""
+    names = [*kinds]
+    return {"is_hidden": all(map(is_hidden, names)), "holds": sorted(filter(is_hidden, names))}
 
 
 def _parts(text: str) -> Iterator[str]:

@@ -31,6 +31,7 @@ CREATE TABLE IF NOT EXISTS {schema}.users (
 CREATE TABLE IF NOT EXISTS {schema}.documents (
     user_id text COLLATE "C", kind text COLLATE "C", version bigint NOT NULL, content text NOT NULL,
     PRIMARY KEY (user_id, kind));
+CREATE INDEX IF NOT EXISTS hidden ON {schema}.documents (kind, user_id) WHERE starts_with(kind, '.');
 CREATE TABLE IF NOT EXISTS {schema}.history (
     user_id text COLLATE "C", seq bigint, record text NOT NULL, PRIMARY KEY (user_id, seq));
 CREATE TABLE IF NOT EXISTS {schema}.tomldiary (version int PRIMARY KEY)"""
@@ -51,8 +52,12 @@ _RECORDS: LiteralString = """
 SELECT seq, record FROM {schema}.history WHERE user_id = %s AND seq < %s ORDER BY seq DESC LIMIT %s"""
 _USERS: LiteralString = """
 SELECT user_id FROM {schema}.users u
-WHERE user_id > %s AND EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id)
+WHERE user_id > %s
+    AND EXISTS (SELECT FROM {schema}.documents d WHERE d.user_id = u.user_id AND NOT starts_with(kind, '.'))
 ORDER BY user_id LIMIT %s"""
+_HOLDERS: LiteralString = """
+SELECT user_id FROM {schema}.documents
+WHERE kind = %s AND starts_with(kind, '.') AND user_id > %s ORDER BY user_id LIMIT %s"""
 # One statement is one atomic transaction. Every part reads `head`, which is empty after a conflict.
 _APPLY: LiteralString = """
 WITH head AS (
@@ -191,10 +196,17 @@ class PostgresDatabase:
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents, read in pages."""
-        rows = self._rows(_USERS, "", _PAGE)
+        return self._ids(_USERS)
+
+    def holders(self, kind: str) -> Iterator[str]:
+        """Yield the ids of all users with a hidden document, read in pages."""
+        return self._ids(_HOLDERS, kind)
+
+    def _ids(self, text: LiteralString, *values: str) -> Iterator[str]:
+        rows = self._rows(text, *values, "", _PAGE)
         while rows:
             yield from (row[0] for row in rows)
-            rows = self._rows(_USERS, rows[-1][0], _PAGE)
+            rows = self._rows(text, *values, rows[-1][0], _PAGE)
 
     # Writing
 

@@ -7,10 +7,12 @@ Keys, where `{user}` is the percent-encoded user id in braces:
     prefix:{user}:versions   hash: document name -> version
     prefix:{user}:history    sorted set of records by sequence number
     prefix:users             set of all user ids with documents
+    prefix:hidden.queue      set of all user ids with turns that wait for a writer
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -37,7 +39,9 @@ return {redis.call('HGET', KEYS[1], 'revision') or '0', redis.call('HGET', KEYS[
 """
 # ARGV: revision, erasures, dropped, the numbers of texts, removed names and records, the user, then these.
 _APPLY = """
-local head, texts, versions, history, users = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local function is_hidden(kind) return string.sub(kind, 1, 1) == '.' end
+local head, texts, versions, history = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
+local users, hidden = KEYS[5], KEYS[6]
 if (redis.call('HGET', head, 'revision') or '0') ~= ARGV[1] then return false end
 local at = 8
 local revision = redis.call('HINCRBY', head, 'revision', 1)
@@ -46,18 +50,24 @@ if ARGV[3] ~= '' then redis.call('ZREMRANGEBYSCORE', history, '-inf', ARGV[3]) e
 for _ = 1, tonumber(ARGV[4]) do
     redis.call('HSET', texts, ARGV[at], ARGV[at + 1])
     redis.call('HSET', versions, ARGV[at], revision)
+    if is_hidden(ARGV[at]) then redis.call('SADD', hidden .. ARGV[at], ARGV[7]) end
     at = at + 2
 end
 for _ = 1, tonumber(ARGV[5]) do
     redis.call('HDEL', texts, ARGV[at])
     redis.call('HDEL', versions, ARGV[at])
+    if is_hidden(ARGV[at]) then redis.call('SREM', hidden .. ARGV[at], ARGV[7]) end
     at = at + 1
 end
 for _ = 1, tonumber(ARGV[6]) do
     redis.call('ZADD', history, ARGV[at], ARGV[at + 1])
     at = at + 2
 end
-redis.call(redis.call('HLEN', versions) > 0 and 'SADD' or 'SREM', users, ARGV[7])
+local is_user = false
+for _, kind in ipairs(redis.call('HKEYS', versions)) do
+    is_user = is_user or not is_hidden(kind)
+end
+redis.call(is_user and 'SADD' or 'SREM', users, ARGV[7])
 return revision
 """
 
@@ -179,11 +189,17 @@ class RedisDatabase:
 
     def users(self) -> Iterator[str]:
         """Yield the ids of all users with documents."""
+        return self._members("users")
+
+    def holders(self, kind: str) -> Iterator[str]:
+        """Yield the ids of all users with a hidden document."""
+        return self._members(f"hidden{kind}")
+
+    def _members(self, name: str) -> Iterator[str]:
         cursor = 0
         while True:
-            cursor, page = self._run(
-                lambda c=cursor: self._client.sscan(f"{self._prefix}:users", c, count=_PAGE)
-            )
+            scan = partial(self._client.sscan, f"{self._prefix}:{name}", cursor, count=_PAGE)
+            cursor, page = self._run(scan)
             yield from page
             if cursor == 0:
                 return
@@ -196,9 +212,8 @@ class RedisDatabase:
         values += [each for pair in step.contents.items() for each in pair]
         values += step.removed
         values += [each for pair in step.records for each in pair]
-        revision = self._run(
-            lambda: self._apply(keys=[*keys, f"{self._prefix}:users"], args=values)
-        )
+        keys += [f"{self._prefix}:users", f"{self._prefix}:hidden"]
+        revision = self._run(lambda: self._apply(keys=keys, args=values))
         return None if revision is None else dict.fromkeys(step.contents, revision)
 
     def close(self) -> None:

@@ -1,0 +1,133 @@
+"""The hidden document with the waiting turns of one user, and the dead letters of a user.
+
+Both are record logs (see `storage.log`), with the records of a writer's journal:
+
+    [[owner]]                         # the writer that works on this user's turns
+    check = "1f6c0d9a"
+    writer = "9f0c2a71"
+
+    [[turn]]                          # see `journal_record`; turns are in the order of their submission
+    …
+    [[operations]]                    # the model's result for a turn
+    …
+
+A turn is removed once history has it, or once it is a dead letter. The document is removed with its last turn.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.forgetting.selection import Selection
+from tomldiary.storage.log import render_record, scan_log
+from tomldiary.toml.values import render_text
+from tomldiary.writer.journal_record import (
+    kept_records,
+    operations_of,
+    render_operations,
+    render_turn_record,
+    turn_of,
+)
+from tomldiary.writer.receipts import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from tomldiary.extraction.operations import Operation
+    from tomldiary.storage.log import LogRecord
+
+__all__ = ["LETTERS", "Turns", "redacted"]
+
+LETTERS = ".dead-letters"
+"""The hidden document with the dead letters of a user."""
+
+
+@dataclass(slots=True)
+class Turns:
+    """The waiting turns of one user."""
+
+    owner: str = ""
+    """The writer that works on them; "" if there is none."""
+    records: list[LogRecord] = field(default_factory=list[Any])
+    """The records of turns and of their operations, in their order."""
+
+    @classmethod
+    def parse(cls, text: str) -> Turns:
+        """Return the content of a document."""
+        records = scan_log(text.encode())
+        owners = [each.data["writer"] for each in records if each.kind == "owner" and each.data]
+        kept = [each for each in records if each.kind != "owner" and each.data is not None]
+        return cls(owners[-1] if owners else "", kept)
+
+    def render(self) -> str:
+        """Return the document; "" without a turn."""
+        if not any(each.kind == "turn" for each in self.records):
+            return ""
+        owner = (
+            render_record("owner", f"writer = {render_text(self.owner)}\n") if self.owner else ""
+        )
+        return owner + "".join(each.text for each in self.records)
+
+    def numbers(self) -> dict[str, int]:
+        """Return the number of each turn by its operation id."""
+        return {data["operation"]: data["number"] for data in self._turns()}
+
+    def _turns(self) -> Iterable[dict[str, Any]]:
+        return (each.data for each in self.records if each.kind == "turn" and each.data is not None)
+
+    def add(self, jobs: Iterable[Job], epoch: int) -> None:
+        """Append turns; one whose operation id is there already stays as it is."""
+        known = self.numbers()
+        number = max(known.values(), default=0)
+        for job in jobs:
+            if job.operation not in known:
+                number += 1
+                text = render_turn_record(number, epoch, job.rendered)
+                self.records += scan_log(text.encode())
+
+    def add_operations(self, ids: Collection[str], operations: Iterable[Operation]) -> None:
+        """Append what the model returned for turns that were read together."""
+        known = self.numbers()
+        numbers = [known[each] for each in ids if each in known]
+        text = render_operations(numbers, next(iter(ids)), operations)
+        self.records += scan_log(text.encode())
+
+    def remove(self, ids: Collection[str]) -> None:
+        """Remove turns and their operations."""
+        gone = {number for each, number in self.numbers().items() if each in ids}
+        self.records = [
+            each
+            for each in self.records
+            if each.data is not None
+            and each.data.get("number") not in gone
+            and not gone.intersection(each.data.get("numbers", ()))
+        ]
+
+    def jobs(self) -> list[Job]:
+        """Return the turns in their order; turns that were read together are one job with a group."""
+        found: dict[int, Job] = {}
+        grouped: set[int] = set()
+        for each in self.records:
+            data = each.data
+            if data is None:
+                continue
+            if each.kind == "turn":
+                job = Job(turn_of(data), data["operation"], is_new=False)
+                job.number, job.epoch, job.time = data["number"], data["epoch"], data["time"]
+                job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
+                found[job.number] = job
+            elif numbers := [number for number in data["numbers"] if number in found]:
+                first = found[numbers[0]]
+                first.operations, first.operation = operations_of(data), data["operation"]
+                first.group = [found[number] for number in numbers[1:]]
+                grouped.update(numbers[1:])
+        return [job for number, job in found.items() if number not in grouped]
+
+
+def redacted(text: str, user: str, selection: Mapping[str, Any], epoch: int) -> str:
+    """Return a document of waiting turns or of dead letters without the selected ones."""
+    records = scan_log(text.encode())
+    kept, _ = kept_records(records, user, Selection.from_table(selection), epoch, set())
+    has_turns = any(text.startswith(("[[turn]]", "[[dead]]")) for text in kept)
+    return "".join(kept) if has_turns else ""
