@@ -30,9 +30,10 @@ def test_forks(how):
 
 @needs_fork
 def test_a_forked_child_never_reports_as_its_runner(tmp_path):
-    shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path)
+    tests = Path(__file__).parents[1]
+    shutil.copy(tests / "conftest.py", tmp_path)
     (tmp_path / "test_forks.py").write_text(FORKS)
-    (tmp_path / "pytest.ini").write_text("[pytest]")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {tests / 'support'}\n")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n2", "-p", "no:cacheprovider", "-W", "ignore", "test_forks.py"],
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
