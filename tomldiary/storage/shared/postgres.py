@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import psycopg
-    from psycopg import sql
     from psycopg_pool import ConnectionPool
 
     from tomldiary.storage.protocol import Durability, Token
@@ -68,12 +67,12 @@ WITH head AS (
 written AS (
     INSERT INTO {schema}.documents
     SELECT %(user)s, kind, head.revision, content
-    FROM head, unnest(%(kinds)s::text[], %(contents)s::text[]) AS new (kind, content)
+    FROM head, unnest(%(kinds)b::text[], %(contents)b::text[]) AS new (kind, content)
     ON CONFLICT (user_id, kind) DO UPDATE SET version = excluded.version, content = excluded.content),
 logged AS (
     INSERT INTO {schema}.history
     SELECT %(user)s, seq, record
-    FROM head, unnest(%(seqs)s::bigint[], %(records)s::text[]) AS new (seq, record))
+    FROM head, unnest(%(seqs)b::bigint[], %(records)b::text[]) AS new (seq, record))
 SELECT revision FROM head"""
 # Before `_APPLY` in one transaction; the row lock keeps other writers out in between.
 _LOCK: LiteralString = "SELECT revision FROM {schema}.users WHERE user_id = %s FOR UPDATE"
@@ -103,6 +102,7 @@ class PostgresDatabase:
         self._url = url
         self._schema = schema
         self._is_ready = False
+        self._composed: dict[str, bytes] = {}
         self._pool: ConnectionPool[psycopg.Connection[Any]] = psycopg_pool.ConnectionPool(
             url,
             min_size=0,
@@ -123,10 +123,15 @@ class PostgresDatabase:
 
     # Statements
 
-    def _sql(self, text: LiteralString) -> sql.Composed:
-        from psycopg import sql  # noqa: PLC0415 - an optional dependency
+    def _sql(self, text: LiteralString) -> bytes:
+        """Return a statement with the schema's name in it; each is composed once."""
+        found = self._composed.get(text)
+        if found is None:
+            from psycopg import sql  # noqa: PLC0415 - an optional dependency
 
-        return sql.SQL(text).format(schema=sql.Identifier(self._schema))
+            found = sql.SQL(text).format(schema=sql.Identifier(self._schema)).as_bytes(None)
+            self._composed[text] = found
+        return found
 
     def _rows(self, text: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
         return self._run(lambda connection: connection.execute(self._sql(text), values).fetchall())
@@ -136,7 +141,8 @@ class PostgresDatabase:
         import psycopg_pool  # noqa: PLC0415 - see above
 
         try:
-            self._pool.open()
+            if self._pool.closed:
+                self._pool.open()
             with self._pool.connection() as connection:
                 if not self._is_ready:
                     self._create(connection)

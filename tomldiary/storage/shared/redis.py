@@ -3,7 +3,7 @@
 Keys, where `{user}` is the percent-encoded user id in braces:
 
     prefix:{user}:head       hash: revision, erasures
-    prefix:{user}:texts      hash: document name -> text
+    prefix:{user}:texts      hash: document name -> version, line break, text
     prefix:{user}:versions   hash: document name -> version
     prefix:{user}:history    sorted set of records by sequence number
     prefix:users             set of all user ids with documents
@@ -24,7 +24,7 @@ from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tomldiary.storage.protocol import Durability
+    from tomldiary.storage.protocol import Durability, Token
 
 __all__ = ["RedisBackend", "RedisDatabase"]
 
@@ -157,25 +157,22 @@ class RedisDatabase:
         answer = self._run(lambda: self._head(keys=keys, args=list(kinds)))
         revision, epoch, versions, record, texts = answer
         found = dict(zip(versions[::2], map(int, versions[1::2]), strict=True))
-        known = {kind: text for kind, text in zip(kinds, texts, strict=True) if text is not None}
+        known = {
+            kind: _split(text)[0]
+            for kind, text in zip(kinds, texts, strict=True)
+            if text is not None
+        }
         return Head(int(revision), int(epoch), found, record, known)
 
-    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Any]]:
+    def read(self, user: str, kinds: Sequence[str]) -> dict[str, tuple[str, Token]]:
         """Return the texts and versions of those documents that exist."""
         if not kinds:
             return {}
-
-        def run() -> list[list[str | None]]:
-            with self._client.pipeline(transaction=True) as pipe:
-                pipe.hmget(self._key(user, "texts"), list(kinds))
-                pipe.hmget(self._key(user, "versions"), list(kinds))
-                return pipe.execute()
-
-        texts, versions = self._run(run)
+        values = self._run(lambda: self._client.hmget(self._key(user, "texts"), list(kinds)))
         return {
-            kind: (text, int(version))
-            for kind, text, version in zip(kinds, texts, versions, strict=True)
-            if text is not None and version is not None
+            kind: _split(value)
+            for kind, value in zip(kinds, values, strict=True)
+            if value is not None
         }
 
     def records(self, user: str, below: int, limit: int) -> list[tuple[int, str]]:
@@ -204,12 +201,14 @@ class RedisDatabase:
             if cursor == 0:
                 return
 
-    def apply(self, user: str, head: Head, step: Step) -> dict[str, Any] | None:
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token] | None:
         """Apply a step if the revision is still that of `head`."""
         keys = [self._key(user, part) for part in ("head", "texts", "versions", "history")]
         values: list[Any] = [head.revision, step.erasures, step.dropped or ""]
         values += [len(step.contents), len(step.removed), len(step.records), user]
-        values += [each for pair in step.contents.items() for each in pair]
+        version = head.revision + 1
+        for kind, content in step.contents.items():
+            values += [kind, f"{version}\n{content}"]
         values += step.removed
         values += [each for pair in step.records for each in pair]
         keys += [f"{self._prefix}:users", f"{self._prefix}:hidden"]
@@ -219,6 +218,12 @@ class RedisDatabase:
     def close(self) -> None:
         """Close all connections."""
         self._client.close()
+
+
+def _split(value: str) -> tuple[str, int]:
+    """Return the text and the version of a document."""
+    version, _, text = value.partition("\n")
+    return text, int(version)
 
 
 class RedisBackend(SharedBackend):

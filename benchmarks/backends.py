@@ -1,0 +1,245 @@
+"""The shared backends beside the raw clients of their databases, and DiaryStore beside LangGraph's PostgresStore.
+
+    python tests/support/servers.py python benchmarks/backends.py [--rounds 5] [--count 200]
+
+The raw client does the same with the same texts in the same run: it reads a document of 8 KB, or it replaces it and
+appends a history record if its version is still the one that was read. Rounds alternate; each figure is the median of
+the calls per second. Ratios above 1: the backend is faster. Needs the extras of the databases, and
+langgraph-checkpoint-postgres for the second table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import statistics
+import time
+from typing import TYPE_CHECKING, Any
+from uuid import uuid4
+
+from tomldiary import Diary
+from tomldiary.history.record import Record, render_record
+from tomldiary.storage.open import open_backend
+from tomldiary.storage.protocol import Commit
+from tomldiary_langgraph import DiaryStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.storage.shared.backend import SharedBackend
+
+TEXT = '[preferences.likes.pref001]\ntext = "' + "x" * 8000 + '"\n'
+Pair = tuple["Callable[[], object]", "Callable[[], object]"]
+
+
+def record(seq: int) -> str:
+    """Return a history record."""
+    return render_record(Record(seq, "save", [], {}, {}))
+
+
+def applied(answer: object) -> None:
+    """Stop if a raw client's commit was refused."""
+    if answer is None:
+        raise RuntimeError("another version was stored meanwhile")
+
+
+class Ours:
+    """Loads and commits one document of a backend."""
+
+    def __init__(self, backend: SharedBackend) -> None:
+        self.backend = backend
+        self.seq = 0
+
+    def commit(self) -> None:
+        """Read the version, then replace the document and append a record."""
+        self.seq += 1
+        with self.backend.lock("alice", 10):
+            version = self.backend.token("alice", "preferences")
+            commit = Commit(
+                {"preferences": TEXT.encode()}, {"preferences": version}, [record(self.seq)]
+            )
+            self.backend.commit("alice", commit)
+
+    def load(self) -> None:
+        """Read the document."""
+        self.backend.read("alice", "preferences")
+
+
+def raw_postgres(url: str, space: str) -> Pair:
+    """Return the two operations with psycopg's pool, each in as few statements as possible."""
+    import psycopg_pool  # noqa: PLC0415 - with its server only
+
+    pool = psycopg_pool.ConnectionPool(url, min_size=1, kwargs={"autocommit": True}, open=True)
+    with pool.connection() as connection:
+        connection.execute(f"CREATE TABLE d{space} (u text PRIMARY KEY, v bigint, c text)")
+        connection.execute(
+            f"CREATE TABLE h{space} (u text, seq bigint, r text, PRIMARY KEY (u, seq))"
+        )
+        connection.execute(f"INSERT INTO d{space} VALUES ('alice', 0, %s)", [TEXT])  # noqa: S608 - our own name
+    statement = (
+        f"WITH d AS (UPDATE d{space} SET v = v + 1, c = %s WHERE u = 'alice' AND v = %s RETURNING v)"  # noqa: S608 - see above
+        f" INSERT INTO h{space} SELECT 'alice', v, %s FROM d RETURNING seq"
+    )
+
+    def commit() -> None:
+        with pool.connection() as connection:
+            query = f"SELECT v FROM d{space} WHERE u = 'alice'"  # noqa: S608 - see above
+            version = connection.execute(query).fetchone()[0]
+            values = [TEXT, version, record(version + 1)]
+            applied(connection.execute(statement, values).fetchone())
+
+    def load() -> None:
+        with pool.connection() as connection:
+            query = f"SELECT c, v FROM d{space} WHERE u = 'alice'"  # noqa: S608 - see above
+            connection.execute(query).fetchone()
+
+    return commit, load
+
+
+def raw_redis(url: str, space: str) -> Pair:
+    """Return the two operations with redis-py and a Lua script."""
+    import redis  # noqa: PLC0415 - with its server only
+
+    client = redis.Redis.from_url(url, decode_responses=True)
+    script = client.register_script(
+        "if (redis.call('HGET', KEYS[1], 'v') or '0') ~= ARGV[1] then return false end "
+        "redis.call('ZADD', KEYS[2], ARGV[1] + 1, ARGV[3]) "
+        "return redis.call('HSET', KEYS[1], 'c', ARGV[2], 'v', ARGV[1] + 1)"
+    )
+
+    def commit() -> None:
+        version = int(client.hget(f"d{space}", "v") or 0)
+        values = [version, TEXT, record(version + 1)]
+        applied(script(keys=[f"d{space}", f"h{space}"], args=values))
+
+    def load() -> None:
+        client.hmget(f"d{space}", ["c", "v"])
+
+    return commit, load
+
+
+def raw_firestore(_url: str, space: str) -> Pair:
+    """Return the two operations with google-cloud-firestore and a precondition."""
+    from google.cloud import firestore  # noqa: PLC0415 - with its server only
+
+    client = firestore.Client(project="bench")
+    place = client.document(f"d{space}/alice")
+    place.set({"content": TEXT, "v": 0})
+
+    def commit() -> None:
+        found = place.get(["v"])
+        version = found.get("v") + 1
+        batch = client.batch()
+        batch.update(
+            place,
+            {"content": TEXT, "v": version},
+            client.write_option(last_update_time=found.update_time),
+        )
+        batch.create(place.collection("h").document(f"{version:09d}"), {"r": record(version)})
+        batch.commit()
+
+    def load() -> None:
+        place.get()
+
+    return commit, load
+
+
+def rate(work: Callable[[], object], count: int) -> float:
+    """Return how often `work` runs per second."""
+    begin = time.perf_counter()
+    for _ in range(count):
+        work()
+    return count / (time.perf_counter() - begin)
+
+
+def compare(pairs: dict[str, Pair], rounds: int, count: int) -> None:
+    """Print the median rates of both sides of each pair, measured in turns."""
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in pairs}
+    for each in range(rounds):
+        for name, pair in pairs.items():
+            for side in (0, 1) if each % 2 else (1, 0):
+                found[name][side].append(rate(pair[side], count))
+    for name, (ours, theirs) in found.items():
+        one, two = statistics.median(ours), statistics.median(theirs)
+        print(f"{name:28} {one:8.0f}/s  {two:8.0f}/s  ratio {one / two:.2f}")
+
+
+def databases(rounds: int, count: int) -> None:
+    """Compare the backends with the raw clients."""
+    servers = {
+        "postgres": (os.environ.get("TOMLDIARY_TEST_POSTGRES", ""), "schema", raw_postgres),
+        "redis": (os.environ.get("TOMLDIARY_TEST_REDIS", ""), "prefix", raw_redis),
+        "firestore": (os.environ.get("FIRESTORE_EMULATOR_HOST", ""), "", raw_firestore),
+    }
+    for name, (server, option, raw) in servers.items():
+        if not server:
+            print(f"{name}: no server; run this with tests/support/servers.py")
+            continue
+        space = f"b{uuid4().hex[:8]}"
+        url = f"{server}?{option}={space}" if option else f"firestore://bench/{space}/users"
+        ours: Any = Ours(open_backend(url, None))
+        commit, load = raw(server, space)
+        ours.commit()
+        commit()
+        pairs = {f"{name} commit": (ours.commit, commit), f"{name} load": (ours.load, load)}
+        compare(pairs, rounds, count)
+        ours.backend.close()
+
+
+def stores(rounds: int, count: int) -> None:
+    """Compare DiaryStore on PostgreSQL with LangGraph's PostgresStore."""
+    server = os.environ.get("TOMLDIARY_TEST_POSTGRES", "")
+    if not server or importlib.util.find_spec("langgraph.store.postgres") is None:
+        print("store: needs a PostgreSQL server and langgraph-checkpoint-postgres")
+        return
+    from langgraph.store.postgres import PostgresStore  # noqa: PLC0415 - with its server only
+
+    space = f"b{uuid4().hex[:8]}"
+    ours = DiaryStore(Diary(f"{server}?schema={space}"))
+    with PostgresStore.from_conn_string(
+        server, pool_config={"min_size": 1, "max_size": 8}
+    ) as theirs:
+        theirs.setup()
+        namespace = (space, "notes")
+        numbers = iter(range(10**9))
+
+        def put(store: Any) -> Callable[[], None]:
+            return lambda: store.put(
+                namespace, f"k{next(numbers) % 500}", {"text": "a note about tea"}
+            )
+
+        for store in (ours, theirs):
+            for number in range(500):
+                store.put(namespace, f"k{number}", {"text": f"note {number} about tea"})
+        pairs: dict[str, Pair] = {
+            "store put": (put(ours), put(theirs)),
+            "store get": (
+                lambda: ours.get(namespace, "k7"),
+                lambda: theirs.get(namespace, "k7"),
+            ),
+            "store search, filter": (
+                lambda: ours.search(namespace, filter={"text": "a note about tea"}, limit=10),
+                lambda: theirs.search(namespace, filter={"text": "a note about tea"}, limit=10),
+            ),
+            "store search, words/filter": (
+                lambda: ours.search(namespace, query="tea", limit=10),
+                lambda: theirs.search(namespace, filter={"text": "a note about tea"}, limit=10),
+            ),
+        }
+        compare(pairs, rounds, count)
+    ours.diary.engine.backend.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--count", type=int, default=200)
+    options = parser.parse_args()
+    print(f"{'operation':28} {'ours':>10}  {'theirs':>10}")
+    databases(options.rounds, options.count)
+    stores(options.rounds, options.count)
+
+
+if __name__ == "__main__":
+    main()
