@@ -283,6 +283,25 @@ class SharedBackend(AsyncVerbs):
             _pause(hold.conflicts)
         return RevisionConflict.of(user)
 
+    def save_edit(self, user: str, kind: str, text: str) -> None:
+        """Store a hand edit, as an editor saves a file: the engine merges it with the writes since its base version.
+
+        Args:
+            user: Whose document.
+            kind: Which document.
+            text: The edited text. Its `_meta.seq` names the version that was edited.
+        """
+        with self.lock(user, self.timeout):
+            deadline = time.monotonic() + self.timeout
+            while True:
+                try:
+                    self._applied(user, self._head(user), Step({kind: text}))
+                except RevisionConflict:
+                    if time.monotonic() > deadline:
+                        raise
+                else:
+                    return
+
     # Hidden documents
 
     def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
