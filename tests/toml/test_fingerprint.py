@@ -42,9 +42,9 @@ def test_history_holds_the_digest_of_a_long_document(tmp_path, word):
         lambda: user.upsert_preference("likes", "ü", id="e600"),
         user.rollback,
     ]
-    for change in changes:
+    for number, change in enumerate(changes):
         change()
-        user.upsert_preference("likes", "the last one", id="e699")
+        user.upsert_preference("likes", f"an early one, {number}", id="e10")
         assert last_record(user).results["preferences"] == by_the_book(file.read_bytes())
     assert verify(user.diary.engine.backend, "alice") is None
 
