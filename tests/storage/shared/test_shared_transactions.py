@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import threading
 
 import pytest
 
+import shared_engines
+from capabilities import needs_fork
 from processes import STRICT
 from tomldiary import Diary
 from tomldiary.errors import BackendError, OperationConflict, RevisionConflict
@@ -211,3 +214,24 @@ def test_a_shared_backend_says_what_it_can_do(opened):
     stats = Diary(opened(), agent="rules").stats()
     assert (stats["is_atomic"], stats["is_shared"], stats["durability"]) == (True, True, "full")
     assert isinstance(opened(), SharedBackend)
+
+
+@needs_fork
+@pytest.mark.parametrize("name", ["postgres", "redis"])
+def test_a_forked_child_has_connections_of_its_own(name):
+    backend = shared_engines.engine(name).backend()
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    for number in range(3):
+        child = os.fork()
+        if not child:
+            try:
+                alice.upsert_preference("likes", f"drink {number}")
+            finally:
+                os._exit(0)
+        alice.upsert_preference("dislikes", f"dish {number}")
+        os.waitpid(child, 0)
+        alice.upsert_preference("dislikes", f"meal {number}")
+    assert texts(Diary(backend)) == ["drink 0", "drink 1", "drink 2", "tea"]
+    assert len(alice.preferences("dislikes")) == 6
+    backend.close()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any, LiteralString, TypeVar
 
 from tomldiary.errors import BackendError, MissingExtra
+from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost, Head, Step
 
@@ -103,19 +105,27 @@ class PostgresDatabase:
         self._schema = schema
         self._is_ready = False
         self._composed: dict[str, bytes] = {}
-        self._pool: ConnectionPool[psycopg.Connection[Any]] = psycopg_pool.ConnectionPool(
+        settings = {
+            "autocommit": True,
+            "connect_timeout": max(1, int(timeout)),
+            "application_name": "tomldiary",
+        }
+        self._new_pool = partial(
+            psycopg_pool.ConnectionPool,
             url,
             min_size=0,
             max_size=connections,
             timeout=timeout,
-            kwargs={
-                "autocommit": True,
-                "connect_timeout": max(1, int(timeout)),
-                "application_name": "tomldiary",
-            },
+            kwargs=settings,
             open=False,
             name="tomldiary",
         )
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new pool: a forked child must not use the connections of its parent."""
+        self._pool: ConnectionPool[psycopg.Connection[Any]] = self._new_pool()
 
     def __str__(self) -> str:
         """Return the address without user, password and parameters."""
