@@ -197,11 +197,16 @@ class Workers:
 
     def settle_elsewhere(self, job: Job) -> None:
         """Resolve the receipt of a turn that another writer has finished."""
-        operation = TurnOperation(job.operation, job.content)
-        result = self._diary.find_turn(job.turn.user_id, operation)
-        error = (
-            None if result is not None else ExtractionError("another writer could not apply it.")
-        )
+        result, error = None, None
+        try:
+            operation = TurnOperation(job.operation, job.content)
+            result = self._diary.find_turn(job.turn.user_id, operation)
+        except DiaryError as caught:
+            error = caught
+        if result is None and error is None:
+            error = ExtractionError(
+                "another writer could not apply the turn, or it was forgotten; see `tomldiary writer list`."
+            )
         with self._state:
             self._metrics.completed += result is not None
             self._metrics.failed += result is None

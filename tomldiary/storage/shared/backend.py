@@ -142,6 +142,10 @@ class SharedBackend(AsyncVerbs):
         versions = self._head(user).versions
         return [versions.get(kind) for kind in kinds]
 
+    def versions(self, user: str) -> dict[str, Token]:
+        """Return the versions of all documents, hidden ones included."""
+        return self._head(user).versions
+
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
         hold = self._holds.get(user)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["SharedQueue"]
 
 _logger = get_logger(__name__)
+_FORGET_AFTER = 20  # leases without a sign of life until a writer's document is removed
 _WRITERS = ".writers"
 """No user has this id. Its hidden documents show which writers are alive."""
 
@@ -68,7 +69,7 @@ class SharedQueue:
         self._deliver = deliver
         self._refuse = refuse
         self._resolve = resolve
-        self._poll, self._lease = poll, lease
+        self._poll, self._lease, self._forget = poll, lease, _FORGET_AFTER * lease
         self._pending: list[Job] = []
         self._batch: list[Job] = []
         self._withdrawn: list[Job] = []
@@ -174,7 +175,7 @@ class SharedQueue:
         for job in withdrawn:
             self.finish([job])
         now = time.monotonic()
-        if self._held and now - self._beaten > self._lease / 5:
+        if self._held:
             self._beat()
         if now - self._looked >= self._poll and not self._is_stopping:
             self._looked = now
@@ -199,8 +200,6 @@ class SharedQueue:
 
     def _store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver what is claimed."""
-        if not self._held:
-            self._beat()  # a claim of a writer that shows no life would be taken over
         claim = self._claimed(user, jobs)
         with self._state:
             for job in jobs:
@@ -212,6 +211,7 @@ class SharedQueue:
 
     def _claimed(self, user: str, jobs: list[Job]) -> Turns | None:
         """Store turns and claim the user in one step; return None if another writer has the claim."""
+        self._beat()  # a claim of a writer that shows no life would be taken over
         found: list[Turns | None] = []
 
         def change(text: str, epoch: int) -> str:
@@ -250,7 +250,9 @@ class SharedQueue:
         self._deliver(jobs)
 
     def _beat(self) -> None:
-        """Show that this writer is alive."""
+        """Show that this writer is alive, unless it did so a moment ago."""
+        if time.monotonic() - self._beaten < self._lease / 5:
+            return
         self._beats += 1
         self._backend.change_hidden(_WRITERS, f".{self.id}", lambda _text, _epoch: f"{self._beats}")
         self._beaten = time.monotonic()
@@ -266,8 +268,6 @@ class SharedQueue:
         for user in waiting:
             turns = Turns.parse(self._backend.hidden(user, QUEUE)[0])
             if turns.owner in {"", self.id} or self._is_dead(turns.owner):
-                if not self._held:
-                    self._beat()
                 claim = self._claimed(user, [])
                 if claim is not None and claim.numbers():
                     with self._state:
@@ -276,6 +276,9 @@ class SharedQueue:
                 self._resolve_finished(user, turns.numbers())
         for user in gone:
             self._resolve_finished(user, ())
+        now = time.monotonic()
+        for name in [each for each, (_, since) in self._seen.items() if now - since > self._forget]:
+            self._backend.change_hidden(_WRITERS, name, lambda _text, _epoch: "")
 
     def _resolve_finished(self, user: str, waiting: Iterable[str]) -> None:
         with self._state:
@@ -289,7 +292,7 @@ class SharedQueue:
     def _observe(self) -> None:
         """Note which writers have shown life since the last time."""
         now = time.monotonic()
-        versions = self._backend.database.head(_WRITERS).versions
+        versions = self._backend.versions(_WRITERS)
         known, self._seen = self._seen, {}
         for name, version in versions.items():
             before = known.get(name)
@@ -297,8 +300,11 @@ class SharedQueue:
             self._seen[name] = before if before is not None and is_same else (version, now)
 
     def _is_dead(self, writer: str) -> bool:
-        if not self._seen:
-            self._observe()
+        if self._seems_dead(writer):
+            self._observe()  # it may have shown life since the last time
+        return self._seems_dead(writer)
+
+    def _seems_dead(self, writer: str) -> bool:
         seen = self._seen.get(f".{writer}")
         return seen is None or time.monotonic() - seen[1] > self._lease
 
