@@ -291,18 +291,19 @@ def test_a_hand_edit_between_writes_is_kept_and_logged(tmp_path):
     assert Timeline(LocalBackend(tmp_path), "alice").text("preferences") == text
 
 
-def test_an_edit_saved_while_a_write_is_under_way_is_not_overwritten(tmp_path, files):
-    diary = Diary(LocalBackend(tmp_path, files=files), agent="rules")
-    alice = diary.user("alice")
-    alice.upsert_preference("likes", "tea")
+def test_an_edit_saved_while_a_write_is_under_way_is_not_overwritten(tmp_path):
     file = tmp_path / "alice/preferences.toml"
+    saves = []
 
-    def save(name, path, *_):
-        if name == "open" and "/.staged-" in path:
-            files.hook = None
-            file.write_text(file.read_text() + "\n# a person's last words\n")
+    class Edited(LocalBackend):
+        def commit(self, user, commit):
+            if saves:
+                file.write_text(file.read_text() + saves.pop())
+            return super().commit(user, commit)
 
-    files.hook = save
+    alice = Diary(Edited(tmp_path), agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    saves.append("\n# a person's last words\n")
     alice.upsert_preference("likes", "coffee")
     assert "# a person's last words" in file.read_text()
     assert texts(tmp_path) == ["tea", "coffee"]
