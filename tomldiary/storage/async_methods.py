@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import time
+
+from tomldiary.errors import RevisionConflict
 from tomldiary.history.record import Change, Record, next_sequence, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import in_thread
@@ -32,12 +35,12 @@ class AsyncVerbs:
         return stored.text if stored is not None else None
 
     async def save(self: Backend, user_id: str, kind: str, content: str) -> None:
-        """Replace the document as one logged transaction.
+        """Replace the document as one logged transaction; the last of several saves stays.
 
         Raises:
             DocumentError: `content` is not TOML that this library can read back.
         """
-        await in_thread(_save, self, user_id, kind, content)
+        await in_thread(_save_last, self, user_id, kind, content)
 
     async def exists(self: Backend, user_id: str, kind: str) -> bool:
         """Return whether the document exists."""
@@ -54,6 +57,16 @@ class AsyncVerbs:
     async def list_users(self: Backend) -> list[str]:
         """Return all user ids, sorted."""
         return await in_thread(self.users)
+
+
+def _save_last(backend: Backend, user: str, kind: str, content: str) -> None:
+    deadline = time.monotonic() + _SAVE_TIMEOUT
+    while True:
+        try:
+            return _save(backend, user, kind, content)
+        except RevisionConflict:  # another machine saved meanwhile
+            if time.monotonic() > deadline:
+                raise
 
 
 def _save(backend: Backend, user: str, kind: str, content: str) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import threading
+from copy import copy
 
 import pytest
 
@@ -189,6 +191,48 @@ def test_a_lost_answer_is_told_from_the_step_of_another_process(opened):
     assert len(one.history()) == 3
 
 
+def test_a_lost_answer_does_not_hide_what_was_written_behind_it(opened):
+    backend = opened()
+    backend.database = Unreliable(backend.database)
+    one = Diary(backend, agent="rules").user("alice")
+    two = Diary(opened(), agent="rules").user("alice")
+    one.upsert_preference("likes", "tea")
+    apply = backend.database.apply
+
+    def lost(user, head, step):
+        backend.database.apply = apply
+        apply(user, head, step)
+        two.upsert_preference("likes", "milk")
+        raise DatabaseLost("broken")
+
+    backend.database.apply = lost
+    one.upsert_preference("likes", "coffee")
+    assert [item.text for item in one.preferences("likes").values()] == ["tea", "coffee", "milk"]
+    one.upsert_preference("likes", "water")
+    assert len(two.preferences("likes")) == 4
+
+
+def test_a_slow_first_attempt_is_not_repeated(opened):
+    backend = opened()
+    backend.database = Unreliable(backend.database)
+    alice = Diary(backend, agent="rules").user("alice")
+    alice.blocks.set("log", "a")
+    apply, late = backend.database.apply, []
+
+    def slow(user, head, step):
+        if not late:
+            late.append(step)
+            raise DatabaseLost("timed out, and the server is still at it")
+        backend.database.apply = apply
+        apply(user, copy(head), step)  # the first attempt, just now
+        return apply(user, head, step)
+
+    backend.database.apply = slow
+    alice.blocks.append("log", "b")
+    assert alice.blocks.get("log").text == "a\nb"
+    assert len(alice.history()) == 2
+
+
 def test_a_step_of_unknown_outcome_says_so(opened):
     backend = opened(timeout=0.2)
     alice = Diary(backend, agent="rules").user("alice")
@@ -214,6 +258,21 @@ def test_a_shared_backend_says_what_it_can_do(opened):
     stats = Diary(opened(), agent="rules").stats()
     assert (stats["is_atomic"], stats["is_shared"], stats["durability"]) == (True, True, "full")
     assert isinstance(opened(), SharedBackend)
+
+
+def test_saves_of_two_machines_leave_the_last_one_whole(opened):
+    backends = [opened(), opened()]
+    contents = [f'[preferences.likes.pref001]\ntext = "{number}"\n' for number in range(10)]
+
+    async def save_all():
+        saves = [
+            backends[n % 2].save("alice", "preferences", each) for n, each in enumerate(contents)
+        ]
+        await asyncio.gather(*saves)
+
+    asyncio.run(save_all())
+    assert asyncio.run(backends[0].load("alice", "preferences")) in contents
+    assert len(list(backends[0].records("alice"))) == 10
 
 
 @needs_fork

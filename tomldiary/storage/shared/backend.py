@@ -149,8 +149,9 @@ class SharedBackend(AsyncVerbs):
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
         hold = self._holds.get(user)
-        if hold is not None and hold.head is not None and kind in hold.head.texts:
-            return Stored(hold.head.texts[kind], hold.head.versions[kind])
+        head = hold.head if hold is not None and hold.thread == threading.get_ident() else None
+        if head is not None and kind in head.texts:
+            return Stored(head.texts[kind], head.versions[kind])
         found = self._asked(lambda: self.database.read(user, [kind])).get(kind)
         return Stored(*found) if found is not None else None
 
@@ -253,7 +254,10 @@ class SharedBackend(AsyncVerbs):
             try:
                 now = self._asked(lambda: self.database.head(user))
                 if now.revision == head.revision:
-                    return self.database.apply(user, head, step)
+                    versions = self.database.apply(user, head, step)
+                    if versions is None:
+                        continue  # the first attempt was only slow
+                    return versions
                 if not step.records:
                     return None
                 seq, text = step.records[-1]
@@ -266,7 +270,9 @@ class SharedBackend(AsyncVerbs):
                 raise self._unknown(error) from lost
             if found != [(seq, text)]:
                 return None
-            return {kind: now.versions.get(kind) for kind in step.contents}
+            # After a further step of another process the versions are not those of our texts.
+            is_newest = now.revision == head.revision + 1
+            return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
 
     def _unknown(self, error: DatabaseLost) -> BackendError:
         return BackendError(
