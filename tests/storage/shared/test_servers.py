@@ -66,12 +66,13 @@ def check_restart(name, folder, port):
     [
         "postgresql://ann:secret@127.0.0.1:{port}/x?timeout=1",
         "redis://:secret@127.0.0.1:{port}/0?timeout=1",
+        "firestore://project/app/memory?timeout=1",
     ],
 )
-def test_a_refused_connection_is_one_error_within_the_timeout(url):
-    pytest.importorskip("psycopg")
-    pytest.importorskip("redis")
-    alice = Diary(url.format(port=servers.free_port()), agent="rules").user("alice")
+def test_a_refused_connection_is_one_error_within_the_timeout(url, monkeypatch):
+    port = servers.free_port()
+    monkeypatch.setenv(servers.FIRESTORE, f"127.0.0.1:{port}")  # an emulator that is not running
+    alice = Diary(url.format(port=port), agent="rules").user("alice")
     begin = time.monotonic()
     with pytest.raises(BackendError, match="cannot be reached") as caught:
         alice.preferences()
