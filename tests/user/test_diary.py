@@ -496,7 +496,8 @@ def test_the_event_loop_is_not_held_at_1000_preferences(tmp_path):
     rounds = [run(held()) for _ in range(5)]
     # What else the machine does, and the garbage collector, does not come at the same turn of every round.
     for turn in zip(*rounds, strict=True):
-        assert min(used for _, used in turn) <= 0.010
+        # 7 ms on a quiet machine; a turn that ran on the loop would take 57 ms or more.
+        assert min(used for _, used in turn) <= 0.020
         assert min(late for late, _ in turn) < 0.1  # a thread that works may keep the loop waiting
 
 
