@@ -14,7 +14,9 @@ import pytest
 from processes import STRICT
 from tomldiary import Diary, Forgotten, MemoryWriter, RetryPolicy, Turn
 from tomldiary.errors import ExtractionError, OperationConflict
+from tomldiary.writer.receipts import Job
 from tomldiary.writer.shared.letters import SharedLetters
+from tomldiary.writer.shared.queue import SharedQueue
 
 SCRIPT = Path(__file__).parents[2] / "support" / "shared_writer.py"
 
@@ -203,3 +205,30 @@ def test_a_writer_taken_for_dead_leaves_its_turns_to_the_other(opened, monkeypat
         f"I love thing {n}." for n in range(3)
     ]
     assert {entry.seq for entry in alice.history()} == {1, 2, 3}
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
+    backend, delivered = opened(), []
+    queue = SharedQueue(backend, threading.Condition(), delivered.extend, None, None)
+    jobs = [Job(Turn("alice", "s", f"I love {n}.", "ok"), f"op-{n}", is_new=True) for n in range(2)]
+    for job in jobs:
+        queue.prepare(job)
+    queue._store("alice", jobs[:1])
+    change = backend.change_hidden
+
+    def overlapping(user, kind, make):
+        backend.change_hidden = change
+        if when == "before":
+            queue.finish(jobs[:1])
+        change(user, kind, make)
+        if when == "after":
+            queue.finish(jobs[:1])
+
+    backend.change_hidden = overlapping
+    queue._store("alice", jobs[1:])
+    queue._look()
+    assert delivered == jobs
+    assert len(queue) == 0
+    queue.finish(jobs[1:])
+    assert backend.holders(".queue") == []

@@ -200,14 +200,26 @@ class SharedQueue:
 
     def _store(self, user: str, jobs: list[Job]) -> None:
         """Store turns of one user and claim the user if possible; then deliver what is claimed."""
-        claim = self._claimed(user, jobs)
         with self._state:
             for job in jobs:
-                job.journal, job.rendered = self, ""
+                # First: a worker that finishes a turn of this user may find the new ones before this returns.
+                job.journal = self
+                self._remote.setdefault(user, {})[job.operation] = job
+        try:
+            claim = self._claimed(user, jobs)
+        except BaseException:
+            with self._state:
+                for job in jobs:
+                    self._remote[user].pop(job.operation, None)
+            raise
+        with self._state:
+            for job in jobs:
+                job.rendered = ""
                 job.receipt.settle_stored(True)  # noqa: FBT003 - the result itself
-            self._remote.setdefault(user, {}).update({job.operation: job for job in jobs})
             if claim is not None:
-                self._take(user, claim)
+                # A turn that the workers had may have ended since the step.
+                is_held = user in self._held
+                self._take(user, claim, {job.operation for job in jobs} if is_held else None)
 
     def _claimed(self, user: str, jobs: list[Job]) -> Turns | None:
         """Store turns and claim the user in one step; return None if another writer has the claim."""
@@ -228,25 +240,31 @@ class SharedQueue:
         self._backend.change_hidden(user, QUEUE, change)
         return found[-1]
 
-    def _take(self, user: str, turns: Turns) -> None:
-        """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock."""
-        mine = self._remote.pop(user, {})
+    def _take(self, user: str, turns: Turns, only: set[str] | None = None) -> None:
+        """Deliver the turns of a claimed user that the workers do not have; the caller holds the lock.
+
+        `only` are the operation ids of the turns to deliver; None is all.
+        """
+        mine = self._remote.get(user, {})
         held = self._held.setdefault(user, set())
         jobs: list[Job] = []
         for job in turns.jobs():
-            if job.operation in held:
+            if job.operation in held or (only is not None and job.operation not in only):
                 continue
             held.update(each.operation for each in (job, *job.group))
             known = mine.get(job.operation)
             if known is not None and not job.group:
+                del mine[job.operation]
                 known.epoch, known.operations = job.epoch, job.operations
                 jobs.append(known)
                 continue
             for each in (job, *job.group):
                 each.journal = self
                 if each.operation in mine:
-                    each.receipt = mine[each.operation].receipt
+                    each.receipt = mine.pop(each.operation).receipt
             jobs.append(job)
+        if not mine:
+            self._remote.pop(user, None)
         self._deliver(jobs)
 
     def _beat(self) -> None:
@@ -369,7 +387,7 @@ class SharedQueue:
             self._held.get(user, set[str]()).difference_update(ids)
             if left and left[0].numbers():
                 self._take(user, left[0])  # another writer may have stored turns of this user
-            elif left:
+            elif left and not self._held.get(user):  # else a turn was stored meanwhile
                 self._held.pop(user, None)
 
     def holds(self, job: Job) -> bool:
