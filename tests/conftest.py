@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from engines import engine, opened  # noqa: F401 - fixtures of all tests
 from file_systems import HookedFiles
 
 if TYPE_CHECKING:

@@ -189,8 +189,9 @@ def main() -> int:
         }
         if len(sys.argv) > 1:
             return subprocess.run(sys.argv[1:], check=False, env={**os.environ, **found}).returncode
-        for _name, _value in found.items():
-            pass
+        for name, value in found.items():
+            sys.stdout.write(f"export {name}={value}\n")
+        sys.stdout.flush()
         with contextlib.suppress(KeyboardInterrupt):
             signal.pause()
     return 0

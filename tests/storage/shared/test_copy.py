@@ -6,14 +6,14 @@ import itertools
 
 import pytest
 
-import shared_engines
+import engines
 from tomldiary import BackendError, Diary
 from tomldiary.history.verify import verify
 from tomldiary.storage.copy import copy_users
 from tomldiary.storage.open import open_backend
 from tomldiary_langgraph import DiaryStore
 
-ENGINES = ("folder", "memory", *shared_engines.NAMES)
+ENGINES = engines.ALL
 
 
 @pytest.fixture
@@ -21,8 +21,8 @@ def opened(tmp_path):
     backends, numbers = [], itertools.count()
 
     def open_one(name):
-        if name in shared_engines.NAMES:
-            backends.append(shared_engines.engine(name).backend())
+        if name in engines.SERVERS:
+            backends.append(engines.space(name).backend())
             return backends[-1]
         return open_backend("memory:" if name == "memory" else tmp_path / str(next(numbers)), None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-import shared_engines
+import engines
 from tomldiary import Diary
 from tomldiary.backends import FirestoreBackend
 from tomldiary.storage.shared.database import WHOLE_HISTORY, Step
@@ -33,7 +33,7 @@ print(*asyncio.run(backend.list_users()), end="")
 
 @pytest.fixture
 def engine():
-    return shared_engines.engine("firestore")
+    return engines.space("firestore")
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import engines
 import servers
-import shared_engines
 from processes import STRICT
 from tomldiary import BackendError, Diary
 from tomldiary.errors import MissingExtra
@@ -21,7 +21,7 @@ from tomldiary.storage.open import open_backend
 
 @pytest.mark.parametrize("name", ["postgres", "redis"])
 def test_writes_go_on_after_a_restart_of_the_server(name):
-    shared_engines.engine(name)  # skips without servers
+    engines.space(name)  # skips without servers
     with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
         check_restart(name, Path(folder), servers.free_port())
 
@@ -82,7 +82,7 @@ def test_a_refused_connection_is_one_error_within_the_timeout(url, monkeypatch):
 
 
 def test_a_missing_permission_of_postgres_names_the_remedy():
-    engine = shared_engines.engine("postgres")
+    engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
     role = f"r{engine.url.rpartition('=')[2]}"
@@ -98,7 +98,7 @@ def test_a_missing_permission_of_postgres_names_the_remedy():
 
 
 def test_a_wrong_password_of_redis_names_the_remedy():
-    engine = shared_engines.engine("redis")
+    engine = engines.space("redis")
     backend = open_backend(engine.url.replace("redis://", "redis://ann:secret@"), None)
     with pytest.raises(BackendError, match="refuses the user or the password") as caught:
         Diary(backend, agent="rules").user("alice").preferences()
@@ -107,7 +107,7 @@ def test_a_wrong_password_of_redis_names_the_remedy():
 
 
 def test_tables_of_a_newer_version_are_not_touched():
-    engine = shared_engines.engine("postgres")
+    engine = engines.space("postgres")
     import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
 
     first = engine.backend()

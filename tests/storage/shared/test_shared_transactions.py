@@ -12,7 +12,7 @@ from copy import copy
 
 import pytest
 
-import shared_engines
+import engines
 from capabilities import needs_fork
 from processes import STRICT
 from tomldiary import Diary
@@ -278,7 +278,7 @@ def test_saves_of_two_machines_leave_the_last_one_whole(opened):
 @needs_fork
 @pytest.mark.parametrize("name", ["postgres", "redis"])
 def test_a_forked_child_has_connections_of_its_own(name):
-    backend = shared_engines.engine(name).backend()
+    backend = engines.space(name).backend()
     alice = Diary(backend, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     for number in range(3):

@@ -6,7 +6,7 @@ import importlib.util
 
 import pytest
 
-import shared_engines
+import engines
 from tomldiary import Diary
 from tomldiary.testing import BackendSuite, StoreSuite
 from tomldiary_langgraph import DiaryStore
@@ -23,7 +23,7 @@ class OnServers:
             backend.close()
 
     def new_backend(self):
-        self.backends.append(shared_engines.engine(self.name).backend())
+        self.backends.append(engines.space(self.name).backend())
         return self.backends[-1]
 
 

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from tomldiary.testing.store.surface import Calls, StoreFixtures
+from tomldiary.testing.store.surface import Calls, StoreFixtures, async_only, sync_only
 
 __all__ = ["Concurrency"]
 
@@ -26,15 +26,13 @@ class Concurrency(StoreFixtures):
     """Rounds of each thread."""
 
     @pytest.fixture
-    def running(self, store: Calls, surface: str) -> tuple[Any, asyncio.Runner]:
+    def running(self, store: Calls) -> tuple[Any, asyncio.Runner]:
         """A store, and the loop its coroutines run on."""
-        if surface == "sync" or store.runner is None:
-            pytest.skip("the async form has tasks")
+        assert store.runner is not None
         return store.store, store.runner
 
-    def test_threads_put_search_and_list_at_once(self, store: Calls, surface: str) -> None:
-        if surface == "async":
-            pytest.skip("the sync form has threads")
+    @sync_only
+    def test_threads_put_search_and_list_at_once(self, store: Calls) -> None:
         barrier = threading.Barrier(_THREADS)
 
         def work(thread: int) -> None:
@@ -48,6 +46,7 @@ class Concurrency(StoreFixtures):
             list(pool.map(work, range(_THREADS)))
         assert len(store.search(NS, limit=1000)) == _THREADS * self.rounds
 
+    @async_only
     def test_many_operations_gathered_all_return(self, running: tuple[Any, asyncio.Runner]) -> None:
         store, runner = running
 
@@ -63,6 +62,7 @@ class Concurrency(StoreFixtures):
         assert len(found) == self.many
         assert all(found)
 
+    @async_only
     def test_a_bad_call_beside_others_harms_nobody(
         self, running: tuple[Any, asyncio.Runner]
     ) -> None:
@@ -85,6 +85,7 @@ class Concurrency(StoreFixtures):
         kept = runner.run(store.asearch(NS, limit=10))
         assert {item.key for item in kept} == {"old", "a", "b"}
 
+    @async_only
     def test_two_readers_get_an_object_each(self, running: tuple[Any, asyncio.Runner]) -> None:
         store, runner = running
 
@@ -97,6 +98,7 @@ class Concurrency(StoreFixtures):
         one.value["list"].append(2)
         assert other.value == {"list": [1]}
 
+    @async_only
     def test_a_cancelled_call_leaves_the_store_usable(
         self, running: tuple[Any, asyncio.Runner]
     ) -> None:
@@ -116,6 +118,7 @@ class Concurrency(StoreFixtures):
         assert "after" in stored
         assert {f"k{n}" for n in range(10) if not cancelled[n]} <= stored
 
+    @async_only
     def test_threads_call_sync_methods_while_a_loop_runs(
         self, running: tuple[Any, asyncio.Runner]
     ) -> None:

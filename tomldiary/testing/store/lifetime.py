@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tomldiary.testing.store.surface import Calls, Embedder, StoreFixtures, awaited, keys, until
+from tomldiary.testing.store.surface import (
+    Calls,
+    Embedder,
+    StoreFixtures,
+    awaited,
+    keys,
+    sync_only,
+    until,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,11 +173,10 @@ class Lifetime(StoreFixtures):
         assert store.get(NS, "k") is None
         assert store.list_namespaces() == [("mark",)]
 
+    @sync_only
     def test_the_sweeper_works_by_itself_until_it_is_stopped(
-        self, mortal: Callable[..., Calls], surface: str
+        self, mortal: Callable[..., Calls]
     ) -> None:
-        if surface == "async":
-            pytest.skip("the sweeper is a thread of its own; its sync form is tested")
         store = mortal(default_ttl=SHORT, refresh_on_read=False, sweep_interval_minutes=SHORT / 4)
         store.put(NS, "k", {})
         store.store.start_ttl_sweeper(SHORT / 4)

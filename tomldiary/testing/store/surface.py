@@ -15,10 +15,25 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Calls", "Embedder", "StoreFixtures", "awaited", "cosine", "keys", "langgraph", "until"]
+__all__ = [
+    "Calls",
+    "Embedder",
+    "StoreFixtures",
+    "async_only",
+    "awaited",
+    "cosine",
+    "keys",
+    "langgraph",
+    "sync_only",
+    "until",
+]
 
 _VERBS = ("put", "get", "search", "delete", "list_namespaces", "batch")
 _PATIENCE = 20.0  # seconds
+sync_only = pytest.mark.parametrize("surface", ["sync"], indirect=True)
+"""Marks a test of threads, which need the sync methods."""
+async_only = pytest.mark.parametrize("surface", ["async"], indirect=True)
+"""Marks a test of tasks, which need the async methods."""
 
 
 class Calls:

@@ -1,0 +1,152 @@
+"""The places where a test keeps memories: a folder, this process, and a space of its own in each server.
+
+Servers are found by the environment variables of `servers`; a test of one that is not there is skipped.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
+
+import pytest
+
+from servers import FIRESTORE, POSTGRES, REDIS
+from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.backend import SharedBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SERVERS = ("postgres", "redis", "firestore")
+SHARED = ("folder", *SERVERS)
+"""Several processes may open these at once."""
+ALL = ("memory", *SHARED)
+_VARIABLES = {"postgres": POSTGRES, "redis": REDIS, "firestore": FIRESTORE}
+
+
+class Engine(NamedTuple):
+    """A place that holds nothing yet."""
+
+    name: str
+    url: str
+    """What `Diary` opens."""
+    server: str = ""
+    """The server's address as the environment has it."""
+    only: Any = None
+    """The backend of a place in the memory of this process; there is no other."""
+
+    def backend(self, **options: object) -> Any:
+        """A new backend, as another process would open it."""
+        made = self.only or open_backend(self.url, None)
+        for name, value in options.items():
+            setattr(made, name, value)
+        return made
+
+    def texts(self) -> str:
+        """Everything that the place holds, as one text."""
+        return _READERS[self.name](self)
+
+
+def space(name: str, folder: Path | None = None) -> Engine:
+    """A new place in a folder, in memory or in a server; skip the test if there is no server."""
+    if name == "folder":
+        assert folder is not None
+        return Engine(name, str(folder / "memories"))
+    if name == "memory":
+        return Engine(name, "memory:", only=open_backend("memory:", None))
+    server = os.environ.get(_VARIABLES[name], "")
+    if not server:
+        pytest.skip(f"no {name} server; run: python tests/support/servers.py python -m pytest")
+    name_of_space = f"t{uuid4().hex[:12]}"
+    urls = {
+        "postgres": f"{server}?schema={name_of_space}",
+        "redis": f"{server}?prefix={name_of_space}",
+        "firestore": f"firestore://tests/{name_of_space}/users",
+    }
+    return Engine(name, urls[name], server)
+
+
+@pytest.fixture(params=SERVERS)
+def engine(request: pytest.FixtureRequest, disk: Path) -> Engine:
+    """A new space in each of the servers; a module for more places has a fixture of this name."""
+    return space(request.param, disk)
+
+
+@pytest.fixture
+def opened(engine: Engine) -> Iterator[Callable[..., Any]]:
+    """Opens backends on the place, and closes them after the test."""
+    backends: list[Any] = []
+
+    def open_one(**options: object) -> Any:
+        backends.append(engine.backend(**options))
+        return backends[-1]
+
+    yield open_one
+    for backend in backends:
+        if isinstance(backend, SharedBackend):
+            backend.close()
+
+
+def _folder_texts(engine: Engine) -> str:
+    files = [path for path in sorted(Path(engine.url).rglob("*")) if path.is_file()]
+    return "\n".join(f"{path}\n{path.read_bytes().decode(errors='replace')}" for path in files)
+
+
+def _memory_texts(engine: Engine) -> str:
+    return repr((engine.only._documents, engine.only._records))
+
+
+def _postgres_texts(engine: Engine) -> str:
+    import psycopg  # noqa: PLC0415 - slow to import, and used with servers only
+
+    found = []
+    schema = engine.url.rpartition("=")[2]
+    with psycopg.connect(engine.server) as connection:
+        for (table,) in connection.execute(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = %s", [schema]
+        ).fetchall():
+            statement = f'SELECT t::text FROM "{schema}"."{table}" t'  # noqa: S608 - our own names
+            found += connection.execute(statement).fetchall()
+    return "\n".join(row[0] for row in found)
+
+
+def _redis_texts(engine: Engine) -> str:
+    import redis  # noqa: PLC0415 - see above
+
+    found = []
+    with redis.Redis.from_url(engine.server, decode_responses=True) as client:
+        for key in client.scan_iter(f"{engine.url.rpartition('=')[2]}:*"):
+            read = {"hash": client.hgetall, "set": client.smembers, "string": client.get}.get(
+                client.type(key)
+            )
+            found.append((key, read(key) if read is not None else client.zrange(key, 0, -1)))
+    return repr(found)
+
+
+def _firestore_texts(engine: Engine) -> str:
+    from google.cloud import firestore  # noqa: PLC0415 - see above
+
+    client = firestore.Client(project="tests")
+    found = []
+
+    def walk(collection: Any) -> None:
+        for place in collection.list_documents():
+            found.append((place.path, place.get().to_dict()))
+            for below in place.collections():
+                walk(below)
+
+    for collection in client.document("/".join(engine.url.split("/")[3:])).collections():
+        walk(collection)
+    client.close()
+    return repr(found)
+
+
+_READERS = {
+    "folder": _folder_texts,
+    "memory": _memory_texts,
+    "postgres": _postgres_texts,
+    "redis": _redis_texts,
+    "firestore": _firestore_texts,
+}
