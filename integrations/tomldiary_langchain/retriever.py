@@ -13,6 +13,7 @@ from langchain_core.runnables import RunnableConfig, ensure_config
 from pydantic import ConfigDict, Field, PrivateAttr, field_validator
 
 from tomldiary.diary import Diary, diary_of
+from tomldiary.entries.kinds import ITEMS, recalled_kinds
 from tomldiary.retrieval.filters import compile_filter
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.store.operations import Item, Search
@@ -53,10 +54,10 @@ class DiaryRetriever(BaseRetriever):
     k: int = Field(default=5, ge=1)
     """Most documents returned; `invoke(…, k=…)` overrides it."""
     kinds: Collection[str] | None = None
-    """What to look through, of "preferences", "conversations", "facts", "blocks" and "episodes"; None is
-    all of it, `()` none."""
+    """What to look through, of "preferences", "conversations", "facts", "blocks", "episodes" and "items"; None
+    is all of it, `()` none."""
     items: tuple[str, ...] | None = None
-    """Labels behind the user of a namespace whose items are looked through as well, such as `("memories",)`; `()`
+    """Labels behind the user of the only namespace whose items are looked through, such as `("memories",)`; `()`
     is all of the user's. "{user_id}" in it says where else the user stands. Their metadata has `namespace`."""
     filter: dict[str, Any] | None = None
     """What the metadata of documents, and the value of items, has to be, as in `DiaryStore.search`."""
@@ -118,9 +119,12 @@ class DiaryRetriever(BaseRetriever):
     def _found(self, query: str, user: str, k: int) -> list[Document]:
         fits = None if self.filter is None else compile_filter(self.filter)
         found: list[Document] = []
-        if self.kinds is None or self.kinds:
+        kinds = self.kinds
+        if kinds is None and self.items is not None:
+            kinds = {kind.name for kind in recalled_kinds()} - {ITEMS.name}
+        if kinds is None or kinds:
             most = k if fits is None else _MANY
-            hits = self._diary.user(user).recall(query, most, kinds=self.kinds)
+            hits = self._diary.user(user).recall(query, most, kinds=kinds)
             documents = map(_document, hits)
             found += [each for each in documents if fits is None or fits(each.metadata)]
         if self.items is not None:

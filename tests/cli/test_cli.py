@@ -481,8 +481,8 @@ def test_items_of_a_store_are_searched_and_shown(memories):
     ItemStore(diary, user_label=1).run([Put(("memories", "alice"), "n2", {"food": "walnuts"})])
     found = call("search", "walnuts", "--user", "alice", "--path", memories, check=0).stdout
     for part in (
-        "items/notes/n%2f1  {",
-        "items/memories/~/n2  {",
+        "items/notes/n%2f1  walnuts grow",
+        "items/memories/~/n2  walnuts",
         "allergies/pref001",
         "words: walnuts",
     ):

@@ -16,11 +16,11 @@ import pytest
 from tomldiary import Diary
 from tomldiary.errors import Forgotten, InvalidValue, MissingExtra
 from tomldiary.retrieval.filters import compile_filter
-from tomldiary.retrieval.json_paths import texts_at
 from tomldiary.retrieval.lexical_index import LexicalIndex
 from tomldiary.retrieval.vector_index import LOCAL_DIMS, Embedding, local_embedder
 from tomldiary.store.operations import Get, Put, Search
 from tomldiary.store.store import ItemStore
+from tomldiary.text.json_paths import texts_at
 from tomldiary_langgraph import DiaryStore
 
 NS = ("alice", "memories")
@@ -255,7 +255,8 @@ def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
     alice.upsert_preference("likes", f"{word} 1")
     for query in (word, word.lower(), f"{word} walnut?"):
         assert found(store, query)[0] == "k"
-        assert [hit.text for hit in alice.recall(query)] == [f"{word} 1"]
+        hits = alice.recall(query, kinds=["preferences", "items"])
+        assert {hit.key for hit in hits if hit.text == f"{word} 1"} == {"likes/pref001", "memories/k"}
 
 
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip

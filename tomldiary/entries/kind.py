@@ -220,6 +220,10 @@ class EntryKind:
         """Return the documents that may hold the entry of a key's path, and its path in them."""
         return self.documents_of("/".join(path[1:]), listed), path
 
+    def within(self, document: str) -> EntryKind:
+        """Return the kind as it is in one document, whose name may be a part of keys."""
+        return self
+
     # What a document holds
 
     def home(self, document: str) -> str:

@@ -20,10 +20,10 @@ from zlib import crc32
 
 from tomldiary.errors import InvalidValue, MissingExtra
 from tomldiary.logging import get_logger
-from tomldiary.retrieval.json_paths import texts_at
 from tomldiary.runtime.capabilities import PRIVATE
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.storage.files import FileSystem
+from tomldiary.text.json_paths import texts_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -1,4 +1,4 @@
-"""Bytes under keys, kept as items: one namespace, Base64 in the field "bytes"."""
+"""Bytes under keys, kept as items: one namespace, Base64 in the field "bytes", neither found nor shown as text."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ class ByteItems:
         Raises:
             InvalidValue: A value is not bytes.
         """
-        self._items.run([Put(self.namespace, key, _encoded(key, value)) for key, value in pairs])
+        puts = [Put(self.namespace, key, _encoded(key, value), index=False) for key, value in pairs]
+        self._items.run(puts)
 
     def remove(self, keys: Iterable[str]) -> None:
         """Remove keys; missing ones are no error."""

@@ -14,7 +14,6 @@ null is named in `_null`.
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -25,7 +24,7 @@ from math import isnan
 from typing import Any, cast
 
 from tomldiary.errors import InvalidValue
-from tomldiary.retrieval.json_paths import all_names, all_texts, texts_at
+from tomldiary.text.json_paths import searched_text
 from tomldiary.toml.parse import MAX_DEPTH
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, encode_nulls, render_value
 
@@ -53,7 +52,6 @@ _ESCAPED = ("_", "\\")
 _DEEPEST = MAX_DEPTH - 4
 _BITS = 13_000  # about the digits of an integer that TOML text may hold
 _PLAIN = frozenset({str, int, float, bool})
-_INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def moment(micros: int) -> datetime:
@@ -155,13 +153,7 @@ class Entry:
     @property
     def searched_text(self) -> str:
         """The text to search: texts and field names, the fields it was put with, or nothing."""
-        index = self.index
-        if index is False:
-            return ""
-        if isinstance(index, list):
-            return " ".join(text for path in index for text in texts_at(self.value, path))
-        names = (_INNER_CAPITAL.sub(" ", name) for name in all_names(self.value))
-        return " ".join((*all_texts(self.value), *dict.fromkeys(names)))
+        return searched_text(self.value, self.index)
 
 
 def table_of(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tomldiary.entries.facts import in_utc, moment
-from tomldiary.entries.kinds import recalled_kinds, shown_kinds
+from tomldiary.entries.kinds import BLOCKS, PREFERENCES, recalled_kinds, shown_kinds
 from tomldiary.retrieval.lexical_index import LexicalIndex, matched_words, shown_words
 from tomldiary.retrieval.ranking import MemoryLines, ShownFact, are_ranked, by_share, ranked
 from tomldiary.retrieval.render import render_memory
@@ -41,6 +41,8 @@ class Source:
     kind: EntryKind
     key: str
     entry: Mapping[str, Any]
+    document: str
+    """The name under which its document was searched."""
 
     @property
     def order(self) -> tuple[str, str]:
@@ -58,9 +60,9 @@ class Hit:
     """One entry found."""
 
     kind: str
-    """`preferences`, `conversations`, `facts`, `blocks` or `episodes`."""
+    """`preferences`, `conversations`, `facts`, `blocks`, `episodes` or `items`."""
     key: str
-    """`category/id` of a preference, `type/key` of a fact, else the session, the name or the id."""
+    """`category/id`, `type/key`, `namespace/key` of an item, else the session, the name or the id."""
     text: str
     score: float
     """How well it matches, from 0 to 1: two thirds for an entry of average length with every word of the query."""
@@ -71,27 +73,34 @@ class Hit:
     source: str = ""
     """The turn an entry was taken from, `session#turn`, where it is known."""
 
+    @property
+    def full_key(self) -> str:
+        """The key as `history`, `why` and the tools take it: with its kind, but for a preference."""
+        return self.key if self.kind == PREFERENCES.name else f"{self.kind}/{self.key}"
+
+
+class Searched(NamedTuple):
+    """A document, or all parts of a kind as one, to search or to show."""
+
+    name: str
+    kind: EntryKind
+    """The kind within it."""
+    document: Document
+
 
 class _Entries:
-    """The entries of one kind, as their documents held them."""
+    """The entries of one document, as it held them."""
 
-    def __init__(
-        self,
-        kind: EntryKind,
-        documents: tuple[Document, ...],
-        rules: Rules,
-        before: _Entries | None,
-    ) -> None:
-        self.namespace = kind.name
-        self.documents = documents
+    def __init__(self, searched: Searched, rules: Rules, before: _Entries | None) -> None:
+        kind, self.document = searched.kind, searched.document
+        self.namespace = searched.name
         self.sources: dict[str, Source] = {}
         known = before.sources if before is not None else {}
-        for document in documents:
-            for key, entry in kind.entries(document, rules):
-                source = known.get(key)
-                if source is None or source.entry is not entry:
-                    source = Source(kind, key, entry)
-                self.sources[key] = source
+        for key, entry in kind.entries(self.document, rules):
+            source = known.get(key)
+            if source is None or source.entry is not entry:
+                source = Source(kind, key, entry, searched.name)
+            self.sources[key] = source
 
     @property
     def ordered(self) -> list[Source]:
@@ -107,13 +116,13 @@ class _UserIndex:
         self._entries: dict[str, _Entries] = {}
 
     def search(
-        self, query: str, documents: Mapping[EntryKind, tuple[Document, ...]], rules: Rules
+        self, query: str, documents: Sequence[Searched], rules: Rules
     ) -> Iterator[tuple[float, Source]]:
         current: list[_Entries] = []
-        for kind, mine in documents.items():
-            found = self._entries.get(kind.name)
-            if found is None or list(map(id, found.documents)) != list(map(id, mine)):
-                found = self._entries[kind.name] = _Entries(kind, mine, rules, found)
+        for searched in documents:
+            found = self._entries.get(searched.name)
+            if found is None or found.document is not searched.document:
+                found = self._entries[searched.name] = _Entries(searched, rules, found)
             current.append(found)
         for score, _, source in self._index.search(current, query) or ():
             yield score, source
@@ -140,7 +149,7 @@ class Indexes:
         self,
         user: str,
         query: str,
-        documents: Mapping[EntryKind, tuple[Document, ...]],
+        documents: Sequence[Searched],
         rules: Rules,
     ) -> Iterator[tuple[float, Source]]:
         """Yield the matching entries of a user, best first, with their score.
@@ -148,7 +157,7 @@ class Indexes:
         Args:
             user: Whose they are.
             query: A question or words.
-            documents: The documents to search, by kind; compared by identity to skip unchanged ones.
+            documents: The documents to search; compared by identity to skip unchanged ones.
             rules: Say which entries count.
         """
         with self._guard:
@@ -177,23 +186,23 @@ class UserRecall:
         Args:
             query: A question or words; no query language.
             limit: Most hits returned.
-            kinds: The kinds to search, of "preferences", "conversations", "facts", "blocks" and
-                "episodes"; None is all of them.
+            kinds: The kinds to search, of "preferences", "conversations", "facts", "blocks", "episodes"
+                and "items" (what stores put for this user); None is all of them.
             time_range: Only entries last changed from the first time on and before the second (without
                 a zone: UTC); None for one of them is no bound.
             valid_at: When temporal facts have to hold; None is now.
         """
         at, diary = self._context.moment(valid_at), self._diary
         searched = [kind for kind in recalled_kinds() if kinds is None or kind.name in kinds]
-        documents = self._recalled_documents(searched)
+        documents = self._documents(searched)
         current = {
-            kind.name: kind.current(documents[kind][0], diary, at)
-            for kind in searched
-            if kind.is_timed(next(iter(documents[kind]), None))
+            each.name: each.kind.current(each.document, diary, at)
+            for each in documents
+            if each.kind.is_timed(each.document)
         }
 
         def counts(source: Source) -> bool:
-            holds = current.get(source.kind.name)
+            holds = current.get(source.document)
             return _is_within(source.entry, time_range) and (
                 holds is None or holds(source.key, source.entry)
             )
@@ -214,8 +223,8 @@ class UserRecall:
         """Return what is remembered as text for a model: framed, escaped, within a budget.
 
         Pinned blocks come first, then preferences and facts with `pinned = true`. The rest alternates
-        between categories, types of facts, other blocks and the last three conversations, by weight.
-        Within each, the most confirmed and the newest entries alternate.
+        between categories, types of facts, other blocks, the last three conversations and namespaces of
+        items, by weight. Within each, the most confirmed and the newest entries alternate.
 
         Args:
             query: The ten facts and preferences that match best come right after the pinned ones.
@@ -241,8 +250,7 @@ class UserRecall:
             but_session: Leave out the summary of this session, which the model already sees.
             valid_at: As for `render`.
         """
-        shown = [self._context.read(kind.name) for kind in shown_kinds()]
-        return self._lines(shown, query, but_session, valid_at)
+        return self._lines(self._documents(shown_kinds()), query, but_session, valid_at)
 
     async def amemory_lines(
         self, query: str | None = None, *, but_session: str = ""
@@ -251,27 +259,33 @@ class UserRecall:
 
         The coroutine form of `memory_lines`.
         """
-        names = [kind.name for kind in shown_kinds()]
-        known = None if query else self._context.cached(*names)
-        if known is not None and self._are_ready(known):
+        known = None if query else self._cached()
+        if known is not None and all(map(self._is_ready, known)):
             # Starting a thread would take longer.
             return self._lines(known, None, but_session)
         return await in_thread(self.memory_lines, query, but_session=but_session)
 
-    def _are_ready(self, documents: Sequence[Document]) -> bool:
-        """Return whether their lines are known, or take no noticeable time."""
-        return all(
-            not kind.is_timed(document)  # which may have been edited by hand
-            and (
-                are_ranked(kind, document, self._diary)
-                or (len(document.blocks) <= _FEW and document.size <= _SHORT)
-            )
-            for kind, document in zip(shown_kinds(), documents, strict=True)
+    def _cached(self) -> list[Searched] | None:
+        """Return what is shown if it is in the document cache; None if reading may take time."""
+        if self._context.cached(BLOCKS.name) is None:
+            return None  # listing the documents may take time too
+        places = self._places(shown_kinds())
+        known = self._context.cached(*(name for name, _ in places))
+        if known is None:
+            return None
+        return [Searched(*place, each) for place, each in zip(places, known, strict=True)]
+
+    def _is_ready(self, shown: Searched) -> bool:
+        """Return whether its lines are known, or take no noticeable time."""
+        _, kind, document = shown
+        return not kind.is_timed(document) and (  # which may have been edited by hand
+            are_ranked(kind, document, self._diary)
+            or (len(document.blocks) <= _FEW and document.size <= _SHORT)
         )
 
     def _lines(
         self,
-        documents: Sequence[Document],
+        documents: Sequence[Searched],
         query: str | None,
         but_session: str,
         valid_at: datetime | None = None,
@@ -280,7 +294,7 @@ class UserRecall:
         first: list[str] = []
         lanes: list[tuple[float, list[ShownFact]]] = []
         rest: list[str] = []
-        for kind, document in zip(shown_kinds(), documents, strict=True):
+        for _, kind, document in documents:
             for weight, facts in ranked(kind, document, self._diary, at):
                 lane = facts
                 if but_session:
@@ -300,11 +314,16 @@ class UserRecall:
             found.sort(key=lambda fact: (not fact.is_pinned, order.get(fact.key, len(order))))
         return MemoryLines([*first, *(fact.line for fact in found)], rest)
 
-    def _recalled_documents(
-        self, kinds: Sequence[EntryKind]
-    ) -> dict[EntryKind, tuple[Document, ...]]:
+    def _documents(self, kinds: Sequence[EntryKind]) -> list[Searched]:
+        """Return the documents of kinds."""
+        return [
+            Searched(name, kind, self._context.read(name)) for name, kind in self._places(kinds)
+        ]
+
+    def _places(self, kinds: Sequence[EntryKind]) -> list[tuple[str, EntryKind]]:
+        """Return the names of the documents of kinds, each with the kind within it."""
         listed = self._context.kinds() if self._context.lists_documents else ()
-        return {kind: tuple(map(self._context.read, kind.documents(listed))) for kind in kinds}
+        return [(name, kind.within(name)) for kind in kinds for name in kind.documents(listed)]
 
 
 def _is_within(entry: Mapping[str, Any], time_range: TimeRange | None) -> bool:

@@ -80,7 +80,11 @@ def test_a_filter_applies_to_metadata_and_values(diary):
         return names(ask(DiaryRetriever(diary=diary, user_id="alice", **options), "tea"))
 
     assert found(filter={"kind": "blocks"}) == {"notes"}
-    assert found(filter={"kind": {"$ne": "blocks"}}) == {"likes/pref001"}
+    assert found(filter={"kind": {"$ne": "blocks"}}) == {
+        "likes/pref001",
+        "files/f1",
+        "memories/m1",
+    }
     assert found(filter={"kind": "event"}, items=("memories",)) == {"m1"}
     assert found(filter={"kind": "blocks"}, k=1) == {"notes"}
 

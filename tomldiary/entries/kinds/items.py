@@ -4,17 +4,23 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from tomldiary.entries.kind import EntryKind, Rules
+from tomldiary.entries.facts import moment
+from tomldiary.entries.fields import columns_of, data_text, entry_data
+from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
+from tomldiary.text.json_paths import searched_text
+from tomldiary.toml.values import decode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from datetime import datetime
 
     from tomldiary.entries.fields import Problem
+    from tomldiary.entries.kind import Tables
     from tomldiary.toml.document import Document, Path
 
 __all__ = ["ItemKind"]
@@ -23,8 +29,16 @@ __all__ = ["ItemKind"]
 class ItemKind(EntryKind):
     """`[items.key]` in `items/<namespace>`: the values of LangGraph namespaces."""
 
-    is_recalled = is_shown = False
     shape = "items/namespace/key"
+    order = 4
+    has_times = True
+    namespace = ""
+    """Where the entries are, as a part of keys: `memories/work`; "" where that is not known."""
+
+    def within(self, document: str) -> EntryKind:
+        bound = copy(self)
+        bound.namespace = part_of(document)[0].removeprefix(f"{self.name}/")
+        return bound
 
     def documents(self, listed: Iterable[str]) -> list[str]:
         return [name for name in listed if name.startswith(f"{self.name}/")]
@@ -40,11 +54,46 @@ class ItemKind(EntryKind):
         if not document and "/" not in path[0]:
             return "/".join(path)
         base = part_of(document)[0] if document else path[0]
-        return "/".join([base, *(key.replace("%", "%25").replace("/", "%2f") for key in path[1:])])
+        return "/".join([base, *map(_quoted, path[1:])])
 
     def path(self, key: str) -> Path | None:
         base, _, name = key.rpartition("/")
         return (base, unquote(name)) if base.startswith(f"{self.name}/") else None
+
+    def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
+        for name, entry in super().entries(tables, rules):
+            yield f"{self.namespace}/{_quoted(name)}" if self.namespace else name, entry
+
+    def current(
+        self, document: Document, rules: Rules, at: datetime
+    ) -> Callable[[str, Mapping[str, Any]], bool] | None:
+        return lambda _, entry: _lives(entry, at)
+
+    def text(self, entry: Mapping[str, Any]) -> str:
+        value = _value(entry)
+        only = next(iter(value.values())) if len(value) == 1 else None
+        return only if isinstance(only, str) else data_text(value)
+
+    def body(self, name: str, entry: Mapping[str, Any]) -> str:
+        return searched_text(_value(entry), entry.get("_index"))
+
+    def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
+        if entry.get("_index") is False:
+            return None  # what no search is to find is no text to read either
+        return EntryLine(group.name, self.text(entry))
+
+    def groups(self, tables: Tables, rules: Rules) -> list[Group]:
+        def columns() -> tuple[list[str], list[Any]]:
+            names, entries = columns_of(tables.table((self.name,)) or {})
+            return [*map(_quoted, names)], entries
+
+        return [Group(self.namespace, 1.0, columns)]
+
+    def holding(
+        self, group: Group, entries: Iterable[tuple[str, Mapping[str, Any]]]
+    ) -> Callable[[str, datetime], bool] | None:
+        known = {name: entry for name, entry in entries if "_expires" in entry}
+        return (lambda name, at: name not in known or _lives(known[name], at)) if known else None
 
     def profile(self, documents: Mapping[str, Document], rules: Rules, at: datetime) -> Any:
         counts: dict[str, int] = {}
@@ -55,3 +104,19 @@ class ItemKind(EntryKind):
 
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
         yield from ()
+
+
+def _quoted(key: str) -> str:
+    return key.replace("%", "%25").replace("/", "%2f")
+
+
+def _value(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of an item: a field that begins with an underscore has a backslash in the file."""
+    fields = decode_nulls(entry_data(entry))
+    return {name.removeprefix("\\"): value for name, value in fields.items()}
+
+
+def _lives(entry: Mapping[str, Any], at: datetime) -> bool:
+    """Return whether an item has not expired, as far as the file says."""
+    until = moment(entry["_expires"]) if "_expires" in entry else None
+    return until is None or at < until

@@ -13,9 +13,26 @@ from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, cast
 
-__all__ = ["all_names", "all_texts", "texts_at"]
+__all__ = ["all_names", "all_texts", "searched_text", "texts_at"]
 
+_INNER_CAPITAL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _TOKEN = re.compile(r"\[[^\[\]]*\]|\{[^{}]*\}|[^.\[{]+|\[.*|\{.*")
+
+
+def searched_text(value: Mapping[str, Any], index: Any) -> str:
+    """Return the text of a value to search.
+
+    Args:
+        value: Fields of any depth.
+        index: The paths of the texts to search, False for none; anything else means all texts and names.
+    """
+    if index is False:
+        return ""
+    if isinstance(index, list):
+        paths = map(str, cast("list[Any]", index))
+        return " ".join(text for path in paths for text in texts_at(value, path))
+    names = (_INNER_CAPITAL.sub(" ", name) for name in all_names(value))
+    return " ".join((*all_texts(value), *dict.fromkeys(names)))
 
 
 def texts_at(value: Any, path: str) -> list[str]:

@@ -1,0 +1,76 @@
+"""Items that a store puts are found, shown, explained and counted like any other entry."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.store.operations import Put
+from tomldiary.store.store import ItemStore
+
+WORK = ("alice", "memories", "work")
+
+
+@pytest.fixture(params=["folder", "memory"])
+def diary(request, tmp_path):
+    return Diary(tmp_path if request.param == "folder" else "memory:")
+
+
+@pytest.fixture
+def store(diary):
+    store = ItemStore(diary)
+    store.run([Put(WORK, "a/b", {"text": "owns a red bicycle"}), Put(WORK, "k2", {"n": 7})])
+    return store
+
+
+def test_recall_finds_an_item_under_the_key_that_why_takes(diary, store):
+    alice = diary.user("alice")
+    (hit,) = alice.recall("bicycle")
+    assert (hit.kind, hit.key, hit.text) == ("items", "memories/work/a%2fb", "owns a red bicycle")
+    assert alice.why(hit.full_key).text == hit.text
+    assert [change.key for change in alice.history(hit.full_key)] == [hit.full_key]
+    assert not alice.recall("bicycle", kinds=["facts"])
+
+
+def test_equal_keys_of_two_namespaces_are_two_hits(diary, store):
+    store.run([Put(("alice", "home"), "a/b", {"text": "a blue bicycle"})])
+    keys = {hit.full_key for hit in diary.user("alice").recall("bicycle")}
+    assert keys == {"items/memories/work/a%2fb", "items/home/a%2fb"}
+
+
+def test_render_shows_items_behind_everything_else(diary, store):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea")
+    lines = alice.render().splitlines()[1:-1]
+    assert lines == [
+        "- likes: tea",
+        "- memories/work: n = 7",
+        "- memories/work: owns a red bicycle",
+    ]
+    assert alice.render("bicycle").splitlines()[1] == "- memories/work: owns a red bicycle"
+    assert alice.as_of(1).render().splitlines()[1:-1] == lines[1:]
+
+
+def test_an_item_that_is_not_indexed_is_neither_found_nor_shown(diary, store):
+    store.run([Put(WORK, "raw", {"bytes": "Ymljd2Vs bicycle"}, index=False)])
+    alice = diary.user("alice")
+    assert len(alice.recall("bicycle")) == 1
+    assert "Ymljd2Vs" not in alice.render()
+
+
+def test_an_expired_item_is_neither_found_nor_shown(diary, store):
+    store.run([Put(WORK, "soon", {"text": "a bicycle for an hour"}, ttl=60)])
+    alice = diary.user("alice")
+    later = datetime.now(UTC) + timedelta(hours=2)
+    assert len(alice.recall("bicycle")) == 2
+    assert len(alice.recall("bicycle", valid_at=later)) == 1
+    assert "for an hour" in alice.render()
+    assert "for an hour" not in alice.render(valid_at=later)
+
+
+def test_items_of_other_users_are_not_found(diary, store):
+    bob = diary.user("bob")
+    assert bob.recall("bicycle") == []
+    assert bob.render() == ""
