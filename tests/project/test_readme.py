@@ -29,6 +29,8 @@ from typing import NamedTuple
 
 import pytest
 
+from tomldiary import Diary, UserDiary
+
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").rglob("*.md"))]
@@ -206,7 +208,7 @@ def test_every_page_of_the_docs_is_in_the_navigation_once():
 @pytest.mark.parametrize(
     ("module", "pages"),
     [
-        ("tomldiary", ("core", "errors")),
+        ("tomldiary", ("core", "user", "errors")),
         ("tomldiary.storage", ("storage",)),
         ("tomldiary.testing", ("storage",)),
         ("tomldiary_langgraph", ("langgraph",)),
@@ -226,6 +228,16 @@ def test_every_public_name_has_an_entry_in_the_reference(module, pages):
         and getattr(getattr(public, name), "__module__", "") not in entries
     }
     assert missing == set()
+
+
+def test_every_verb_of_a_user_is_on_the_reference_page():
+    page = (ROOT / "docs/reference/user.md").read_text("utf-8")
+    shown = {"diary", "user_id"}
+    for entry in re.findall(r"^::: ([\w.]+)$", page, re.MULTILINE):
+        module, _, kind = entry.rpartition(".")
+        shown |= set(vars(getattr(importlib.import_module(module), kind)))
+    alice = UserDiary(Diary("memory:"), "alice")
+    assert [verb for verb in dir(alice) if not verb.startswith("_") and verb not in shown] == []
 
 
 def test_every_path_named_by_the_architecture_page_exists():
