@@ -34,7 +34,7 @@ from tomldiary.history.record import (
 )
 from tomldiary.history.timeline import Timeline
 from tomldiary.storage.locks import UserLocks
-from tomldiary.text.similarity import normalise
+from tomldiary.text.similarity import normalise, same_text
 from tomldiary.toml import diff as compare
 from tomldiary.toml.document import Document
 from tomldiary.toml.edit import Edit
@@ -151,7 +151,7 @@ def answers(tables):
         wanted += [len(entries), max(numbers, default=0) + 1]
         asked += [book.count(category), book.next_number(category)]
         for text in ("Tea!", "word 3", "word 7"):
-            same = [k for k, e in entries.items() if normalise(str(e["text"])) == normalise(text)]
+            same = [k for k, e in entries.items() if same_text(str(e["text"]), text)]
             wanted.append(same[0] if same else None)
             asked.append(book.same(category, text))
     return asked, wanted

@@ -126,7 +126,10 @@ def test_one_turn_removes_ten_preferences_at_most():
 
 
 def test_a_compaction_deletes_at_most_half_of_the_blocks():
-    blocks = {f"pref{number:03d}": {"text": f"thing {number}"} for number in range(40)}
+    blocks = {
+        f"pref{number:03d}": {"text": f"{letter * 5}{'aeiou'[number % 5] * 5}"}
+        for number, letter in enumerate("bcdfghjklmnpqrstvwxz" * 2)
+    }
     deps = CompactionDeps(
         {"preferences": {"likes": blocks}},
         {"conversations": {}},

@@ -190,7 +190,11 @@ class MemoryVerbs:
         others = [match for match in similar if match.id != key][:_SIMILAR_SHOWN]
         if not others:
             return Answer(f"✅ Noted as {category}/{key}.", data)
-        listed = "; ".join(f"{category}/{one.id}: {escape_for_model(one.text)}" for one in others)
+        listed = "; ".join(
+            f"{category}/{one.id}: {escape_for_model(one.text)}"
+            + (f" ({one.conflict})" if one.conflict else "")
+            for one in others
+        )
         return Answer(
             f"✅ Noted as {category}/{key}. ⚠️ Similar entries: {listed}. Correct or remove what no"
             " longer holds.",

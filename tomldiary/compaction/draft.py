@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
+from tomldiary.compaction.meaning import contradicting, reworded
 from tomldiary.entries.conversations import MAX_SUMMARY, checked_summary
 from tomldiary.entries.models import timestamp
-from tomldiary.entries.preferences import MAX_TEXT
+from tomldiary.entries.preferences import MAX_TEXT, entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.extraction.extractor import load_factory
 from tomldiary.extraction.operations import Operation, SetFields, SetSummary
@@ -140,8 +141,9 @@ class CompactionDeps:
     def fits(self, operation: Operation, stored: Mapping[str, Any] | None) -> bool:
         """Return whether an operation of the compactor still applies to the stored entry.
 
-        It does not for a kind that is not compacted, to delete the live session, or if the text changed
-        while the compactor worked (for a deletion, if anything changed): the newer state wins.
+        It does not for a kind that is not compacted, to delete the live session, if it decides between
+        contradictory entries, or if the text changed while the compactor worked (for a deletion, if anything
+        changed): the newer state wins.
         """
         path = operation_path(operation)
         in_preferences = path[0] == "preferences"
@@ -150,10 +152,31 @@ class CompactionDeps:
         before = self._before.get(path)
         if before is None or stored is None:
             return before is stored
+        if in_preferences and self._decides(operation, path):
+            return False
         if isinstance(operation, SetFields) and not operation.delete:
             text = "text" if in_preferences else "summary"
             return before.get(text) == stored.get(text)
         return path != ("conversations", self.live_session) and before == stored
+
+    def _decides(self, operation: Operation, path: tuple[str, ...]) -> bool:
+        if isinstance(operation, SetFields) and not operation.delete:
+            text = dict(operation.values).get("text")
+            return isinstance(text, str) and self._rewording(path, text) != ""
+        return self._contradicting(path) is not None
+
+    def _rewording(self, path: tuple[str, ...], text: str) -> str:
+        """Return how a new text contradicts the one of before the clean-up, or ""."""
+        before = self._before.get(path)
+        known = [entry_text(entry) for key, entry in self._before.items() if key[:2] == path[:2]]
+        return reworded(entry_text(before), text, known) if before is not None else ""
+
+    def _contradicting(self, path: tuple[str, ...]) -> tuple[str, str] | None:
+        """Return the entry that stays in place of a deleted one and says something else, and how."""
+        before = self._before.get(path)
+        entries: Mapping[str, Store] = self.prefs.get("preferences", {}).get(path[1], {})
+        others = {key: entry_text(entry) for key, entry in entries.items() if key != path[2]}
+        return contradicting(entry_text(before), others) if before is not None else None
 
     def preference_blocks(self) -> list[tuple[str, Store]]:
         """Return `("category/id", fields)` of each preference."""
@@ -179,7 +202,7 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is none at `block_id`.
-            InvalidValue: The text is blank, too long, or cannot be stored.
+            InvalidValue: The text is blank, too long, cannot be stored, or contradicts the one before.
         """
         entry = self._preference(block_id)
         text = text.strip()
@@ -187,6 +210,12 @@ class CompactionDeps:
             raise InvalidValue("the text is blank. Delete the block instead.", where=block_id)
         if len(text) > MAX_TEXT:
             raise InvalidValue(f"the text is longer than {MAX_TEXT} characters.", where=block_id)
+        why = self._rewording(_preference_path(block_id), text)
+        if why:
+            raise InvalidValue(
+                f"the new text says something else ({why}). Keep numbers, signs and what is denied as they are.",
+                where=block_id,
+            )
         labels = _labels(contexts)
         _check_storable([text, *(labels or ())], block_id)
         entry["text"] = text
@@ -200,11 +229,18 @@ class CompactionDeps:
 
         Raises:
             UnknownEntry: There is none at `block_id`.
-            InvalidValue: As many blocks as one clean-up may delete are deleted already.
+            InvalidValue: A similar preference contradicts it, or as many blocks as one clean-up may delete are
+                deleted already.
         """
         self._preference(block_id)
-        self._count_deletion(block_id)
         category, key = _split(block_id)
+        other = self._contradicting(_preference_path(block_id))
+        if other is not None:
+            raise InvalidValue(
+                f"{category}/{other[0]} contradicts it ({other[1]}). Keep both: the user decides which one holds.",
+                where=block_id,
+            )
+        self._count_deletion(block_id)
         del self.prefs["preferences"][category][key]
 
     def conversation_blocks(self) -> list[tuple[str, Store]]:

@@ -134,7 +134,7 @@ class Preferences:
         return self.following(category, Catalog, lambda catalog: catalog.count)
 
     def same(self, category: str, text: str) -> str | None:
-        """Return the id of the entry with the same normalised text, or None."""
+        """Return the id of the entry with the same text, or None."""
         return self.following(category, Catalog, lambda catalog: catalog.same(text))
 
     def similar(
@@ -171,7 +171,7 @@ class Preferences:
         return keys, entries
 
     def elsewhere(self, category: str, text: str) -> tuple[str, str] | None:
-        """Return category and id of an entry with the same normalised text in another category."""
+        """Return category and id of an entry with the same text in another category."""
         for other in self.rules.categories:
             if other != category and (key := self.same(other, text)) is not None:
                 return other, key

@@ -281,6 +281,8 @@ class MemoryDeps:
             count_up=count_up, fields=fields,
         )  # fmt: skip
         created = outcome.action == "created"
+        is_confirmed = outcome.action == "merged" or (outcome.action == "boosted" and text is None)
+        found = self._preferences.find(category, outcome.id)
         if self._confirmed is not None and count_up and not created:
             self._confirmed.add((category, outcome.id))
         self._operations.append(
@@ -288,15 +290,15 @@ class MemoryDeps:
                 category,
                 # A new entry may be equal to one that is stored meanwhile: it is looked for by text.
                 None if created and key is None else (key if created else outcome.id),
-                None if outcome.action == "merged" else text,  # the stored wording stays
+                text,
                 tuple(contexts),
                 count_up,
                 outcome.id if created else None,
                 tuple((fields or {}).items()),
+                entry_text(found[1]) if is_confirmed and found is not None else None,
             )
         )
         if "preferences" in self._stores:
-            found = self._preferences.find(category, outcome.id)
             self._mirror("preferences", found[0] if found is not None else ())
         return outcome
 

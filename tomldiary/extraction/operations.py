@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import Conversations
-from tomldiary.entries.preferences import PreferenceRules, Preferences, entry_text
+from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_text
 from tomldiary.errors import InvalidValue, LimitReached, UnknownEntry
 from tomldiary.logging import get_logger
 from tomldiary.text.similarity import same_text
@@ -57,6 +57,8 @@ class UpsertPreference:
     """The id a draft gave to the new entry; later operations of the same draft name it by this."""
     fields: tuple[tuple[str, Any], ...] = ()
     """Further fields of a new entry, such as where it came from."""
+    confirms: str | None = None
+    """The stored text that is confirmed: if the entry says something else by now, `text` is a new entry."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,17 +261,51 @@ def _upsert(
         key = ids.get((operation.category, key), key)
         if preferences.find(operation.category, key) is None:
             raise UnknownEntry(f"{operation.category}/{key}")
+        if operation.confirms is not None:
+            _confirm(preferences, operation, key, session_id=session_id, now=now, source=source)
+            return
     elif key is not None:
         found = preferences.find(operation.category, key)
         if found is not None and not same_text(entry_text(found[1]), operation.text or ""):
             key = None  # another writer used this id meanwhile
+    outcome = _put(
+        preferences, operation, key, operation.text, session_id=session_id, now=now, source=source
+    )
+    if operation.created_as is not None:
+        ids[operation.category, operation.created_as] = outcome.id
+
+
+def _confirm(preferences: Preferences, operation: UpsertPreference, key: str, **why: str) -> None:
+    """Confirm an entry that still says what was confirmed; another statement never counts for it."""
+    found = preferences.find(operation.category, key)
+    stored = entry_text(found[1]) if found is not None else ""
+    if same_text(stored, operation.confirms or ""):
+        _put(preferences, operation, key, None, **why)
+    elif operation.text is not None:
+        _put(preferences, operation, None, operation.text, **why)
+    else:
+        raise InvalidValue(
+            "the entry was changed while it was confirmed.", where=f"{operation.category}/{key}"
+        )
+
+
+def _put(
+    preferences: Preferences,
+    operation: UpsertPreference,
+    key: str | None,
+    text: str | None,
+    *,
+    session_id: str,
+    now: str,
+    source: str,
+) -> Outcome:
     fields = dict(operation.fields)
     if source and str(fields.get("_source", source)).startswith(f"{session_id}#"):
         fields["_source"] = source  # the draft may have counted fewer turns than there are by now
-    outcome = preferences.upsert(
+    return preferences.upsert(
         operation.category,
         key,
-        operation.text,
+        text,
         operation.contexts,
         now=now,
         session=session_id,
@@ -277,8 +313,6 @@ def _upsert(
         fields=fields,
         source=source,
     )
-    if operation.created_as is not None:
-        ids[operation.category, operation.created_as] = outcome.id
 
 
 def _set(

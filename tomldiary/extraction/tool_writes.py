@@ -16,7 +16,8 @@ from tomldiary.entries.kinds import PREFERENCES, entry_kind
 from tomldiary.entries.preferences import entry_text
 from tomldiary.history.queries import HistoryEntry, entry_changes
 from tomldiary.history.record import SNAPSHOT, parse_record
-from tomldiary.text.similarity import NEGATIONS, normalise, same_text
+from tomldiary.text.contradiction import covers
+from tomldiary.text.similarity import NEGATIONS, conflict, normalise, same_text
 from tomldiary.toml.values import render_text
 
 if TYPE_CHECKING:
@@ -68,6 +69,8 @@ class ToolWrites:
             shared = _shared(words, theirs)
             if not shared or (theirs & NEGATIONS) - words:
                 continue  # it says the opposite, or something else
+            if not covers(noted, text):
+                continue  # the same words with another sign, number or order
             told |= shared
             if best is None or len(shared) > best[0]:
                 best = len(shared), place
@@ -140,9 +143,10 @@ def _states(text: str, removed: str) -> bool:
         return same_text(text, removed)
     if (words & NEGATIONS) - gone:
         return False  # that it no longer holds may be worth storing
-    return len(_shared(gone, words)) == len(gone) or (
-        len(_shared(words, gone)) == len(words) and 2 * len(words) >= len(gone)
-    )
+    is_whole = len(_shared(gone, words)) == len(gone)
+    if is_whole and len(_shared(words, gone)) == len(words):
+        return not conflict(text, removed)  # the same words may say something else
+    return is_whole or (len(_shared(words, gone)) == len(words) and 2 * len(words) >= len(gone))
 
 
 def _words(text: str) -> set[str]:

@@ -11,7 +11,7 @@ from operator import is_
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from tomldiary.runtime.fork_safety import renew_after_fork
-from tomldiary.text.similarity import normalise
+from tomldiary.text.similarity import identity, normalise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -180,11 +180,12 @@ def is_followed(version: _Version, key: tuple[object, ...]) -> bool:
 
 
 class Catalog(Following):
-    """The normalised texts and the numbers of a category, to find equal text and free ids."""
+    """The texts and the numbers of a category, to find equal text and free ids."""
 
     def __init__(self, category: str) -> None:
         super().__init__(category)
         self._texts: list[str | None] = []
+        self._identities: list[str | None] = []
         self._by_text: dict[str, set[int]] = {}
         self._numbers: list[int] = []
         self._highest: int | None = 0
@@ -208,33 +209,37 @@ class Catalog(Following):
         return self._keys.copy(), self._texts.copy()
 
     def same(self, text: str) -> str | None:
-        """Return the id of the first entry with the same normalised text, or None."""
-        places = self._by_text.get(normalise(text))
+        """Return the id of the first entry with the same text as `identity` sees it, or None."""
+        places = self._by_text.get(identity(text))
         return self._keys[min(places)] if places else None
 
     def _put(self, number: int, key: str, entry: Any) -> None:
         is_entry = type(entry) is dict
-        text = normalise(entry_text(cast("Mapping[str, Any]", entry))) if is_entry else None
+        said = entry_text(cast("Mapping[str, Any]", entry)) if is_entry else None
+        text = None if said is None else normalise(said)
+        same = None if said is None else identity(said)
         if number == len(self._texts):
             self._texts.append(None)
+            self._identities.append(None)
             self._numbers.append(0)
             self._strays += 1
         before = self._texts[number]
-        if before != text:
-            self._unplace(before, number)
-            if text is not None:
-                self._by_text.setdefault(text, set()).add(number)
-            self._texts[number] = text
+        if self._identities[number] != same:
+            self._unplace(self._identities[number], number)
+            if same is not None:
+                self._by_text.setdefault(same, set()).add(number)
+            self._identities[number] = same
+        self._texts[number] = text
         self._strays += (before is not None) - (text is not None)
         self._numbers[number] = (number_of(key) or 0) if is_entry else 0
         if self._highest is not None:
             self._highest = max(self._highest, self._numbers[number]) if is_entry else None
 
     def _forget(self, known: int) -> None:
-        for number, text in enumerate(self._texts[known:], known):
+        for number, text in enumerate(self._identities[known:], known):
             self._unplace(text, number)
             self._strays -= text is None
-        del self._texts[known:]
+        del self._texts[known:], self._identities[known:]
         del self._numbers[known:]
         self._highest = None if known else 0
 

@@ -2,9 +2,9 @@
 
 Two questions, two rules. "Is there an entry this might update?" is answered by a fuzzy score
 (rapidfuzz `token_set_ratio`, from 70 on), which only ever suggests. "Are they the same?" is answered
-by equality of the normalised texts, and nothing else is merged silently. A suggestion that differs in
-polarity, in numbers or in word order is shown as a conflict: it is more likely the opposite or an
-update than a duplicate.
+by equality of `identity`, and nothing else is merged silently. A suggestion that differs in polarity,
+numbers, units, currency, signs or word order is shown as a conflict: it is more likely the opposite or
+an update than a duplicate.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.text.contradiction import contradiction, plain_signs
+from tomldiary.text.statement_words import AVERSIONS, ONE_NO, PARITY_NO
 from tomldiary.text.visible import visible
 
 __all__ = [
@@ -25,6 +27,7 @@ __all__ = [
     "Scorer",
     "Similarity",
     "conflict",
+    "identity",
     "normalise",
     "same_text",
 ]
@@ -41,85 +44,16 @@ Scorer = Callable[[str, str], float]
 _DROPPED = re.compile(r"[\s!\"$%&'()*,/:;<=>?@\[\\\]^_`{|}~‐-―‘-‟…、。「」！？，：；（）]+")
 _EDGE_DOTS = re.compile(r"(?<!\S)\.+(?=\s|$)|(?<=\S)\.+(?=\s|$)")
 _APOSTROPHE = re.compile(r"(?<=\w)'(?=\w)")
-_NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
-_NEGATIONS = frozenset(
-    [
-        "no",
-        "not",
-        "never",
-        "none",
-        "neither",
-        "nor",
-        "without",
-        "cannot",
-        "cant",
-        "dont",
-        "doesnt",
-        "didnt",
-        "isnt",
-        "arent",
-        "wasnt",
-        "werent",
-        "wont",
-        "wouldnt",
-        "shouldnt",
-        "couldnt",
-        "hasnt",
-        "havent",
-        "hadnt",
-        "aint",
-        "stopped",
-        "quit",
-    ]
+_PLAIN = re.compile(r"[A-Za-z]+(?: [A-Za-z]+)*[.!]*")  # the usual text, told apart quickly
+_PAUSE = re.compile(r"(?<![\d\s])[,;:]+(?=\s)")
+_STOPS = re.compile(r"(?:[.…。]|(?<!\d)!|(?<=\s)!|！)+(?=\s|$)")
+_END = re.compile(r"[\s,;:、.…。]+$")
+_EDGE_QUOTES = re.compile(
+    r"(?<![^\s(])[\"']+(?=\w)|(?<=[^\W\d])[\"]+(?=[\s.,;:!)]|$)|(?<=[.,!])[\"]+(?=\s|$)"
 )
-_AVERSIONS = frozenset(
-    [
-        "dislike",
-        "dislikes",
-        "disliked",
-        "hate",
-        "hates",
-        "hated",
-        "avoid",
-        "avoids",
-        "avoided",
-        "detest",
-        "detests",
-        "loathe",
-        "loathes",
-        "allergic",
-        "intolerant",
-        "refuse",
-        "refuses",
-    ]
-)
-NEGATIONS = _NEGATIONS | _AVERSIONS
+_UNIT = re.compile(r"(?<=\d)\s*[^\W\d_]{1,3}\b(?:/[^\W\d_]{1,3}\b)?")
+NEGATIONS = PARITY_NO | ONE_NO | AVERSIONS
 """Words that turn the meaning of a statement around."""
-_NUMBER_WORDS = frozenset(
-    [
-        "zero",
-        "one",
-        "two",
-        "three",
-        "four",
-        "five",
-        "six",
-        "seven",
-        "eight",
-        "nine",
-        "ten",
-        "eleven",
-        "twelve",
-        "twenty",
-        "thirty",
-        "forty",
-        "fifty",
-        "hundred",
-        "thousand",
-        "once",
-        "twice",
-    ]
-)
 
 
 @let_go_on_forget
@@ -138,31 +72,45 @@ def normalise(text: str) -> str:
     return " ".join(folded.split()) or text.strip()
 
 
+@let_go_on_forget
+@lru_cache(maxsize=65536)
+def identity(text: str) -> str:
+    """Return the form in which texts are equal that may be merged silently.
+
+    Case, width, spacing, hidden characters, pauses, quotation marks around words and the stop at the end are
+    folded away. Signs, numbers, apostrophes, the case of a unit ("5 mW") and the comma behind a "no" stay.
+    """
+    if _PLAIN.fullmatch(text):
+        return text.lower().rstrip(" .!") or text.strip()
+    folded = plain_signs(visible(text))
+    units = {found.span(): found.group() for found in _UNIT.finditer(folded)}
+    lowered = folded.lower()
+    if len(lowered) == len(folded):  # not so for "İ"
+        for (start, end), unit in units.items():
+            lowered = lowered[:start] + unit + lowered[end:]
+    lowered = _EDGE_QUOTES.sub("", lowered)
+    lowered = _PAUSE.sub(_without_pause, lowered)
+    lowered = _END.sub("", _STOPS.sub(".", lowered))
+    return " ".join(lowered.split()) or text.strip()
+
+
+def _without_pause(pause: re.Match[str]) -> str:
+    before = pause.string[: pause.start()].split()
+    return pause.group() if before and before[-1].strip("\"'(") in NEGATIONS else ""
+
+
 def same_text(left: str, right: str) -> bool:
-    """Return whether two texts are equal but for case, spacing and punctuation."""
-    return normalise(left) == normalise(right)
+    """Return whether two texts are equal but for case, spacing, pauses and the stop at the end."""
+    return identity(left) == identity(right)
 
 
 def conflict(left: str, right: str) -> str:
     """Say how two similar texts contradict each other, in a word or two; empty if they do not."""
-    one, two = normalise(left).split(), normalise(right).split()
-    if _polarity(one) != _polarity(two):
-        return "opposite meaning"
-    if _numbers(left, one) != _numbers(right, two):
-        return "different number"
-    if one != two and sorted(one) == sorted(two):
-        return "different order"
-    return ""
-
-
-def _polarity(words: list[str]) -> bool:
-    """Return whether the statement says no, with an even count of negations cancelling out."""
-    turns = sum(word in _NEGATIONS for word in words) + sum(word in _AVERSIONS for word in words)
-    return turns % 2 == 1
-
-
-def _numbers(text: str, words: list[str]) -> list[str]:
-    return sorted(_NUMBER.findall(text)) + sorted(word for word in words if word in _NUMBER_WORDS)
+    found = contradiction(left, right)
+    if found or normalise(left) != normalise(right) or same_text(left, right):
+        return found
+    is_unit = identity(left).lower() == identity(right).lower()  # "5 mW" and "5 MW"
+    return "different unit" if is_unit else "different spelling"
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,8 +86,8 @@ class UserPreferences:
     ) -> tuple[str, PreferenceItem]:
         """Store a preference, or change or confirm the one with `id`, and return it with its id.
 
-        A text that is equal but for case, spacing and punctuation is confirmed, not stored twice. A similar
-        text is stored; call `similar` first to find it.
+        A text that is equal but for case, spacing, pauses and the stop at the end is confirmed, not stored
+        twice. A similar text is stored; call `similar` first to find it, and how it contradicts.
 
         Args:
             category: A category of the preference table.

@@ -48,6 +48,7 @@ from tomldiary.extraction.rules.sentences import (
     split_sentences,
 )
 from tomldiary.logging import get_logger
+from tomldiary.text.similarity import identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -121,7 +122,7 @@ def find_statements(
     for sentence, kind in chain(_answers(user_msg, question), _lasting_sentences(user_msg)):
         if len(found) == MAX_STATEMENTS:
             break
-        key = " ".join(sentence.casefold().split())
+        key = identity(sentence)
         if key not in found:
             found[key] = Statement(sentence, choose_category(kind, sentence, categories))
     return list(found.values())

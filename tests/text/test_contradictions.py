@@ -1,0 +1,263 @@
+"""No door merges two statements that differ in sign, comparison, unit, currency, number, negation or order."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rapidfuzz import fuzz
+
+from tomldiary import Diary
+from tomldiary.agents.verbs import MemoryVerbs
+from tomldiary.compaction.draft import CompactionDeps
+from tomldiary.errors import InvalidValue
+from tomldiary.extraction import tools
+from tomldiary.extraction.operations import UpsertPreference, from_dict, to_dict, to_table
+from tomldiary.text.similarity import conflict, identity, normalise, same_text
+
+
+def rows(name):
+    lines = (Path(__file__).parent / name).read_text("utf-8").splitlines()
+    return [tuple(line.split(" | ")) for line in lines if line and not line.startswith("#")]
+
+
+PAIRS = rows("contradicting_pairs.txt")
+HARMLESS = rows("harmless_pairs.txt")
+CLOSE = 70
+
+
+def closeness(one, two):
+    return fuzz.token_set_ratio(normalise(one), normalise(two))
+
+
+def test_the_pairs_are_many_and_of_many_languages():
+    assert len({frozenset(pair[2:]) for pair in PAIRS}) >= 200
+    assert len({pair[1] for pair in PAIRS}) >= 20
+    assert sum(closeness(*pair[2:]) >= CLOSE for pair in PAIRS) >= 190
+
+
+def test_no_contradicting_pair_is_the_same_text():
+    assert [pair for pair in PAIRS if same_text(*pair[2:])] == []
+
+
+def test_close_contradicting_pairs_are_named_conflicts_either_way_round():
+    close = [pair for pair in PAIRS if closeness(*pair[2:]) >= CLOSE]
+    unnamed = [pair for pair in close if not conflict(pair[2], pair[3])]
+    assert len(unnamed) <= 0.05 * len(close), unnamed
+    assert [p for p in close if conflict(p[2], p[3]) != conflict(p[3], p[2])] == []
+
+
+def test_harmless_pairs_are_rarely_named_conflicts():
+    named = [pair for pair in HARMLESS if conflict(pair[1], pair[2])]
+    assert len(named) <= 0.05 * len(HARMLESS), named
+
+
+@pytest.mark.parametrize(
+    ("one", "two"),
+    [
+        ("LIKES  Coffee.", "likes coffee"),
+        ("Ｔｅａ", "tea!"),
+        ("it’s late", "it's late"),
+        ('likes "Dune"', "likes Dune"),
+        ("Tea, with milk", "tea with milk"),
+        ("J'aime le thé !", "j’aime le thé"),
+        ("range 5–10", "range 5-10"),
+        ("喜欢绿茶。", "喜欢绿茶"),
+    ],
+)
+def test_case_width_pauses_and_the_stop_at_the_end_make_no_difference(one, two):
+    assert same_text(one, two)
+
+
+@pytest.mark.parametrize("text", ["", " ", "?!", "...", "'", '"', "İ 5 KM", "5", "🍕", "\u200b"])
+def test_every_text_has_an_identity(text):
+    assert identity(text) == identity(identity(text))
+
+
+@pytest.fixture
+def alice(tmp_path):
+    return Diary(tmp_path, agent="rules").user("alice")
+
+
+def stored(user):
+    return [item.text for item in user.preferences("likes").values()]
+
+
+def test_remember_stores_both_of_each_pair():
+    for number, (_, _, one, two) in enumerate(PAIRS[::8]):
+        alice = Diary("memory:", agent="rules").user(f"user{number}")
+        verbs = MemoryVerbs(alice, "s")
+        assert "Noted" in verbs.remember(one, "likes")
+        assert "Noted" in verbs.remember(two, "likes")
+        assert stored(alice) == [one, two]
+        assert {item.count for item in alice.preferences("likes").values()} == {1}
+
+
+def test_remember_tells_the_agent_of_the_contradiction(alice):
+    verbs = MemoryVerbs(alice, "s")
+    verbs.remember("soil needs pH > 7", "likes")
+    answer = verbs.remember("soil needs pH < 7", "likes")
+    assert "likes/pref001: soil needs pH &gt; 7 (different comparison)" in answer
+
+
+def test_extractor_tools_suggest_and_name_the_conflict(alice):
+    answers = []
+
+    async def run(message, *, deps):
+        for text in ("freezer set to -18 degrees", "freezer set to 18 degrees"):
+            context = SimpleNamespace(deps=deps)
+            answers.append(await tools.upsert_preference(context, "likes", text=text))
+
+    alice.diary.with_agent(run).user("alice").add_turn("x", "y", session_id="s")
+    assert "conflict: different sign, not a duplicate" in answers[1]
+    assert stored(alice) == ["freezer set to -18 degrees"]
+
+
+def turn(diary, work, said="x"):
+    async def run(message, *, deps):
+        work(deps)
+
+    diary.with_agent(run).user("alice").add_turn(said, "y", session_id="s")
+
+
+def test_an_extractor_that_stores_directly_merges_nothing_that_differs(alice):
+    def work(deps):
+        for _, _, one, two in PAIRS[:40:4]:
+            deps.upsert("likes", None, one, ())
+            deps.upsert("likes", None, two, ())
+
+    turn(alice.diary, work)
+    assert stored(alice) == [text for pair in PAIRS[:40:4] for text in pair[2:]]
+
+
+@pytest.mark.parametrize("by_text", [True, False])
+def test_a_confirmation_never_counts_for_an_entry_changed_meanwhile(alice, by_text):
+    alice.upsert_preference("likes", "soil needs pH > 7")
+
+    def work(deps):
+        deps.upsert("likes", *((None, "Soil needs pH > 7.") if by_text else ("pref001", None)), ())
+        alice.upsert_preference("likes", "soil needs pH < 7", id="pref001", count_up=False)
+
+    turn(alice.diary, work)
+    assert stored(alice) == ["soil needs pH < 7", *(["Soil needs pH > 7."] if by_text else [])]
+    assert alice.preferences("likes")["pref001"].count == 1
+
+
+def test_a_confirmed_entry_that_was_removed_meanwhile_stays_removed(alice):
+    alice.upsert_preference("likes", "soil needs pH > 7")
+
+    def work(deps):
+        deps.upsert("likes", None, "Soil needs pH > 7.", ())
+        alice.remove_preference("likes", "pref001")
+
+    turn(alice.diary, work)
+    assert stored(alice) == []
+
+
+def test_what_is_confirmed_survives_the_journal():
+    operation = UpsertPreference("likes", "pref001", text="tea", confirms="Tea")
+    assert from_dict(to_dict(operation)) == operation
+    assert to_table(operation)["confirms"] == "Tea"
+    assert "confirms" not in to_table(UpsertPreference("likes", text="tea"))
+
+
+@pytest.mark.parametrize(
+    ("noted", "said"),
+    [("soil needs pH > 7", "soil needs pH < 7"), ("tea over coffee", "coffee over tea")],
+)
+def test_a_note_of_the_agent_does_not_swallow_what_contradicts_it(alice, noted, said):
+    MemoryVerbs(alice, "s").remember(noted, "likes")
+    turn(alice.diary, lambda deps: deps.upsert("likes", None, said, ()))
+    assert stored(alice) == [noted, said]
+
+
+def test_what_was_removed_does_not_block_what_contradicts_it(alice):
+    verbs = MemoryVerbs(alice, "s")
+    alice.upsert_preference("likes", "soil needs pH > 7")
+    verbs.forget("likes/pref001")
+    turn(alice.diary, lambda deps: deps.upsert("likes", None, "soil needs pH < 7", ()))
+    assert stored(alice) == ["soil needs pH < 7"]
+
+
+# Compaction
+
+MEMORY = {
+    "pref001": {"text": "drinks more than 3 cups of tea", "_updated": ""},
+    "pref002": {"text": "drinks less than 3 cups of tea", "_updated": ""},
+    "pref003": {"text": "runs 5 km on Mondays", "_updated": ""},
+    "pref004": {"text": "runs 8 km on Fridays", "_updated": ""},
+    "pref005": {"text": "runs 5 km every Monday morning in May 2020", "_updated": ""},
+}
+
+
+@pytest.fixture
+def clean_up():
+    entries = {key: dict(entry) for key, entry in MEMORY.items()}
+    return CompactionDeps(
+        {"preferences": {"likes": entries}}, {"conversations": {}},
+        include_preferences=True, include_conversations=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("pref001", "drinks 3 cups of tea"),
+        ("pref001", "does not drink 3 cups of tea"),
+        ("pref003", "runs 6 km on Mondays"),
+        ("pref003", "runs 5 miles on Mondays"),
+        ("pref003", "runs 8 km on Mondays"),
+    ],
+)
+def test_a_clean_up_does_not_reword_a_text_into_another_statement(clean_up, key, text):
+    with pytest.raises(InvalidValue, match="says something else"):
+        clean_up.rewrite_preference_block(f"likes/{key}", text=text)
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("pref003", "runs 5 km on Mondays and 8 km on Fridays"),
+        ("pref005", "runs 5 km every Monday morning"),
+        ("pref003", "runs 5 kilometers on Mondays"),
+    ],
+)
+def test_a_clean_up_joins_and_shortens_texts(clean_up, key, text):
+    clean_up.rewrite_preference_block(f"likes/{key}", text=text)
+    assert clean_up.get_preference_block(f"likes/{key}")["text"] == text
+
+
+def test_a_clean_up_keeps_both_of_two_contradicting_entries(clean_up):
+    with pytest.raises(InvalidValue, match=r"likes/pref002 contradicts it \(different comparison"):
+        clean_up.delete_preference_block("likes/pref001")
+    clean_up.rewrite_preference_block(
+        "likes/pref003", text="runs 5 km on Mondays and 8 km on Fridays"
+    )
+    clean_up.delete_preference_block("likes/pref004")  # another one says it
+
+
+def test_a_compactor_that_changes_the_tables_directly_decides_nothing(tmp_path):
+    def run(message, *, deps):
+        likes = deps.prefs["preferences"]["likes"]
+        del likes["pref001"]
+        likes["pref003"]["text"] = "runs 6 km on Mondays"
+
+    diary = Diary(tmp_path, agent="rules", compactor=run)
+    alice = diary.user("alice")
+    for entry in MEMORY.values():
+        alice.upsert_preference("likes", entry["text"])
+    asyncio.run(
+        diary.compaction.run_part("alice", "s", ("preferences", "likes"), datetime.now(UTC))
+    )
+    assert stored(alice) == [entry["text"] for entry in MEMORY.values()]
+
+
+def test_an_import_merges_no_texts(alice):
+    alice.upsert_preference("likes", "soil needs pH > 7", id="soil")
+    other = Diary("memory:", agent="rules").user("alice")
+    other.upsert_preference("likes", "soil needs pH < 7", id="acid")
+    other.import_(alice.export())
+    assert stored(other) == ["soil needs pH < 7", "soil needs pH > 7"]

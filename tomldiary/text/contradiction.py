@@ -1,0 +1,303 @@
+"""How two similar statements contradict each other: opposite, number, unit, currency, sign or order.
+
+It reads marks and words, not meaning. It may name a conflict where there is none, as a warning costs a
+look and a wrong merge costs a statement.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections import Counter
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.text.statement_words import (
+    AVERSIONS,
+    CURRENCIES,
+    LESS,
+    MORE,
+    NUMBERS,
+    ONE_NO,
+    PARITY_NO,
+    UNITS,
+    UNSPACED_NO,
+)
+
+__all__ = ["Marks", "contradiction", "covers", "marks_of", "plain_signs"]
+
+_CLOSE = 3
+"""Words within which a number follows a comparison: "more than about 3"."""
+_SHORT = 2
+"""Letters up to which a unit counts behind a number only."""
+_ENDING = 2
+"""Letters that forms of one word differ in at most."""
+_SUPERSCRIPT = re.compile("[²³¹⁰-⁹₀-₉]+")
+_DASHES = str.maketrans(dict.fromkeys("‐‑‒–—―−﹣－", "-"))
+_APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ＇`´", "'"))
+_QUOTES = str.maketrans(dict.fromkeys("“”„«»＂", '"'))
+_UNSPACED = "\u0e01-\u0e5b\u3041-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_IS_UNSPACED = re.compile(f"[{_UNSPACED}]")
+# Vowel signs of Indic scripts and accents on their own are no letters for "re".
+_LETTER = (
+    rf"(?:[^\W\d_{_UNSPACED}]|[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0963\u0971-\u0dff])"
+)
+_TOKEN = re.compile(
+    rf"(?P<number>\d+(?:[.,:/⁄-]\d+)*)|(?P<unspaced>[{_UNSPACED}])"
+    rf"|(?P<word>{_LETTER}+(?:['-]{_LETTER}+)*)|(?P<mark>[^\w\s])"
+)
+_HAN_NUMBER = re.compile(
+    "([一二两兩三四五六七八九十百千万]+)(?=[个個杯只隻条條本次年月日天公小岁歲人台匹度点點块塊元瓶件张張名円歳時分回週頭])"
+)
+_UNSPACED_UNITS = re.compile(
+    "|".join(
+        sorted(
+            (word for word in {*UNITS, *CURRENCIES} if _IS_UNSPACED.search(word)),
+            key=len,
+            reverse=True,
+        )
+    )
+)
+_SIGN = re.compile(
+    r"[<>=!]*[<>=≠≤≥≈~±×÷√∞][<>=!]*"  # comparisons and operators
+    r"|!(?=\w)|(?<=\d)!"  # not a, n!
+    r"|\++|(?<![^\W_])-+(?=[\d.$€£])|(?<=[^\W_])-+(?!\w)"  # +5, C++, -5, A-
+    r"|[‰#°^]"
+)
+_TAG = re.compile(r"</?(?=[^\W\d_])[^<>\s]*>")  # "<name>" compares nothing
+_COMPARES = frozenset("<>≤≥≠")
+_NO = re.compile(UNSPACED_NO)
+_TURKISH_NO = re.compile(r"\w+m[ıiuü]yor\w*|\w{2,}m[ae]z(?:\w{0,4})")
+_TURKISH = re.compile("[ışğ]|yor\\b")
+_UNSPACED_MORE = re.compile("超过|超過|以上|多于|大于|以后|以後|มากกว่า|มากกว่า")
+_UNSPACED_LESS = re.compile("不到|以下|少于|小于|未満|以内|以前|น้อยกว่า|ไม่เกิน")
+_PORTUGUESE = frozenset(
+    [
+        "não",
+        "um",
+        "uma",
+        "em",
+        "na",
+        "do",
+        "da",
+        "ao",
+        "os",
+        "as",
+        "nos",
+        "mora",
+        "moro",
+        "gosta",
+        "gosto",
+        "é",
+        "são",
+    ]
+)
+_OPPOSING_PREFIXES = (
+    "un",
+    "in",
+    "im",
+    "ir",
+    "il",
+    "dis",
+    "non",
+    "non-",
+    "anti",
+    "anti-",
+    "a",
+    "ne",
+)
+_OPPOSING_SUFFIXES = ("-free", "free", "less", "frei")
+_SHORTEST_ROOT = 3
+
+
+def plain_signs(text: str) -> str:
+    """Return text with one spelling of each sign, without the difference between 10² and 102."""
+    if text.isascii():
+        return text
+    text = _SUPERSCRIPT.sub(lambda found: f"^{found.group()}", text)
+    folded = unicodedata.normalize("NFKC", text)
+    folded = "".join(
+        str(unicodedata.digit(char)) if char.isdigit() and not char.isascii() else char
+        for char in folded
+    )
+    return folded.translate(_DASHES).translate(_APOSTROPHES).translate(_QUOTES)
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What decides about a contradiction, read from one statement."""
+
+    words: tuple[str, ...]
+    is_negative: bool
+    comparisons: tuple[str, ...]
+    """ "more", "less" and signs, sorted."""
+    compares_a_number: bool
+    numbers: tuple[str, ...]
+    units: tuple[str, ...]
+    currencies: tuple[str, ...]
+    signs: tuple[str, ...]
+
+
+@let_go_on_forget
+@lru_cache(maxsize=4096)
+def marks_of(text: str) -> Marks:
+    """Return the marks of a statement."""
+    folded = _TAG.sub(" ", plain_signs(text).lower())
+    tokens = [(found.lastgroup, found.group()) for found in _TOKEN.finditer(folded)]
+    words = [
+        token.replace("'", "") if kind == "word" else token
+        for kind, token in tokens
+        if kind != "mark"
+    ]
+    numbers = [token for kind, token in tokens if kind == "number"]
+    numbers += [NUMBERS[word] for word in words if word in NUMBERS]
+    numbers += _HAN_NUMBER.findall(folded)
+    units, currencies = _measures(folded, tokens)
+    signs = _SIGN.findall(folded)
+    comparing = [sign for sign in signs if _COMPARES.intersection(sign)]
+    said, near = _compared(words)
+    if _IS_UNSPACED.search(folded):
+        more, less = _UNSPACED_MORE.findall(folded), _UNSPACED_LESS.findall(folded)
+        said += ["more"] * len(more) + ["less"] * len(less)
+        near = near or bool(more or less)
+    return Marks(
+        tuple(words),
+        _is_negative(folded, words),
+        tuple(sorted([*comparing, *said])),
+        near or bool(comparing),
+        tuple(sorted(numbers)),
+        tuple(sorted(units)),
+        tuple(sorted(currencies)),
+        tuple(sorted(sign for sign in signs if sign not in comparing)),
+    )
+
+
+def contradiction(left: str, right: str) -> str:
+    """Say how two statements contradict each other, in a word or two; empty if they do not."""
+    one, two = marks_of(left), marks_of(right)
+    if one.is_negative != two.is_negative or _are_opposites(one.words, two.words):
+        return "opposite meaning"
+    if one.numbers != two.numbers:
+        return "different number"
+    if one.comparisons != two.comparisons and (
+        one.compares_a_number or two.compares_a_number or (one.comparisons and two.comparisons)
+    ):
+        return "different comparison"
+    if one.currencies != two.currencies:
+        return "different currency"
+    if one.units != two.units:
+        return "different unit"
+    if one.signs != two.signs:
+        return "different sign"
+    return "different order" if _is_reordered(one.words, two.words) else ""
+
+
+def covers(whole: str, part: str) -> bool:
+    """Return whether a statement has all numbers, units, currencies and signs of another, and says no if it does."""
+    one, two = marks_of(whole), marks_of(part)
+    return (
+        one.is_negative == two.is_negative
+        and not any(
+            Counter(theirs) - Counter(ours)
+            for ours, theirs in (
+                (one.numbers, two.numbers),
+                (one.comparisons, two.comparisons),
+                (one.units, two.units),
+                (one.currencies, two.currencies),
+                (one.signs, two.signs),
+            )
+        )
+        and not _is_reordered(one.words, two.words)
+    )
+
+
+def _is_negative(folded: str, words: list[str]) -> bool:
+    """Return whether a statement says no; an even count of negations cancels out."""
+    said = set(words)
+    if "no" in said and said & _PORTUGUESE:
+        words = [word for word in words if word != "no"]  # "in the"
+    turns = 1 if said & ONE_NO else sum(word in PARITY_NO for word in words)
+    if not turns and _TURKISH.search(folded):
+        turns += _TURKISH_NO.search(folded) is not None
+    turns += sum(word in AVERSIONS for word in words)
+    if not folded.isascii():
+        turns += len(_NO.findall(folded.replace("非常", "").replace("特别", "")))
+    return turns % 2 == 1
+
+
+def _compared(words: list[str]) -> tuple[list[str], bool]:
+    """Return the comparing words as "more" and "less", and whether one compares a number."""
+    said: list[str] = []
+    near = False
+    for place, word in enumerate(words):
+        kind = "more" if word in MORE else "less" if word in LESS else ""
+        if word in {"least", "most"} and place and words[place - 1] == "at":
+            kind = "more" if word == "least" else "less"
+        following = words[place + 1 : place + 1 + _CLOSE]
+        before = words[max(0, place - _CLOSE) : place]
+        if kind and any(each[0].isdigit() or each in NUMBERS for each in [*following, *before]):
+            said.append(kind)
+            near = True
+    return said, near
+
+
+def _measures(folded: str, tokens: list[tuple[str | None, str]]) -> tuple[list[str], list[str]]:
+    units: list[str] = []
+    currencies: list[str] = []
+    for place, (kind, token) in enumerate(tokens):
+        if kind == "unspaced":
+            continue
+        last_kind, last = tokens[place - 1] if place else (None, "")
+        behind_number = last_kind == "number" or last in NUMBERS
+        # "US$", "R$" and "°C" are two tokens.
+        joined = last + token
+        if token in CURRENCIES:
+            found = (
+                CURRENCIES.get(joined, CURRENCIES[token]) if kind == "mark" else CURRENCIES[token]
+            )
+            if kind == "mark" or len(token) > _SHORT or behind_number:
+                currencies.append(found)
+        elif last == "°" and joined in UNITS:
+            units.append(UNITS[joined])
+        elif token in UNITS and (kind == "mark" or len(token) > _SHORT or behind_number):
+            units.append(UNITS[token])
+        elif behind_number and kind == "word":
+            whole = token.replace("-", "").rstrip(".")
+            if whole in UNITS:
+                units.append(UNITS[whole])
+    if _IS_UNSPACED.search(folded):
+        for word in _UNSPACED_UNITS.findall(folded):
+            (currencies if word in CURRENCIES else units).append(
+                CURRENCIES.get(word) or UNITS[word]
+            )
+    return units, currencies
+
+
+def _are_opposites(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+    """Return whether a word of one text is the opposite of one of the other by its form."""
+    ours, theirs = set(one) - set(two), set(two) - set(one)
+    return any(_opposes(a, b) or _opposes(b, a) for a in ours for b in theirs)
+
+
+def _opposes(word: str, longer: str) -> bool:
+    if len(word) < _SHORTEST_ROOT or len(longer) <= len(word):
+        return False
+    if longer.endswith(word):
+        prefix = longer[: -len(word)]
+        return prefix in _OPPOSING_PREFIXES and len(word) > _SHORTEST_ROOT
+    return longer.startswith(word) and longer[len(word) :] in _OPPOSING_SUFFIXES
+
+
+def _is_reordered(one: tuple[str, ...], two: tuple[str, ...]) -> bool:
+    """Return whether two texts have the same words, or forms of them, in another order."""
+    if one == two or len(one) != len(two):
+        return False
+    if Counter(one) == Counter(two):
+        return True
+    ours, theirs = [_stem(word) for word in one], [_stem(word) for word in two]
+    return ours != theirs and Counter(ours) == Counter(theirs)
+
+
+def _stem(word: str) -> str:
+    return word[: max(_SHORTEST_ROOT, len(word) - _ENDING)]
