@@ -9,6 +9,7 @@ DiaryError
 ├── UnknownEntry (KeyError)            an id that is not in the diary
 ├── LimitReached                       a collection that is full
 ├── ImmutableEntry                     an entry whose rule forbids changing or removing it
+├── WeakClaim                          a less sure source would replace a fact
 ├── DocumentError                      a document that cannot be used; has path, line, column
 │   ├── InvalidTOML (ValueError)       does not parse
 │   ├── UnsafeDocument (ValueError)    refused before parsing: size, nesting, dotted keys
@@ -72,6 +73,7 @@ __all__ = [
     "UnknownEntry",
     "UnsafeDocument",
     "UnsupportedFormat",
+    "WeakClaim",
     "WriterBusy",
     "cause_of",
     "without_paths",
@@ -143,6 +145,26 @@ class ImmutableEntry(DiaryError):
             " the session it came from."
         )
         self.where = where
+
+
+class WeakClaim(DiaryError):
+    """A fact that a less sure source would replace.
+
+    `where` names it; `stored` and `claimed` are the confidences, from 0 to 1.
+    """
+
+    def __init__(self, where: str, stored: float, claimed: float) -> None:
+        super().__init__(
+            f"{where} was said with confidence {stored:g}, and this claim has {claimed:g}. Nothing was changed;"
+            " force=True stores it."
+        )
+        self.where = where
+        self.stored = stored
+        self.claimed = claimed
+
+    def __reduce__(self) -> tuple[type[WeakClaim], tuple[str, float, float]]:
+        """Pickle the fields, not the sentence."""
+        return type(self), (self.where, self.stored, self.claimed)
 
 
 class DocumentError(DiaryError):

@@ -256,7 +256,10 @@ def test_a_word_of_any_script_is_found_as_it_was_written(store, word):
     for query in (word, word.lower(), f"{word} walnut?"):
         assert found(store, query)[0] == "k"
         hits = alice.recall(query, kinds=["preferences", "items"])
-        assert {hit.key for hit in hits if hit.text == f"{word} 1"} == {"likes/pref001", "memories/k"}
+        assert {hit.key for hit in hits if hit.text == f"{word} 1"} == {
+            "likes/pref001",
+            "memories/k",
+        }
 
 
 @pytest.mark.parametrize("query", ['"', "NEAR(a b)", "text:walnut", "walnut*", "a AND b", "^walnut", "walnut -x", "';--"])  # fmt: skip

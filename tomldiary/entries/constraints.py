@@ -7,10 +7,12 @@ by people: a value that is text stands as it is, except for `%` and `/`, which a
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+from unicodedata import normalize
 
 from pydantic import BaseModel, ValidationError
 
@@ -22,9 +24,11 @@ from tomldiary.toml.values import decode_nulls, encode_nulls, render_value
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["Constraint", "FactSchema", "explained"]
+__all__ = ["Constraint", "FactSchema", "explained", "normal_form"]
 
 _MAX_KEY = 200
+_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_WORDS = re.compile(r"[^\W_]+")
 _TEXT_OF = {"%": "%25", "/": "%2f"}
 
 _EXPECTED = (
@@ -58,6 +62,10 @@ class Constraint:
         temporal: A fact holds from a time to a time, and one that replaces another ends it instead of
             overwriting it.
         limit: Most facts that may hold at once; None is no limit.
+        multi_valued: Values of the last field of the singleton key of which several facts may hold, each with
+            the field that tells these apart: `{"likes": "object"}`.
+        normalise: Fields whose text is compared without case, spaces and marks: `Name-Is`, `nameIs` and
+            `name_is` are one. The file keeps what was said first.
 
     Raises:
         SchemaError: The rules exclude each other, or the limit is less than one.
@@ -67,6 +75,8 @@ class Constraint:
     immutable: bool = False
     temporal: bool = False
     limit: int | None = None
+    multi_valued: Mapping[str, str] | None = None
+    normalise: str | Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.immutable and self.temporal:
@@ -75,6 +85,8 @@ class Constraint:
             )
         if self.limit is not None and self.limit < 1:
             raise SchemaError(f"limit: expected a number from 1 on, found {self.limit}.")
+        if self.multi_valued and not self.keys:
+            raise SchemaError("multi_valued is about values of a singleton key. Name that too.")
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -82,6 +94,12 @@ class Constraint:
         given = self.singleton_key
         if given is None:
             return ()
+        return (given,) if isinstance(given, str) else tuple(given)
+
+    @property
+    def normalised(self) -> tuple[str, ...]:
+        """The fields whose text is compared in its normal form."""
+        given = self.normalise
         return (given,) if isinstance(given, str) else tuple(given)
 
 
@@ -112,12 +130,16 @@ class FactSchema:
                 f"{self.name}.{wrong[0]}: fields that begin with an underscore belong to the diary."
                 " Choose another alias."
             )
-        for key in self.constraint.keys:
-            if key.partition(".")[0] not in self.fields:
-                raise SchemaError(
-                    f"{self.name}: the singleton key {key!r} is no field of {model.__name__}. It has:"
-                    f" {', '.join(self.fields)}."
-                )
+        rules = self.constraint
+        named = {"singleton key": rules.keys, "normalised field": rules.normalised}
+        named["field of multi_valued"] = tuple((rules.multi_valued or {}).values())
+        for what, keys in named.items():
+            for key in keys:
+                if key.partition(".")[0] not in self.fields:
+                    raise SchemaError(
+                        f"{self.name}: the {what} {key!r} is no field of {model.__name__}. It has:"
+                        f" {', '.join(self.fields)}."
+                    )
 
         self.weight  # noqa: B018 - raises now if it is wrong
 
@@ -200,17 +222,40 @@ class FactSchema:
         Raises:
             InvalidValue: A field of the key is empty, a list or a table, or too long.
         """
-        if not self.constraint.keys:
+        names = self.constraint.keys
+        if not names:
             return None
-        key = "/".join(
-            _key_part(data, name, f"{self.name}.{name}") for name in self.constraint.keys
-        )
+        compared = self.compared(data)
+        several = self.constraint.multi_valued or {}
+        if several:
+            normal = names[-1] in self.constraint.normalised
+            known = {
+                normal_form(value) if normal else value: field for value, field in several.items()
+            }
+            value = compared.get(names[-1])
+            if isinstance(value, str) and value in known:
+                names = (*names, known[value])
+        key = "/".join(_key_part(compared, name, f"{self.name}.{name}") for name in names)
         if len(key) > _MAX_KEY:
             raise InvalidValue(
                 f"a singleton key has at most {_MAX_KEY} characters, this one has {len(key)}.",
                 where=f"{self.name}.{self.constraint.keys[0]}",
             )
         return key
+
+    def compared(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return data as it is compared with that of other facts: with texts in their normal form."""
+        found = dict(data)
+        for name in self.constraint.normalised:
+            if isinstance(found.get(name), str):
+                found[name] = normal_form(found[name])
+        return found
+
+
+def normal_form(text: str) -> str:
+    """Return a text without case, spaces and marks, its words joined by underscores: `nameIs` is `name_is`."""
+    words = _WORDS.findall(_HUMP.sub(" ", normalize("NFKC", text)))
+    return "_".join(words).casefold() or text
 
 
 def _key_part(data: Mapping[str, Any], name: str, where: str) -> str:

@@ -10,6 +10,7 @@ from tomldiary.entries.facts import (
     ALWAYS,
     Facts,
     Held,
+    confidence_of,
     group_of,
     in_utc,
     interval,
@@ -18,7 +19,7 @@ from tomldiary.entries.facts import (
 )
 from tomldiary.entries.fields import author, entry_data, said_by
 from tomldiary.entries.models import timestamp
-from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry
+from tomldiary.errors import ImmutableEntry, InvalidValue, LimitReached, UnknownEntry, WeakClaim
 from tomldiary.text.incremental_index import put_noted
 from tomldiary.toml.values import NULL_FIELD, decode_nulls, same_value
 
@@ -41,6 +42,10 @@ class Provenance(NamedTuple):
     now: str
     session: str = ""
     source: str = ""
+    confidence: float = 1.0
+    """How sure the source is, from 0 to 1."""
+    force: bool = False
+    """Whether it replaces what a surer source said."""
 
 
 class FactRules(Facts):
@@ -71,8 +76,13 @@ class FactRules(Facts):
             end: Until when; None is until something replaces it.
 
         Raises:
-            ImmutableEntry, LimitReached, InvalidValue: Nothing was changed.
+            ImmutableEntry, LimitReached, WeakClaim, InvalidValue: Nothing was changed.
         """
+        if not 0 <= by.confidence <= 1:
+            raise InvalidValue(
+                f"expected a number from 0 to 1, found {by.confidence}.",
+                where=f"{schema.name}._confidence",
+            )
         single = schema.singleton(decode_nulls(data))
         if key is not None:
             _check_key(schema, key, single)
@@ -89,7 +99,8 @@ class FactRules(Facts):
         old = self.entry(schema.name, chosen)
         if old is None:
             self._check_limit(schema, self.count(schema.name))
-            self._put(schema.name, chosen, {**data, **_new_meta(by)})
+            fresh = {**data, **_new_meta(by)}
+            self._put(schema.name, chosen, _with_confidence(fresh, by.confidence))
             return chosen
         self._replace(schema, chosen, old, data, by)
         return chosen
@@ -142,7 +153,8 @@ class FactRules(Facts):
         group = group_of(schema, held.key) if schema.constraint.keys else None
         if group is None:
             self._end(schema.name, held, datetime.fromisoformat(by.now), by)
-        by = by._replace(source=str(held.entry.get("_source", "")))
+        source, sure = str(held.entry.get("_source", "")), confidence_of(held.entry)
+        by = by._replace(source=source, confidence=sure)
         return self._commit_interval(schema, data, group, None, by, None, None, said=said)
 
     def delete(self, fact_id: str) -> Mapping[str, Any]:
@@ -185,11 +197,18 @@ class FactRules(Facts):
         wrong = self.wrong(schema, key, old)
         if wrong is not None:
             raise wrong  # a hand edit there is not overwritten
-        is_same = same_value(entry_data(old), data)
+        is_same = self.says(schema, old, schema.compared(data))
+        known = confidence_of(old)
         if is_same and (is_part or not by.session or author(old) == by.session):
+            if by.confidence > known and not is_part:
+                self._put(schema.name, key, _with_confidence(old, by.confidence))
             return
         if not is_same and schema.constraint.immutable:
             raise ImmutableEntry(f"{_ROOT}/{schema.name}/{key}")
+        if is_same:
+            data = entry_data(old)  # as it was said first
+        elif not is_part:
+            self._check_claim(schema, key, old, by)
         kept = {
             name: value
             for name, value in old.items()
@@ -204,7 +223,14 @@ class FactRules(Facts):
         said = also_said_by(old, by.session) if is_part else []
         if said:
             kept["_said_by"] = said
-        self._put(schema.name, key, {**data, **kept})
+        sure = max(known, by.confidence) if is_same else known if is_part else by.confidence
+        self._put(schema.name, key, _with_confidence({**data, **kept}, sure))
+
+    @staticmethod
+    def _check_claim(schema: FactSchema, key: str, old: Mapping[str, Any], by: Provenance) -> None:
+        """Raise WeakClaim if a less sure source would replace a fact."""
+        if by.confidence < confidence_of(old) and not by.force:
+            raise WeakClaim(f"{_ROOT}/{schema.name}/{key}", confidence_of(old), by.confidence)
 
     def _commit_interval(
         self,
@@ -232,9 +258,13 @@ class FactRules(Facts):
             ]
         )
         current = next((held for held in group if held.holds(begin)), None)
-        if start is None and current is not None and same_value(entry_data(current.entry), data):
-            self._replace(schema, current.key, current.entry, data, by)
-            return current.key
+        if current is not None:
+            is_same = self.says(schema, current.entry, schema.compared(data))
+            if is_same and start is None:
+                self._replace(schema, current.key, current.entry, data, by)
+                return current.key
+            if not is_same and said is None:
+                self._check_claim(schema, current.key, current.entry, by)
         is_another = begin <= now and not any(held.holds(now) for held in group)
         if schema.constraint.limit is not None and is_another:
             self._check_limit(schema, sum(held.holds(now) for held in self.held(schema.name)))
@@ -255,7 +285,7 @@ class FactRules(Facts):
             meta["_valid_to"] = timestamp(stop)
         if said:
             meta["_said_by"] = said
-        self._put(schema.name, chosen, {**data, **meta})
+        self._put(schema.name, chosen, _with_confidence({**data, **meta}, by.confidence))
         return chosen
 
     def _end(self, name: str, held: Held, end: datetime, by: Provenance) -> None:
@@ -329,6 +359,12 @@ def _new_meta(by: Provenance) -> dict[str, Any]:
         "_updated": by.now,
         **{name: value for name, value in said.items() if value},
     }
+
+
+def _with_confidence(entry: Mapping[str, Any], confidence: float) -> dict[str, Any]:
+    """Return an entry with a confidence; certainty is not written down."""
+    kept = {name: value for name, value in entry.items() if name != "_confidence"}
+    return kept if confidence >= 1 else {**kept, "_confidence": confidence}
 
 
 def also_said_by(entry: Mapping[str, Any], session: str) -> list[str]:

@@ -35,6 +35,7 @@ __all__ = [
     "Facts",
     "Held",
     "chained",
+    "confidence_of",
     "group_of",
     "in_utc",
     "interval",
@@ -70,6 +71,8 @@ class Fact:
     """From when on it holds; None is always."""
     valid_to: datetime | None = None
     """When it stopped to hold; None is not yet."""
+    confidence: float = 1.0
+    """How sure its source was, from 0 to 1."""
 
 
 class Facts:
@@ -131,8 +134,15 @@ class Facts:
 
     def alike(self, name: str, data: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
         """Return the entries of a type with equal data, valid or not, in the order of the file."""
-        found = self._ask(name, lambda index: index.alike(data))
-        return [(key, entry) for key, entry in found if same_value(entry_data(entry), data)]
+        schema = self.schema(name)
+        wanted = schema.compared(data)
+        found = self._ask(name, lambda index: index.alike(wanted))
+        return [(key, entry) for key, entry in found if self.says(schema, entry, wanted)]
+
+    @staticmethod
+    def says(schema: FactSchema, entry: Mapping[str, Any], compared: Mapping[str, Any]) -> bool:
+        """Return whether an entry has equal data; `compared` is from `FactSchema.compared`."""
+        return same_value(schema.compared(entry_data(entry)), compared)
 
     def count(self, name: str) -> int:
         """Return how many entries a type has, valid or not."""
@@ -142,7 +152,9 @@ class Facts:
         def columns() -> tuple[list[str], list[Any]]:
             return columns_of(self._tables.table((_ROOT, name)) or {})
 
-        return ask(self._tables, (FactIndex, name), lambda: FactIndex(name), columns, question)
+        schema = self.schema(name)
+        place = (FactIndex, name, schema.constraint.normalised)
+        return ask(self._tables, place, lambda: FactIndex(name, schema), columns, question)
 
     def held(
         self,
@@ -185,6 +197,7 @@ class Facts:
             *(str(entry.get(name, "")) for name in ("_created_by", "_updated_by", "_source")),
             valid_from=held.start,
             valid_to=held.end,
+            confidence=confidence_of(entry),
         )
 
     def problems(self) -> Iterator[InvalidValue]:
@@ -278,6 +291,13 @@ def stored_facts(tables: Tables) -> Iterator[tuple[str, str, Mapping[str, Any]]]
                     yield name, key, cast("Mapping[str, Any]", entry)
 
 
+def confidence_of(entry: Mapping[str, Any]) -> float:
+    """Return how sure the source of an entry was, from 0 to 1; 1 if it does not say."""
+    found: Any = entry.get("_confidence", 1.0)
+    is_number = isinstance(found, int | float) and not isinstance(found, bool)
+    return min(1.0, max(0.0, float(found))) if is_number else 1.0
+
+
 def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -> bool:
     """Return whether two entries have equal data; None is a missing entry."""
     if left is None or right is None:
@@ -288,8 +308,9 @@ def same_data(left: Mapping[str, Any] | None, right: Mapping[str, Any] | None) -
 class FactIndex(Following):
     """The facts of a type by the key without its moment, and by their data."""
 
-    def __init__(self, category: str) -> None:
+    def __init__(self, category: str, schema: FactSchema) -> None:
         super().__init__(category)
+        self._compared = schema.compared
         self._marks: list[tuple[str, int] | None] = []
         self._groups: dict[str, set[int]] = {}
         self._alike: dict[int, set[int]] = {}
@@ -317,7 +338,8 @@ class FactIndex(Following):
             self._strays += 1
         self._unplace(number)
         if isinstance(entry, Mapping):
-            mark = (_head(key), _likeness(entry_data(cast("Mapping[str, Any]", entry))))
+            data = self._compared(entry_data(cast("Mapping[str, Any]", entry)))
+            mark = (_head(key), _likeness(data))
             self._groups.setdefault(mark[0], set()).add(number)
             self._alike.setdefault(mark[1], set()).add(number)
             self._marks[number] = mark

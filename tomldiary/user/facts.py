@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from datetime import date, datetime, time
 from itertools import islice
-from typing import TYPE_CHECKING, Any, cast
-
-from pydantic_core import PydanticSerializationError, to_jsonable_python
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.facts import Fact, Facts, Held
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
-from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
+from tomldiary.retrieval.filters import fields_of
 from tomldiary.runtime.async_bridge import async_twin
-from tomldiary.toml.values import NULL_FIELD, decode_nulls
+from tomldiary.user.fact_queries import MANAGED, Matches, ordered, plain, shown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
     from pydantic import BaseModel
 
     from tomldiary.engine.engine import Transaction
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["UserFacts"]
 
 _KIND = "facts"
-_ORDERING = ("$gt", "$gte", "$lt", "$lte")
-_MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source")
 
 
 class UserFacts:
@@ -44,12 +41,15 @@ class UserFacts:
 
     def commit(
         self,
-        fact: BaseModel,
+        fact: BaseModel | str,
+        data: Mapping[str, Any] | None = None,
         *,
         session_id: str = "",
         actor: str = "",
         reason: str = "",
         source: str = "",
+        confidence: float = 1.0,
+        force: bool = False,
         valid_from: datetime | None = None,
         valid_to: datetime | None = None,
         now: datetime | None = None,
@@ -61,32 +61,38 @@ class UserFacts:
         one, an equal fact is not stored twice. The object itself is not changed.
 
         Args:
-            fact: An instance of a registered model.
+            fact: An instance of a registered model, or the name of a type.
+            data: The fields, if `fact` is a name.
             session_id: Stored in `_created_by` and `_updated_by`, and in history.
             actor: Who makes the change, for history.
             reason: Why, for history.
             source: The turn it was extracted from, `session#turn`.
+            confidence: How sure the source is, from 0 to 1; stored in `_confidence`.
+            force: Replace a fact even if its source was surer.
             valid_from: Start of its interval (without a zone: UTC), for a temporal type; None is now.
             valid_to: End of its interval; None lasts until another fact replaces it.
             now: The time to write down; None is the current time.
             operation_id: Your idempotency key; the same one a second time changes nothing.
 
         Raises:
-            SchemaError: The model is not registered.
+            SchemaError: The model or the name is not registered.
             InvalidValue, ImmutableEntry, LimitReached: A rule forbids it. Nothing was changed.
+            WeakClaim: It would replace what a surer source said. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
         """
         self._context.refuse_nested(operation_id)
-        schema = self._schema_of(fact)
-        data = schema.data(fact)
+        schema, stored = self._checked(fact, data)
         session_id = self._context.session(session_id)
-        by = Provenance(timestamp(now), session_id, source)
+        by = Provenance(timestamp(now), session_id, source, confidence, force)
 
         def change(tx: Transaction) -> str:
             book = FactRules(tx.entries(_KIND), self._diary.fact_schemas)
-            return book.commit(schema, data, by, start=valid_from, end=valid_to)
+            return book.commit(schema, stored, by, start=valid_from, end=valid_to)
 
-        asked = fingerprint("commit", schema.name, data, str(valid_from), str(valid_to), source)
+        claim = [] if confidence >= 1 and not force else [confidence, force]
+        asked = fingerprint(
+            "commit", schema.name, stored, str(valid_from), str(valid_to), source, *claim
+        )
         why = Source("commit", session_id, actor, reason, operation_id, asked)
         key = self._context.write(
             change, why, on_repeat=lambda seq: self._context.change_made(seq).key.split("/", 2)[2]
@@ -125,14 +131,14 @@ class UserFacts:
         by = Provenance(timestamp(now), session_id)
         fact_id = self._fact_id(id)
         name = fact_id.partition("/")[0]
-        plain = _plain(changes, name)
+        fields = plain(changes, name)
 
         def change(tx: Transaction) -> str:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).update(
-                fact_id, plain, by, end=valid_to
+                fact_id, fields, by, end=valid_to
             )
 
-        asked = fingerprint("update", fact_id, plain, str(valid_to))
+        asked = fingerprint("update", fact_id, fields, str(valid_to))
         why = Source("update", session_id, actor, reason, content=asked)
         return f"{name}/{self._context.write(change, why)}"
 
@@ -158,7 +164,7 @@ class UserFacts:
             return FactRules(tx.entries(_KIND), self._diary.fact_schemas).delete(fact_id)
 
         why = Source("delete", session_id, actor, reason, content=fingerprint("delete", fact_id))
-        return _shown(self._context.write(change, why))
+        return shown(self._context.write(change, why))
 
     adelete = async_twin(delete)
 
@@ -177,7 +183,7 @@ class UserFacts:
 
     def query(
         self,
-        type: str,  # noqa: A002 - what a fact's type is called everywhere
+        type: str | None = None,  # noqa: A002 - what a fact's type is called everywhere
         where: Mapping[str, Any] | None = None,
         limit: int | None = None,
         offset: int = 0,
@@ -187,17 +193,17 @@ class UserFacts:
         valid_at: datetime | None = None,
         include_ended: bool = False,
     ) -> list[Fact]:
-        """Return the facts of a type that hold, and that meet the conditions in `where`.
+        """Return the facts of a type, or of all, that hold and that meet the conditions in `where`.
 
         Args:
-            type: The name the type was registered under.
-            where: Values by field; inner fields with dots. None is a field that is empty or missing. A
+            type: The name the type was registered under; None is every type that has the fields asked for.
+            where: Values by field, also by `_created _updated _created_by _updated_by _source _confidence`; inner fields with dots. None is a field that is empty or missing. A
                 value can be a table of conditions, such as `{"$gt": 3}` or `{"$in": [1, 2]}`, and `$and`,
                 `$or`, `$not` join filters, as in `DiaryStore.search`.
             limit: Most facts returned.
             offset: How many to leave out before them.
-            order_by: A field, or one of `_created _updated _created_by _updated_by _source`; with a
-                minus in front descending. Facts without it come last. None is the order of the file.
+            order_by: A field, also a managed one as in `where`; with a minus in front descending. Facts
+                without it come last. None is the order of the file.
             session_id: Only facts that this session committed or last changed.
             valid_at: When temporal facts have to hold; None is now.
             include_ended: Temporal facts of all times.
@@ -206,36 +212,92 @@ class UserFacts:
             SchemaError: The type is not registered.
             InvalidValue: The model has no such field, a number is negative, or an operator is unknown.
         """
-        self._check_type(type)
-        book = self._facts()
-        schema = book.schema(type)
-        given = dict(where or {})
-        schema.check_fields([name.partition(".")[0] for name in fields_of(given)])
-        conditions = {
-            name: given.pop(name) for name in list(given) if is_condition(name, given[name])
-        }
-        meets = compile_filter(_operand(conditions, type)) if conditions else None
-        wanted = _plain(given, type)
         if offset < 0 or (limit is not None and limit < 0):
             raise InvalidValue("limit and offset are not negative.", where="query")
-        at = self._context.moment(valid_at)
-
-        def matches(entry: Mapping[str, Any]) -> bool:
-            return (
-                (session_id is None or session_id in _sessions(entry))
-                and all(_equals(_value(entry, name), value) for name, value in wanted.items())
-                and (meets is None or meets(_dates_as_text(_shown(entry))))
-            )
-
-        found = [
-            held for held in book.held(type, matching=matches) if include_ended or held.holds(at)
-        ]
+        book = self._facts()
+        found = self._matching(book, type, where, order_by, session_id, valid_at, include_ended)
         if order_by is not None:
-            found = _ordered(schema, found, order_by)
+            found = ordered(found, order_by)
         end = None if limit is None else offset + limit
-        return [book.fact(schema, held) for held in islice(found, offset, end)]
+        return [book.fact(*each) for each in islice(found, offset, end)]
 
     aquery = async_twin(query)
+
+    def count(
+        self,
+        type: str | None = None,  # noqa: A002 - see query
+        where: Mapping[str, Any] | None = None,
+        *,
+        session_id: str | None = None,
+        valid_at: datetime | None = None,
+        include_ended: bool = False,
+    ) -> int:
+        """Return how many facts `query` would return without a limit; arguments and errors are the same."""
+        args = (where, None, session_id, valid_at, include_ended)
+        return len(self._matching(self._facts(), type, *args))
+
+    acount = async_twin(count)
+
+    def _matching(
+        self,
+        book: Facts,
+        name: str | None,
+        where: Mapping[str, Any] | None,
+        order_by: str | None,
+        session_id: str | None,
+        valid_at: datetime | None,
+        include_ended: bool,  # noqa: FBT001 - `query` has it by keyword
+    ) -> list[tuple[FactSchema, Held]]:
+        """Return the facts that `query` is about, in the order of the file."""
+        given, at = dict(where or {}), self._context.moment(valid_at)
+        asked = [*fields_of(given), *([order_by.removeprefix("-")] if order_by else ())]
+        found: list[tuple[FactSchema, Held]] = []
+        for schema in self._types(book, name, [each for each in asked if each not in MANAGED]):
+            meets = Matches(schema, given, session_id)
+            found += [
+                (schema, held)
+                for held in book.held(schema.name, matching=meets)
+                if include_ended or held.holds(at)
+            ]
+        return found
+
+    def _types(self, book: Facts, name: str | None, asked: Sequence[str]) -> list[FactSchema]:
+        """Return the types that a query is about.
+
+        Raises:
+            SchemaError: The type is not registered.
+            InvalidValue: It, or without a name every type, has no such field.
+        """
+        fields = [each.partition(".")[0] for each in asked]
+        if name is not None:
+            self._check_type(name)
+            schema = book.schema(name)
+            schema.check_fields(fields)
+            return [schema]
+        every = list(self._diary.fact_schemas.values())
+        found = [each for each in every if each.is_open or each.fields.keys() >= {*fields}]
+        if every and not found:
+            raise InvalidValue(
+                f"no registered type of facts has the fields {', '.join(fields)}.", where="query"
+            )
+        return found
+
+    def _checked(
+        self, fact: BaseModel | str, data: Mapping[str, Any] | None
+    ) -> tuple[FactSchema, dict[str, Any]]:
+        """Return the type of a fact, and its fields as the file holds them."""
+        if not isinstance(fact, str):
+            if data is not None:
+                raise InvalidValue(
+                    "fields go with the name of a type, not with a fact.", where="data"
+                )
+            schema = self._schema_of(fact)
+            return schema, schema.data(fact)
+        self._check_type(fact)
+        schema = self._facts().schema(fact)
+        fields = plain(data or {}, fact)
+        schema.check_fields(list(fields))
+        return schema, schema.checked(fields)
 
     def _schema_of(self, fact: BaseModel) -> FactSchema:
         for kind in type(fact).__mro__:
@@ -273,77 +335,3 @@ class UserFacts:
                 f" Use preferences({name!r}), upsert_preference({name!r}, …) or"
                 f" remove_preference({name!r}, …)."
             )
-
-
-def _plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """Return values in the form in which files store them.
-
-    Raises:
-        InvalidValue: A value cannot be stored.
-    """
-    try:
-        return {name: to_jsonable_python(value, by_alias=True) for name, value in values.items()}
-    except PydanticSerializationError as error:
-        raise InvalidValue(f"{error}.", where=where) from None
-
-
-def _operand(condition: Any, where: str) -> Any:
-    """Return a filter with values as files store them; operands of ordering operators stay dates."""
-    if isinstance(condition, Mapping):
-        table = cast("Mapping[Any, Any]", condition)
-        return {
-            key: value
-            if key in _ORDERING and isinstance(value, date | time)
-            else _operand(value, where)
-            for key, value in table.items()
-        }
-    if isinstance(condition, list | tuple):
-        return [_operand(each, where) for each in cast("list[Any]", condition)]
-    return _plain({"": condition}, where)[""]
-
-
-def _dates_as_text(value: Any) -> Any:
-    """Return a value with unquoted TOML dates as text, as models have them."""
-    if isinstance(value, dict):
-        table = cast("dict[str, Any]", value)
-        return {key: _dates_as_text(each) for key, each in table.items()}
-    if isinstance(value, list):
-        return [_dates_as_text(each) for each in cast("list[Any]", value)]
-    return value.isoformat() if isinstance(value, date | time) else value
-
-
-def _value(entry: Mapping[str, Any], name: str) -> Any:
-    value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
-    for part in name.split("."):
-        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
-    # a hand edit may have written a date without quotes
-    return value.isoformat() if isinstance(value, date | time) else value
-
-
-def _equals(left: Any, right: Any) -> bool:
-    """Return whether two values are equal; 1 is not true."""
-    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
-
-
-def _sessions(entry: Mapping[str, Any]) -> Iterable[Any]:
-    return (entry.get("_created_by"), entry.get("_updated_by"))
-
-
-def _ordered(schema: FactSchema, found: list[Held], order_by: str) -> list[Held]:
-    name = order_by.removeprefix("-")
-    if name not in _MANAGED:
-        schema.check_fields([name.partition(".")[0]])
-
-    def rank(held: Held) -> tuple[str, Any]:
-        value = held.entry.get(name) if name in _MANAGED else _value(held.entry, name)
-        if isinstance(value, bool | int | float):
-            return ("number", value)
-        return ("text", str(value)) if value is not None else ("", "")
-
-    known = [held for held in found if rank(held) != ("", "")]
-    empty = [held for held in found if rank(held) == ("", "")]
-    return sorted(known, key=rank, reverse=order_by.startswith("-")) + empty
-
-
-def _shown(entry: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in decode_nulls(entry).items() if not key.startswith("_")}

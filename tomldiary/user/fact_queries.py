@@ -1,0 +1,173 @@
+"""Which facts a query is about, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from datetime import date, time
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+from tomldiary.entries.constraints import normal_form
+from tomldiary.errors import InvalidValue
+from tomldiary.retrieval.filters import compile_filter, fields_of, is_condition
+from tomldiary.toml.values import NULL_FIELD, decode_nulls
+
+if TYPE_CHECKING:
+    from tomldiary.entries.constraints import FactSchema
+    from tomldiary.entries.facts import Held
+
+__all__ = ["MANAGED", "Matches", "ordered", "plain", "shown"]
+
+_ORDERING = ("$gt", "$gte", "$lt", "$lte")
+_EQUALITIES = ("$eq", "$ne", "$in", "$nin", "$not")
+MANAGED = ("_created", "_updated", "_created_by", "_updated_by", "_source", "_confidence")
+"""The managed fields that a query can name."""
+
+
+def plain(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return values in the form in which files store them.
+
+    Raises:
+        InvalidValue: A value cannot be stored.
+    """
+    try:
+        return {name: to_jsonable_python(value, by_alias=True) for name, value in values.items()}
+    except PydanticSerializationError as error:
+        raise InvalidValue(f"{error}.", where=where) from None
+
+
+def _operand(condition: Any, where: str) -> Any:
+    """Return a filter with values as files store them; operands of ordering operators stay dates."""
+    if isinstance(condition, Mapping):
+        table = cast("Mapping[Any, Any]", condition)
+        return {
+            key: value
+            if key in _ORDERING and isinstance(value, date | time)
+            else _operand(value, where)
+            for key, value in table.items()
+        }
+    if isinstance(condition, list | tuple):
+        return [_operand(each, where) for each in cast("list[Any]", condition)]
+    return plain({"": condition}, where)[""]
+
+
+def _dates_as_text(value: Any) -> Any:
+    """Return a value with unquoted TOML dates as text, as models have them."""
+    if isinstance(value, dict):
+        table = cast("dict[str, Any]", value)
+        return {key: _dates_as_text(each) for key, each in table.items()}
+    if isinstance(value, list):
+        return [_dates_as_text(each) for each in cast("list[Any]", value)]
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def _value(entry: Mapping[str, Any], name: str) -> Any:
+    value: Any = decode_nulls(entry) if NULL_FIELD in entry else entry
+    for part in name.split("."):
+        value = cast("Mapping[str, Any]", value).get(part) if isinstance(value, Mapping) else None
+    # a hand edit may have written a date without quotes
+    return value.isoformat() if isinstance(value, date | time) else value
+
+
+def _equals(left: Any, right: Any) -> bool:
+    """Return whether two values are equal; 1 is not true."""
+    return isinstance(left, bool) is isinstance(right, bool) and bool(left == right)
+
+
+def _sessions(entry: Mapping[str, Any]) -> Iterable[Any]:
+    return (entry.get("_created_by"), entry.get("_updated_by"))
+
+
+class Matches:
+    """Tells which entries of a type meet the conditions of a query.
+
+    Args:
+        schema: The type.
+        where: Values and conditions by field.
+        session: Who committed or last changed them; None is anybody.
+
+    Raises:
+        InvalidValue: An operator is unknown, or a value cannot be stored.
+    """
+
+    def __init__(self, schema: FactSchema, where: Mapping[str, Any], session: str | None) -> None:
+        self._schema = schema
+        self._session = session
+        normal = set(schema.constraint.normalised)
+        self._is_compared = not normal.isdisjoint(fields_of(where))
+        given = _normalised(where, normal) if self._is_compared else dict(where)
+        conditions = {
+            name: given.pop(name) for name in list(given) if is_condition(name, given[name])
+        }
+        self._meets = compile_filter(_operand(conditions, schema.name)) if conditions else None
+        self._wanted = plain(given, schema.name)
+
+    def __call__(self, entry: Mapping[str, Any]) -> bool:
+        """Return whether an entry meets the conditions."""
+        if self._session is not None and self._session not in _sessions(entry):
+            return False
+        if self._is_compared:
+            entry = self._schema.compared(entry)
+        if not all(_equals(_value(entry, name), value) for name, value in self._wanted.items()):
+            return False
+        return self._meets is None or self._meets(_dates_as_text(_fields(entry)))
+
+
+def _normalised(where: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    """Return a filter with the texts that some fields are compared with in their normal form."""
+
+    def operand(value: Any, operator: str = "$eq") -> Any:
+        if isinstance(value, str):
+            return normal_form(value) if operator in _EQUALITIES else value
+        if isinstance(value, Mapping):
+            table = cast("Mapping[str, Any]", value)
+            return {name: operand(each, name) for name, each in table.items()}
+        if isinstance(value, list | tuple):
+            return [operand(each, operator) for each in cast("Sequence[Any]", value)]
+        return value
+
+    found: dict[str, Any] = {}
+    for name, value in where.items():
+        if name in names:
+            found[name] = operand(value)
+        elif name.startswith("$") and isinstance(value, Mapping):
+            found[name] = _normalised(cast("Mapping[str, Any]", value), names)
+        elif name.startswith("$") and isinstance(value, list | tuple):
+            filters = cast("Sequence[Any]", value)
+            found[name] = [
+                _normalised(cast("Mapping[str, Any]", each), names)
+                if isinstance(each, Mapping)
+                else each
+                for each in filters
+            ]
+        else:
+            found[name] = value
+    return found
+
+
+def _fields(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an entry with those managed fields that a query can name."""
+    managed = {name: entry[name] for name in MANAGED if name in entry}
+    return {**shown(entry), **managed}
+
+
+def ordered(found: list[tuple[FactSchema, Held]], order_by: str) -> list[tuple[FactSchema, Held]]:
+    """Return facts in the order of a field, those without it last."""
+    name = order_by.removeprefix("-")
+
+    def rank(each: tuple[FactSchema, Held]) -> tuple[str, Any]:
+        entry = each[1].entry
+        value = entry.get(name) if name in MANAGED else _value(entry, name)
+        if isinstance(value, bool | int | float):
+            return ("number", value)
+        return ("text", str(value)) if value is not None else ("", "")
+
+    known = [each for each in found if rank(each) != ("", "")]
+    empty = [each for each in found if rank(each) == ("", "")]
+    return sorted(known, key=rank, reverse=order_by.startswith("-")) + empty
+
+
+def shown(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the data of an entry as values."""
+    return {key: value for key, value in decode_nulls(entry).items() if not key.startswith("_")}
