@@ -14,21 +14,31 @@ from pydantic import BaseModel
 from tomldiary import Diary
 from tomldiary.backends import LocalBackend, MemoryBackend
 from tomldiary.errors import BackendError, CommittedUnpublished, InvalidTOML, NotSupported
-from tomldiary.testing import BackendSuite
+from tomldiary.testing import AtomicBackendSuite, BackendSuite, SharedBackendSuite
 from tomldiary_langgraph import DiaryStore
 
 
-class TestLocalBackend(BackendSuite):
+class TestLocalBackend(SharedBackendSuite):
     def make_backend(self, tmp_path):
         return LocalBackend(tmp_path / "memories")
 
+    def open_again(self, backend):
+        return LocalBackend(backend.base_path, durability=backend.durability)
 
-class TestLocalBackendWithoutSync(BackendSuite):
+    def opening_code(self, backend):
+        return f"backend = {str(backend.base_path)!r}"
+
+    def stored_text(self, backend):
+        files = [path for path in sorted(backend.base_path.rglob("*")) if path.is_file()]
+        return "\n".join(f"{path}\n{path.read_bytes().decode(errors='replace')}" for path in files)
+
+
+class TestLocalBackendWithoutSync(TestLocalBackend):
     def make_backend(self, tmp_path):
         return LocalBackend(path=tmp_path / "memories", durability="process")
 
 
-class TestMemoryBackend(BackendSuite):
+class TestMemoryBackend(AtomicBackendSuite):
     def make_backend(self, tmp_path):
         return MemoryBackend()
 

@@ -1,232 +1,40 @@
-"""What every backend has to do, as tests: the six async methods, and a diary on top of them."""
+"""What every backend has to do, as tests: three suites, for what a backend claims to be."""
 
 from __future__ import annotations
 
-import asyncio
-from inspect import get_annotations
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-from tomldiary.diary import Diary
 from tomldiary.storage.open import open_backend
-from tomldiary.storage.protocol import (
-    Backend,
-    BackendProtocol,
-    CheapTokens,
-    FixedDocuments,
-    KeepsJournal,
-    ListsFolders,
-    LocalFolder,
-)
-from tomldiary.store.operations import Get, Put
-from tomldiary.store.store import ItemStore
+from tomldiary.testing.backend.capabilities import Capabilities
+from tomldiary.testing.backend.clients import Clients
+from tomldiary.testing.backend.documents import Documents
+from tomldiary.testing.backend.history import History
+from tomldiary.testing.backend.transactions import Transactions
 
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from pathlib import Path
+__all__ = ["AtomicBackendSuite", "BackendSuite", "SharedBackendSuite"]
 
 
-__all__ = ["BackendSuite"]
+class BackendSuite(Documents, Capabilities):
+    """Tests of any backend: subclass it, say how a fresh one is made, and let pytest collect the tests.
 
-_TOML = '[_meta]\nversion = "0.3"\n\n# kept\n[preferences.likes.pref001]\ntext = "{text}"\n'
-_CAPABILITIES: tuple[type, ...] = (
-    CheapTokens,
-    FixedDocuments,
-    KeepsJournal,
-    ListsFolders,
-    LocalFolder,
-)
-_USERS = [
-    "alice",
-    "alice@example.org",
-    "Alice",
-    "a b",
-    "日本",
-    "e\u0301",
-    "\u00e9",
-    "😀",
-    "con",
-    "a%2fb",
-]
-
-
-class BackendSuite:
-    """Subclass it, say how a fresh backend is made, and let pytest collect the tests.
-
-    Override `users` if your storage restricts user ids.
+    Override `users` if your storage restricts user ids, and `close_backend` if it has connections to close.
     """
 
-    users: tuple[str, ...] = tuple(_USERS)
-    """User ids that must not get in each other's way."""
-
-    def make_backend(self, tmp_path: Path) -> Backend | BackendProtocol:
-        """Return a new, empty backend."""
-        raise NotImplementedError
-
-    @pytest.fixture
-    def backend(self, tmp_path: Path) -> Any:
-        """A new, empty backend."""
-        return self.make_backend(tmp_path)
-
-    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
-        """Run a coroutine in an event loop of its own."""
-        return asyncio.run(work)
-
-    def test_an_unknown_document_is_none_and_leaves_no_trace(self, backend: Any) -> None:
-        assert self.run(backend.load("ghost", "preferences")) is None
-        assert self.run(backend.exists("ghost", "preferences")) is False
-        assert self.run(backend.list_users()) == []
-
-    @pytest.mark.parametrize(
-        "text", ["plain", "ünïcode 日本 😀", "two\\nlines", "trailing  ", "\\u202e\\u0000"]
-    )
-    def test_a_saved_document_comes_back_byte_for_byte(self, backend: Any, text: str) -> None:
-        content = _TOML.format(text=text)
-        self.run(backend.save("alice", "preferences", content))
-        assert self.run(backend.load("alice", "preferences")) == content
-        assert self.run(backend.exists("alice", "preferences")) is True
-
-    def test_saving_again_replaces(self, backend: Any) -> None:
-        for text in ("long " * 1000, "short"):
-            self.run(backend.save("alice", "preferences", _TOML.format(text=text)))
-        assert self.run(backend.load("alice", "preferences")) == _TOML.format(text="short")
-
-    def test_documents_of_one_user_are_apart(self, backend: Any) -> None:
-        self.run(backend.save("alice", "preferences", _TOML.format(text="p")))
-        self.run(backend.save("alice", "conversations", _TOML.format(text="c")))
-        self.run(backend.delete("alice", "preferences"))
-        assert self.run(backend.load("alice", "preferences")) is None
-        assert self.run(backend.load("alice", "conversations")) == _TOML.format(text="c")
-
-    def test_users_never_share_a_document(self, backend: Any) -> None:
-        for number, user in enumerate(self.users):
-            self.run(backend.save(user, "preferences", _TOML.format(text=number)))
-        for number, user in enumerate(self.users):
-            content = self.run(backend.load(user, "preferences"))
-            assert content == _TOML.format(text=number), user
-        assert sorted(self.run(backend.list_users())) == sorted(self.users)
-
-    def test_deleting_what_is_not_there_is_no_error(self, backend: Any) -> None:
-        self.run(backend.delete("ghost", "preferences"))
-        self.run(backend.delete_user("ghost"))
-        assert self.run(backend.list_users()) == []
-
-    def test_deleting_a_user_removes_everything_of_that_user_only(self, backend: Any) -> None:
-        for user in ("alice", "bob"):
-            for kind in ("preferences", "conversations"):
-                self.run(backend.save(user, kind, _TOML.format(text=user)))
-        self.run(backend.delete_user("alice"))
-        assert self.run(backend.load("alice", "preferences")) is None
-        assert self.run(backend.load("alice", "conversations")) is None
-        assert self.run(backend.load("bob", "preferences")) == _TOML.format(text="bob")
-        assert self.run(backend.list_users()) == ["bob"]
-
-    def test_concurrent_saves_leave_one_of_them_whole(self, backend: Any) -> None:
-        contents = [_TOML.format(text=str(number) * 5000) for number in range(10)]
-
-        async def save_all() -> None:
-            await asyncio.gather(*(backend.save("alice", "preferences", c) for c in contents))
-
-        self.run(save_all())
-        assert self.run(backend.load("alice", "preferences")) in contents
-
-    def test_a_document_of_half_a_megabyte_is_kept(self, backend: Any) -> None:
-        content = _TOML.format(text="x" * 500_000)
-        self.run(backend.save("alice", "preferences", content))
-        assert self.run(backend.load("alice", "preferences")) == content
-
-    def test_it_works_from_several_event_loops(self, backend: Any) -> None:
-        for number in range(3):
-            self.run(backend.save("alice", "preferences", _TOML.format(text=number)))
-        assert self.run(backend.load("alice", "preferences")) == _TOML.format(text=2)
-
-    def test_a_diary_on_it_remembers(self, backend: Any) -> None:
-        diary = Diary(backend, agent="rules")
-        said = "I'm allergic to walnuts."
-        self.run(diary.update_memory("alice", "s1", said, "Noted."))
-        again = Diary(backend, agent="rules").user("alice")
-        texts = [item.text for entries in again.preferences().values() for item in entries.values()]
-        assert texts == [said]
-        assert again.conversations()["s1"].turns == 1
-
-    def test_a_diary_on_it_keeps_comments(self, backend: Any) -> None:
-        self.run(backend.save("alice", "preferences", _TOML.format(text="tea")))
-        alice = Diary(backend, agent="rules").user("alice")
-        alice.upsert_preference("likes", "coffee")
-        text = self.run(backend.load("alice", "preferences"))
-        assert "\n# kept\n[preferences.likes.pref001]\n" in text
-        assert set(alice.preferences("likes")) == {"pref001", "pref002"}
-
-    def test_concurrent_turns_of_one_user_are_all_kept(self, backend: Any) -> None:
-        diary = Diary(backend, agent="rules")
-
-        async def turns() -> None:
-            await asyncio.gather(
-                *(
-                    diary.update_memory("alice", "s", f"I love drink number {number}.", "ok")
-                    for number in range(10)
-                )
-            )
-
-        self.run(turns())
-        alice = diary.user("alice")
-        assert len({item.text for item in alice.preferences("likes").values()}) == 10  # noqa: PLR2004
-        assert alice.conversations()["s"].turns == 10  # noqa: PLR2004
-
-    def test_capabilities_agree_with_the_required_methods(self, backend: Any) -> None:
+    def test_the_suite_is_the_one_for_what_the_backend_claims(self, backend: Any) -> None:
         opened = open_backend(backend, None)
-        alice = Diary(backend, agent="rules").user("alice")
-        before = opened.folder_times("alice", [""]) if isinstance(opened, ListsFolders) else None
-        alice.upsert_preference("likes", "tea")
-        kinds = opened.kinds("alice")
-        if isinstance(opened, CheapTokens):
-            asked = [*kinds, "facts"]
-            assert list(opened.tokens("alice", asked)) == [opened.token("alice", k) for k in asked]
-        if isinstance(opened, ListsFolders):
-            assert opened.kinds_below("alice", "items/") == []
-            after = opened.folder_times("alice", [""])
-            assert before is None or not any(before)
-            assert after is None or after != before
-        if isinstance(opened, FixedDocuments) and opened.documents is not None:
-            assert {"preferences", "conversations", *kinds} <= set(opened.documents)
-        if isinstance(opened, LocalFolder):
-            assert opened.known_users() == opened.users() == ["alice"]
-            assert opened.index_folder("alice") != opened.index_folder("bob")
-            assert opened.index_folder("alice").is_relative_to(opened.base_path)
-
-    @pytest.mark.parametrize("left_out", _CAPABILITIES, ids=lambda each: each.__name__)
-    def test_a_diary_works_without_an_optional_capability(
-        self, backend: Any, left_out: type
-    ) -> None:
-        opened = open_backend(backend, None)
-        others = [each for each in _CAPABILITIES if left_out not in each.__mro__]
-        kept = [each for each in others if isinstance(opened, each)]
-        diary = Diary(_subset(opened, (Backend, *kept)), agent="rules")
-        alice = diary.user("alice")
-        alice.upsert_preference("likes", "tea")
-        assert set(alice.preferences("likes")) == {"pref001"}
-        if isinstance(opened, FixedDocuments):
-            return  # items need documents with other names
-        store = ItemStore(diary)
-        namespace = ("alice", "notes")
-        store.run([Put(namespace, "one", {"text": "tea"})])
-        store.run([Put(namespace, "two", {"text": "milk"})])
-        found = store.run([Get(namespace, "one"), Get(namespace, "two"), Get(namespace, "three")])
-        assert [getattr(each, "key", None) for each in found] == ["one", "two", None]
+        assert opened.is_atomic == isinstance(self, AtomicBackendSuite)
+        assert opened.is_shared == isinstance(self, SharedBackendSuite)
 
 
-def _subset(backend: Backend, protocols: tuple[type, ...]) -> Any:
-    """Return an object that has only the members of some protocols of a backend."""
-    names = {
-        name
-        for protocol in protocols
-        for base in protocol.__mro__
-        for name in (*vars(base), *get_annotations(base))
-        if not name.startswith("_")
-    }
+class AtomicBackendSuite(BackendSuite, Transactions, History):
+    """Tests of a backend with `is_atomic`: it commits several documents and their history at once.
 
-    def member(name: str) -> property:
-        return property(lambda _: getattr(backend, name))
+    Override `stored_text` to read the storage itself, so that erasure is proved on every byte of it.
+    """
 
-    return type("Subset", (), {name: member(name) for name in names})()
+
+class SharedBackendSuite(AtomicBackendSuite, Clients):
+    """Tests of a backend with `is_shared`: several processes may write at once.
+
+    Say with `open_again` and `opening_code` how another client opens the same storage.
+    """

@@ -4,80 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import subprocess
-import sys
-import threading
 from copy import copy
 
 import pytest
 
 import engines
 from capabilities import needs_fork
-from processes import STRICT
 from tomldiary import Diary
-from tomldiary.errors import BackendError, OperationConflict, RevisionConflict
+from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.storage.shared.database import DatabaseLost
-
-UPDATES = 60
-CLIENT = """
-import sys
-from tomldiary import Diary
-
-url, name, count = sys.argv[1:]
-alice = Diary(url, agent="rules", max_prefs_per_category=1000).user("alice")
-for number in range(int(count)):
-    alice.upsert_preference("likes", f"{name} has thing {number}", operation_id=f"{name}-{number}")
-    print(number, flush=True)
-"""
-
-
-def client(engine, name, count=UPDATES):
-    command = [sys.executable, *STRICT, "-c", CLIENT, engine.url, name, str(count)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
 
 
 def texts(diary):
     return sorted(item.text for item in diary.user("alice").preferences("likes").values())
-
-
-def test_two_processes_lose_no_update_and_apply_none_twice(engine, opened):
-    clients = [client(engine, name) for name in "ab"]
-    for each in clients:
-        each.communicate(timeout=120)
-        assert each.returncode == 0
-    diary = Diary(opened(), agent="rules")
-    assert texts(diary) == sorted(
-        f"{name} has thing {number}" for name in "ab" for number in range(UPDATES)
-    )
-    assert [entry.seq for entry in diary.user("alice").history(limit=1000)] == list(
-        range(2 * UPDATES, 0, -1)
-    )
-
-
-def test_a_killed_client_loses_nothing_acknowledged(engine, opened):
-    killed, other = client(engine, "a"), client(engine, "b")
-    acknowledged = [killed.stdout.readline() for _ in range(10)]
-    killed.send_signal(signal.SIGKILL)
-    acknowledged += killed.communicate()[0].splitlines()
-    other.communicate(timeout=120)
-    diary = Diary(opened(), agent="rules")
-    kept = [text for text in texts(diary) if text.startswith("a ")]
-    assert len(acknowledged) <= len(kept) <= len(acknowledged) + 1
-    again = client(engine, "a")
-    again.communicate(timeout=120)
-    assert again.returncode == 0
-    assert len(texts(diary)) == 2 * UPDATES
-    assert len({*texts(diary)}) == 2 * UPDATES
-
-
-def test_a_write_of_another_backend_is_seen_at_once(opened):
-    one, two = (Diary(opened(), agent="rules").user("alice") for _ in range(2))
-    for number in range(5):
-        key, _ = one.upsert_preference("likes", f"drink number {number}")
-        assert two.preferences("likes")[key].text == f"drink number {number}"
-        assert two.recall(f"drink number {number}", limit=1)[0].text == f"drink number {number}"
 
 
 def test_a_block_whose_user_was_changed_elsewhere_is_refused(opened):
@@ -95,37 +35,6 @@ def test_a_block_whose_user_was_changed_elsewhere_is_refused(opened):
     with one.transaction() as transaction:
         transaction.upsert_preference("likes", "coffee")
     assert [item.text for item in two.preferences("likes").values()] == ["tea", "coffee"]
-
-
-def test_a_change_is_made_again_on_fresh_state(opened):
-    one, two = (Diary(opened(), agent="rules").user("alice") for _ in range(2))
-    one.blocks.set("log", "")
-    barrier = threading.Barrier(2)
-
-    def append(user, name):
-        barrier.wait()
-        for number in range(20):
-            user.blocks.append("log", f"{name}{number}\n")
-
-    threads = [threading.Thread(target=append, args=each) for each in ((one, "a"), (two, "b"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    lines = one.blocks.get("log").text.split()
-    for name in "ab":
-        assert [line for line in lines if line[0] == name] == [
-            f"{name}{number}" for number in range(20)
-        ]
-
-
-def test_an_operation_id_counts_across_backends(opened):
-    one, two = (Diary(opened(), agent="rules").user("alice") for _ in range(2))
-    for user in (one, two, one):
-        user.upsert_preference("likes", "tea", operation_id="op-1")
-    assert len(two.history()) == 1
-    with pytest.raises(OperationConflict):
-        two.upsert_preference("likes", "coffee", operation_id="op-1")
 
 
 class Unreliable:
@@ -294,3 +203,11 @@ def test_a_forked_child_has_connections_of_its_own(name):
     assert texts(Diary(backend)) == ["drink 0", "drink 1", "drink 2", "tea"]
     assert len(alice.preferences("dislikes")) == 6
     backend.close()
+
+
+@pytest.mark.parametrize("user", ["a\0b", "a\ud800b"])
+def test_a_user_id_that_no_database_can_store_is_refused(opened, user):
+    alice = Diary(opened(), agent="rules").user(user)
+    for call in (alice.preferences, alice.history, lambda: alice.blocks.set("persona", "x")):
+        with pytest.raises(IdentifierError, match="cannot store"):
+            call()

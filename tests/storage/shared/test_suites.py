@@ -8,47 +8,88 @@ import pytest
 
 import engines
 from tomldiary import Diary
-from tomldiary.testing import BackendSuite, StoreSuite
+from tomldiary.testing import SharedBackendSuite, StoreSuite
+from tomldiary.testing.backend.clients import Clients
 from tomldiary_langgraph import DiaryStore
 
 
-class OnServers:
+class Server:
+    """Opens backends on a space in one server."""
+
     name = ""
 
-    @pytest.fixture(autouse=True)
-    def _closed(self):
-        self.backends = []
-        yield
-        for backend in self.backends:
-            backend.close()
-
     def new_backend(self):
-        self.backends.append(engines.space(self.name).backend())
-        return self.backends[-1]
+        self.engine = engines.space(self.name)
+        return self.engine.backend()
 
-
-class Backends(OnServers, BackendSuite):
     def make_backend(self, tmp_path):
         return self.new_backend()
 
+    def open_again(self, backend):
+        return self.engine.backend()
 
-class TestPostgres(Backends):
+    def opening_code(self, backend):
+        return f"backend = {self.engine.url!r}"
+
+    def stored_text(self, backend):
+        return self.engine.texts()
+
+
+class Postgres(Server):
     name = "postgres"
 
 
-class TestRedis(Backends):
+class Redis(Server):
     name = "redis"
 
 
-class TestFirestore(Backends):
+class Firestore(Server):
     name = "firestore"
 
 
-class Stores(OnServers, StoreSuite):
+class TestPostgres(Postgres, SharedBackendSuite):
+    pass
+
+
+class TestRedis(Redis, SharedBackendSuite):
+    pass
+
+
+class TestFirestore(Firestore, SharedBackendSuite):
+    pass
+
+
+@pytest.mark.torture
+@pytest.mark.usefixtures("_asked_for")
+class Long(Clients):
+    """The processes make 200 updates each."""
+
+    updates = 200
+
+
+class TestLongOnPostgres(Postgres, Long):
+    pass
+
+
+class TestLongOnRedis(Redis, Long):
+    pass
+
+
+class TestLongOnFirestore(Firestore, Long):
+    pass
+
+
+class Stores(Server, StoreSuite):
     has_vectors = importlib.util.find_spec("numpy") is not None
 
+    @pytest.fixture(autouse=True)
+    def _closed(self):
+        yield
+        self.store_backend.close()
+
     def make_store(self, tmp_path, *, index=None, ttl=None):
-        return DiaryStore(Diary(self.new_backend()), index=index, ttl=ttl)
+        self.store_backend = self.new_backend()
+        return DiaryStore(Diary(self.store_backend), index=index, ttl=ttl)
 
     def expiry_of(self, calls, namespace, key):
         items = calls.store._items
@@ -57,16 +98,16 @@ class Stores(OnServers, StoreSuite):
         return items.deadlines(owner).of(namespace, entry)
 
 
-class TestStoreOnPostgres(Stores):
-    name = "postgres"
+class TestStoreOnPostgres(Postgres, Stores):
+    pass
 
 
-class TestStoreOnRedis(Stores):
-    name = "redis"
+class TestStoreOnRedis(Redis, Stores):
+    pass
 
 
-class TestStoreOnFirestore(Stores):
-    name = "firestore"
+class TestStoreOnFirestore(Firestore, Stores):
+    pass
 
 
-del Backends, Stores, BackendSuite, StoreSuite
+del Clients, Long, SharedBackendSuite, StoreSuite, Stores

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
 from tomldiary.history.record import next_sequence
-from tomldiary.identifiers.user_ids import validate_identifier
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
@@ -99,8 +98,7 @@ class SharedBackend(AsyncVerbs):
     @contextmanager
     def lock(self, user: str, timeout: float) -> Generator[None]:
         """Exclude other writers of `user` in this process; the commit excludes those of other processes."""
-        if not user:
-            raise IdentifierError("the user id is empty. Say whose memory this is.")
+        _check_user(user)
         with self._locks.hold(user, timeout):
             self._holds[user] = _Hold(threading.get_ident())
             try:
@@ -110,6 +108,7 @@ class SharedBackend(AsyncVerbs):
 
     def _head(self, user: str) -> Head:
         """Return the state that the caller's transaction began with, or the present one without a transaction."""
+        _check_user(user)
         hold = self._holds.get(user)
         if hold is None or hold.thread != threading.get_ident():
             return self._asked(lambda: self.database.head(user))
@@ -148,6 +147,7 @@ class SharedBackend(AsyncVerbs):
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
+        _check_user(user)
         hold = self._holds.get(user)
         head = hold.head if hold is not None and hold.thread == threading.get_ident() else None
         if head is not None and kind in head.texts:
@@ -186,6 +186,7 @@ class SharedBackend(AsyncVerbs):
 
     def records(self, user: str) -> Iterator[str]:
         """Yield all records, newest first, read in pages."""
+        _check_user(user)
         below, size = WHOLE_HISTORY, 1  # most callers need only the newest
         while True:
             page = self._asked(partial(self.database.records, user, below, size))
@@ -214,7 +215,6 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process changed the user's memory since the transaction began.
         """
-        validate_identifier(user, "user_id")
         head = self._head(user)
         records = [(next_sequence(text) - 1, text) for text in commit.records]
         is_fresh = all(head.versions.get(kind) == token for kind, token in commit.expected.items())
@@ -428,6 +428,20 @@ class SharedBackend(AsyncVerbs):
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""
         self._applied(user, self._head(user), Step(records=[(seq, snapshot)], dropped=seq))
+
+
+def _check_user(user: str) -> None:
+    """Refuse a user id that a database cannot store."""
+    if not user:
+        raise IdentifierError("the user id is empty. Say whose memory this is.")
+    if "\0" in user or not (user.isascii() or _is_unicode(user)):
+        raise IdentifierError(
+            f"the user id {user!r} has a NUL or a lone surrogate, which a database cannot store. Use another id."
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
 
 
 def _pause(number: int) -> None:

@@ -1,0 +1,245 @@
+"""Several clients of one storage: in this process, in others, and in one that is killed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack, contextmanager
+from typing import IO, TYPE_CHECKING, Any
+
+import pytest
+
+from tomldiary.entries.constraints import Constraint
+from tomldiary.errors import Conflict, Forgotten, OperationConflict
+from tomldiary.history.verify import verify
+from tomldiary.storage.open import open_backend
+from tomldiary.testing.backend.fixtures import BackendFixtures
+from tomldiary.testing.backend.transactions import Diet
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["Clients"]
+
+_CLIENT = """
+import sys
+{opening}
+from tomldiary import Diary
+alice = Diary(backend, agent="rules", max_prefs_per_category=100_000, similarity=101).user("alice")
+name, count = sys.argv[1:]
+print("ready", flush=True)
+sys.stdin.readline()
+for number in range(int(count)):
+    alice.upsert_preference("likes", f"{{name}} {{number}}", operation_id=f"{{name}}-{{number}}")
+    print(number, flush=True)
+"""
+_PATIENCE = 300.0  # seconds; nothing takes that long unless it is broken
+
+
+class Clients(BackendFixtures):
+    """Clients lose no update of each other, and each sees at once what the others have written."""
+
+    updates: int = 20
+    """The updates of each process."""
+
+    def open_again(self, backend: Any) -> Any:
+        """Return another backend on the same storage, as another process would open it."""
+        raise NotImplementedError
+
+    def opening_code(self, backend: Any) -> str:
+        """Return Python code that sets `backend` to what `Diary` takes, for another process."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def again(self, backend: Any, closing: Callable[[Any], Any]) -> Callable[[], Any]:
+        """Opens further backends on the same storage."""
+        return lambda: closing(self.open_again(backend))
+
+    @contextmanager
+    def _clients(self, backend: Any, *names: str) -> Generator[list[subprocess.Popen[str]]]:
+        """Start a process for each name; all of them begin to write at once. Wait for them at the end."""
+        code = _CLIENT.format(opening=self.opening_code(backend))
+        with ExitStack() as stack:
+            started = [
+                stack.enter_context(
+                    subprocess.Popen(  # noqa: S603 - our own program
+                        [sys.executable, "-c", code, name, str(self.updates)],
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.PIPE,
+                        text=True,
+                    )
+                )
+                for name in names
+            ]
+            for each in started:
+                assert _output(each).readline() == "ready\n"
+            for each in started:
+                assert each.stdin is not None
+                each.stdin.write("go\n")
+                each.stdin.flush()
+            yield started
+
+    def _names(self, *names: str) -> list[str]:
+        return sorted(f"{name} {number}" for name in names for number in range(self.updates))
+
+    def test_a_reopened_storage_has_everything(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        alice = self.diary(backend).user("alice")
+        alice.upsert_preference("likes", "tea", operation_id="op-1")
+        alice.forget(session_id="none of these")
+        alice.blocks.set("persona", "A gardener.")
+        texts = {kind: alice.document(kind) for kind in alice.documents()}
+        listed = [(entry.seq, entry.type) for entry in alice.history()]
+        diary = self.diary(again())
+        found = diary.user("alice")
+        assert diary.users() == ["alice"]
+        assert {kind: found.document(kind) for kind in found.documents()} == texts
+        assert [(entry.seq, entry.type) for entry in found.history()] == listed
+        epochs = [each.engine.backend.epoch("alice") for each in (diary, alice.diary)]
+        assert epochs[0] == epochs[1]
+        found.upsert_preference("likes", "tea", operation_id="op-1")
+        with pytest.raises(OperationConflict):
+            found.upsert_preference("likes", "coffee", operation_id="op-1")
+        assert found.last_transaction() == alice.last_transaction()
+
+    def test_each_client_reads_what_another_one_has_just_written(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+        for number in range(4):
+            key, _ = one.upsert_preference("likes", f"drink zebra{number}")
+            assert two.preferences("likes")[key].text == f"drink zebra{number}"
+            assert two.recall(f"zebra{number}", limit=1)[0].text == f"drink zebra{number}"
+            one, two = two, one
+        one.forget(everything=True)
+        assert two.preferences("likes") == {}
+
+    def test_clients_append_to_one_text_without_a_loss(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+        one.blocks.set("log", "")
+        barrier = threading.Barrier(2)
+
+        def append(user: Any, name: str) -> None:
+            barrier.wait()
+            for number in range(10):
+                user.blocks.append("log", f"{name}{number}\n")
+
+        threads = [threading.Thread(target=append, args=each) for each in ((one, "a"), (two, "b"))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        lines = _lines(one)
+        assert sorted(lines, key=lambda line: line[0]) == [f"{n}{i}" for n in "ab" for i in range(10)]  # fmt: skip
+
+    def test_a_block_of_one_client_overwrites_no_write_of_another(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+        one.blocks.set("log", "0")
+        has_read, failed = threading.Event(), list[Exception]()
+
+        def write() -> None:
+            has_read.wait(_PATIENCE)
+            two.blocks.append("log", "b")
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        try:
+            with one.transaction() as transaction:
+                before = transaction.blocks.get("log")
+                has_read.set()
+                thread.join(0.3)  # it is done then, or waits for this block
+                transaction.blocks.set("log", f"{before and before.text}\na")
+        except Conflict as error:
+            failed.append(error)
+        thread.join()
+        assert _lines(two) == (["0", "b"] if failed else ["0", "a", "b"])
+        with one.transaction() as transaction:
+            transaction.blocks.append("log", "c")
+        assert _lines(two)[-1] == "c"
+
+    def test_a_constraint_holds_for_all_clients(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        users: list[Any] = []
+        for each in (backend, again()):
+            diary = self.diary(each)
+            diary.register_schema("diet", Diet, constraint=Constraint(singleton_key="role"))
+            users.append(diary.user("alice"))
+        for user, name in zip(users * 2, ("vegan", "none", "kosher", "halal"), strict=True):
+            user.facts.commit(Diet(role="main", name=name))
+        assert [each.data.name for each in users[0].facts.query("diet")] == ["halal"]
+
+    def test_what_one_client_forgets_no_other_one_brings_back(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        one, two = (self.diary(each).user("alice") for each in (backend, again()))
+        one.upsert_preference("likes", "the zebra on the roof", session_id="gone")
+        one.upsert_preference("likes", "tea", session_id="kept")
+        expected = ["tea", "coffee", "milk"]
+        thread = threading.Thread(target=lambda: one.forget(session_id="gone"))
+        try:
+            with two.transaction() as transaction:
+                transaction.upsert_preference("likes", "coffee")
+                thread.start()
+                thread.join(0.3)  # it is done then, or waits for this block
+        except (Conflict, Forgotten):
+            expected.remove("coffee")
+        thread.join()
+        two.upsert_preference("likes", "milk")
+        assert "zebra" not in self.stored_text(backend)
+        assert self.likes(one) == expected
+
+    def test_processes_lose_no_update_and_apply_none_twice(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        with self._clients(backend, "a", "b") as clients:
+            for each in clients:
+                _ended(each)
+        found = again()
+        alice = self.diary(found).user("alice")
+        assert sorted(self.likes(alice)) == self._names("a", "b")
+        sequences = [entry.seq for entry in alice.history(limit=10_000)]
+        assert sequences == list(range(2 * self.updates, 0, -1))
+        assert verify(open_backend(found, None), "alice") is None
+
+    def test_a_killed_client_loses_nothing_acknowledged(
+        self, backend: Any, again: Callable[[], Any]
+    ) -> None:
+        with self._clients(backend, "a", "b") as (killed, other):
+            acknowledged = [_output(killed).readline() for _ in range(self.updates // 4)]
+            killed.kill()
+            acknowledged += _output(killed).read().splitlines()
+            _ended(other)
+        alice = self.diary(again()).user("alice")
+        kept = [text for text in self.likes(alice) if text.startswith("a ")]
+        assert kept == [f"a {number}" for number in range(len(kept))]
+        assert len(acknowledged) <= len(kept) <= len(acknowledged) + 1
+        with self._clients(backend, "a") as [repeated]:
+            _ended(repeated)
+        assert sorted(self.likes(alice)) == self._names("a", "b")
+        assert len(alice.history(limit=10_000)) == 2 * self.updates
+
+
+def _lines(user: UserDiary) -> list[str]:
+    """Return the lines of the block that clients append to."""
+    block = user.blocks.get("log")
+    return block.text.split() if block is not None else []
+
+
+def _output(client: subprocess.Popen[str]) -> IO[str]:
+    assert client.stdout is not None
+    return client.stdout
+
+
+def _ended(client: subprocess.Popen[str]) -> None:
+    """Wait until a client has made all its updates."""
+    _output(client).read()
+    assert client.wait(_PATIENCE) == 0

@@ -1,0 +1,120 @@
+"""The six async methods, and a diary on top of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tomldiary.diary import Diary
+from tomldiary.testing.backend.fixtures import BackendFixtures
+
+__all__ = ["Documents"]
+
+_TOML = '[_meta]\nversion = "0.3"\n\n# kept\n[preferences.likes.pref001]\ntext = "{text}"\n'
+
+
+class Documents(BackendFixtures):
+    """Documents of users are kept apart and byte for byte."""
+
+    def test_an_unknown_document_is_none_and_leaves_no_trace(self, backend: Any) -> None:
+        assert self.run(backend.load("ghost", "preferences")) is None
+        assert self.run(backend.exists("ghost", "preferences")) is False
+        assert self.run(backend.list_users()) == []
+
+    @pytest.mark.parametrize(
+        "text", ["plain", "ünïcode 日本 😀", "two\\nlines", "trailing  ", "\\u202e\\u0000"]
+    )
+    def test_a_saved_document_comes_back_byte_for_byte(self, backend: Any, text: str) -> None:
+        content = _TOML.format(text=text)
+        self.run(backend.save("alice", "preferences", content))
+        assert self.run(backend.load("alice", "preferences")) == content
+        assert self.run(backend.exists("alice", "preferences")) is True
+
+    def test_saving_again_replaces(self, backend: Any) -> None:
+        for text in ("long " * 1000, "short"):
+            self.run(backend.save("alice", "preferences", _TOML.format(text=text)))
+        assert self.run(backend.load("alice", "preferences")) == _TOML.format(text="short")
+
+    def test_documents_of_one_user_are_apart(self, backend: Any) -> None:
+        self.run(backend.save("alice", "preferences", _TOML.format(text="p")))
+        self.run(backend.save("alice", "conversations", _TOML.format(text="c")))
+        self.run(backend.delete("alice", "preferences"))
+        assert self.run(backend.load("alice", "preferences")) is None
+        assert self.run(backend.load("alice", "conversations")) == _TOML.format(text="c")
+
+    def test_users_never_share_a_document(self, backend: Any) -> None:
+        for number, user in enumerate(self.users):
+            self.run(backend.save(user, "preferences", _TOML.format(text=number)))
+        for number, user in enumerate(self.users):
+            content = self.run(backend.load(user, "preferences"))
+            assert content == _TOML.format(text=number), user
+        assert sorted(self.run(backend.list_users())) == sorted(self.users)
+
+    def test_deleting_what_is_not_there_is_no_error(self, backend: Any) -> None:
+        self.run(backend.delete("ghost", "preferences"))
+        self.run(backend.delete_user("ghost"))
+        assert self.run(backend.list_users()) == []
+
+    def test_deleting_a_user_removes_everything_of_that_user_only(self, backend: Any) -> None:
+        for user in ("alice", "bob"):
+            for kind in ("preferences", "conversations"):
+                self.run(backend.save(user, kind, _TOML.format(text=user)))
+        self.run(backend.delete_user("alice"))
+        assert self.run(backend.load("alice", "preferences")) is None
+        assert self.run(backend.load("alice", "conversations")) is None
+        assert self.run(backend.load("bob", "preferences")) == _TOML.format(text="bob")
+        assert self.run(backend.list_users()) == ["bob"]
+
+    def test_concurrent_saves_leave_one_of_them_whole(self, backend: Any) -> None:
+        contents = [_TOML.format(text=str(number) * 5000) for number in range(10)]
+
+        async def save_all() -> None:
+            await asyncio.gather(*(backend.save("alice", "preferences", c) for c in contents))
+
+        self.run(save_all())
+        assert self.run(backend.load("alice", "preferences")) in contents
+
+    def test_a_document_of_half_a_megabyte_is_kept(self, backend: Any) -> None:
+        content = _TOML.format(text="x" * 500_000)
+        self.run(backend.save("alice", "preferences", content))
+        assert self.run(backend.load("alice", "preferences")) == content
+
+    def test_it_works_from_several_event_loops(self, backend: Any) -> None:
+        for number in range(3):
+            self.run(backend.save("alice", "preferences", _TOML.format(text=number)))
+        assert self.run(backend.load("alice", "preferences")) == _TOML.format(text=2)
+
+    def test_a_diary_on_it_remembers(self, backend: Any) -> None:
+        diary = Diary(backend, agent="rules")
+        said = "I'm allergic to walnuts."
+        self.run(diary.update_memory("alice", "s1", said, "Noted."))
+        again = Diary(backend, agent="rules").user("alice")
+        texts = [item.text for entries in again.preferences().values() for item in entries.values()]
+        assert texts == [said]
+        assert again.conversations()["s1"].turns == 1
+
+    def test_a_diary_on_it_keeps_comments(self, backend: Any) -> None:
+        self.run(backend.save("alice", "preferences", _TOML.format(text="tea")))
+        alice = Diary(backend, agent="rules").user("alice")
+        alice.upsert_preference("likes", "coffee")
+        text = self.run(backend.load("alice", "preferences"))
+        assert "\n# kept\n[preferences.likes.pref001]\n" in text
+        assert set(alice.preferences("likes")) == {"pref001", "pref002"}
+
+    def test_concurrent_turns_of_one_user_are_all_kept(self, backend: Any) -> None:
+        diary = Diary(backend, agent="rules")
+
+        async def turns() -> None:
+            await asyncio.gather(
+                *(
+                    diary.update_memory("alice", "s", f"I love drink number {number}.", "ok")
+                    for number in range(10)
+                )
+            )
+
+        self.run(turns())
+        alice = diary.user("alice")
+        assert len({item.text for item in alice.preferences("likes").values()}) == 10  # noqa: PLR2004
+        assert alice.conversations()["s"].turns == 10  # noqa: PLR2004

@@ -1,0 +1,79 @@
+"""What a subclass says about its backend, and how the tests get at it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tomldiary.diary import Diary
+from tomldiary.storage.open import open_backend
+from tomldiary.storage.shared.backend import SharedBackend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Iterator
+    from pathlib import Path
+
+    from tomldiary.storage.protocol import Backend, BackendProtocol
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["BackendFixtures"]
+
+_USERS = ("alice", "alice@example.org", "Alice", "a b", "日本", "e\u0301", "\u00e9", "😀", "con", "a%2fb")  # fmt: skip
+
+
+class BackendFixtures:
+    """What a subclass says, and the fixtures of all tests."""
+
+    users: tuple[str, ...] = _USERS
+    """User ids that must not get in each other's way."""
+
+    def make_backend(self, tmp_path: Path) -> Backend | BackendProtocol:
+        """Return a new, empty backend."""
+        raise NotImplementedError
+
+    def close_backend(self, backend: Any) -> None:
+        """Close a backend after a test; those of this package are closed already."""
+
+    @pytest.fixture
+    def closing(self) -> Iterator[Callable[[Any], Any]]:
+        """Returns a backend, and closes it after the test."""
+        backends: list[Any] = []
+
+        def remember(backend: Any) -> Any:
+            backends.append(backend)
+            return backend
+
+        yield remember
+        for each in backends:
+            self.close_backend(each)
+            if isinstance(each, SharedBackend):
+                each.close()
+
+    @pytest.fixture
+    def backend(self, tmp_path: Path, closing: Callable[[Any], Any]) -> Any:
+        """A new, empty backend."""
+        return closing(self.make_backend(tmp_path))
+
+    def run(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Run a coroutine in an event loop of its own."""
+        return asyncio.run(work)
+
+    def diary(self, backend: Any) -> Diary:
+        """Return a diary that needs no model and merges no similar texts."""
+        return Diary(backend, agent="rules", max_prefs_per_category=100_000, similarity=101)
+
+    def likes(self, user: UserDiary) -> list[str]:
+        """Return the texts of a user's likes, oldest first."""
+        return [item.text for item in user.preferences("likes").values()]
+
+    def stored_text(self, backend: Any) -> str:
+        """Return everything that is stored, as one text; override it to read the storage itself."""
+        opened = open_backend(backend, None)
+        found: list[str] = []
+        for user in opened.users():
+            found += [user, *opened.records(user)]
+            documents = (opened.read(user, kind) for kind in opened.kinds(user))
+            found += [each.text for each in documents if each is not None]
+        return "\n".join(found)
