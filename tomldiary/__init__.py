@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from tomldiary.runtime.capabilities import OTHER_OWNER_REMEDY, other_owner
 from tomldiary.runtime.lazy_names import lazy_names
 from tomldiary.runtime.sources import announce_hidden, announce_source
+from tomldiary.runtime.views import announce_views
 
 if TYPE_CHECKING:
     from tomldiary.compaction.draft import CompactionConfig
@@ -213,6 +214,8 @@ __getattr__, __dir__ = lazy_names(
 announce_source("journal", "tomldiary.writer.journal_record:forget_turns")
 announce_hidden(".queue", "tomldiary.writer.shared.turns:redacted")
 announce_hidden(".dead-letters", "tomldiary.writer.shared.turns:redacted")
+# What draws objects in notebooks is imported when the first one is shown.
+announce_views("tomldiary.views")
 
 _other = other_owner()
 if _other is not None:

@@ -37,6 +37,7 @@ from tomldiary.extraction.operations import (
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
 from tomldiary.runtime.async_bridge import in_thread
+from tomldiary.runtime.views import DictView, ListView, Viewed, drawn, pretty
 from tomldiary.storage.open import open_backend
 from tomldiary.storage.protocol import Backend, BackendProtocol, Durability, FixedDocuments
 from tomldiary.text.similarity import DEFAULT_THRESHOLD, Scorer, Similarity
@@ -57,7 +58,19 @@ _DRAFTED = ("preferences", "conversations")
 """The documents that an extractor drafts changes of."""
 
 
-class Diary(AncestorCoroutines):
+class Users(ListView[str]):
+    """The ids of users, sorted."""
+
+    __slots__ = ()
+
+
+class StorageStats(DictView[str, Any]):
+    """The guarantees of a storage."""
+
+    __slots__ = ()
+
+
+class Diary(Viewed, AncestorCoroutines):
     """An agent's memory of its users. Thread-safe; serves several event loops at once.
 
     Args:
@@ -146,6 +159,27 @@ class Diary(AncestorCoroutines):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.engine.backend!r}, {self.schema_name})"
 
+    _repr_pretty_ = pretty
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each user: entries of each kind, transactions, last write.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return drawn("frames:frame", self)
+
+    def plot_growth(self, ax: Any = None) -> Any:
+        """Plot how many entries the users' histories hold over time, and return the matplotlib Axes.
+
+        Args:
+            ax: The Axes to draw on; None makes a new figure.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        return drawn("plots:growth", self, ax)
+
     def __enter__(self) -> Self:
         return self
 
@@ -190,28 +224,30 @@ class Diary(AncestorCoroutines):
         twin.agent = agent
         return twin
 
-    def users(self) -> list[str]:
+    def users(self) -> Users:
         """Return the ids of all users that have a document, sorted.
 
         Reads only names: a folder of 100,000 users takes one or two seconds. The owner of shared namespaces
         is left out.
         """
-        return [user for user in self.engine.backend.users() if user != SHARED]
+        return Users(user for user in self.engine.backend.users() if user != SHARED)
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> StorageStats:
         """Return the guarantees of the storage: durability, atomicity, concurrent writers, documents.
 
         `documents` are the names of the documents that it keeps; None is any, episodes and items included.
         """
         backend = self.engine.backend
         documents = backend.documents if isinstance(backend, FixedDocuments) else None
-        return {
-            "backend": repr(backend),
-            "durability": backend.durability,
-            "is_atomic": backend.is_atomic,
-            "is_shared": backend.is_shared,
-            "documents": None if documents is None else list(documents),
-        }
+        return StorageStats(
+            {
+                "backend": repr(backend),
+                "durability": backend.durability,
+                "is_atomic": backend.is_atomic,
+                "is_shared": backend.is_shared,
+                "documents": None if documents is None else list(documents),
+            }
+        )
 
     @property
     def extractor(self) -> Extractor:

@@ -354,7 +354,7 @@ def test_the_receipt_holds_counts_and_fingerprints_and_no_content(tmp_path):
         path.relative_to(tmp_path / "alice").as_posix()
         for path in (tmp_path / "alice").rglob("*.toml")
     }
-    assert not re.search("jazz|gone-1", repr(receipt))
+    assert not re.search("jazz|gone-1", str(dataclasses.asdict(receipt)))
     with pytest.raises(dataclasses.FrozenInstanceError):
         receipt.entries = 0
 
@@ -1134,7 +1134,8 @@ def test_history_is_not_read_before_the_job_is_finished(tmp_path):
     leave_half_done(root)
     assert hits(root, *WORDS)
     found = Diary(root, agent="rules").user("alice").history(limit=100)
-    assert not re.search("canary|gone-1", repr(found))
+    assert found
+    assert not re.search("canary|gone-1", str([*map(dataclasses.asdict, found)]))
 
 
 def test_a_hand_edit_before_the_job_is_finished_is_redacted_and_kept(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import asdict
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_user_stored_as_second_label_is_reported(diary, selection, dry_run):
     assert "('acme', 'team', 'ann') and 1 more" in receipt.hint
     assert "was not forgotten" in str(receipt)
     assert "user_label=2" in str(receipt)
-    assert "therapy" not in repr(receipt)
+    assert "therapy" not in f"{asdict(receipt)}{receipt!r}{receipt._repr_html_()}"
     assert store.get(("memories", "ann"), "seat") is not None
 
 

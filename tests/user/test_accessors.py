@@ -50,6 +50,8 @@ def test_every_verb_has_a_coroutine_twin(alice):
                 continue
             if name in {"document", "documents", "last_transaction", "problems"}:
                 continue
+            if name.startswith("plot_"):  # matplotlib draws in the thread that asks
+                continue
             assert inspect.iscoroutinefunction(getattr(part, f"a{name}")), name
 
 

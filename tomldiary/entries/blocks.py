@@ -21,6 +21,7 @@ from tomldiary.entries.fields import with_value
 from tomldiary.entries.kind import EntryKind, EntryLine
 from tomldiary.entries.preferences import entry_text
 from tomldiary.errors import InvalidValue, UnknownEntry
+from tomldiary.runtime.views import DictView, Viewed
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -33,6 +34,7 @@ __all__ = [
     "BlockKind",
     "Blocks",
     "TextBlock",
+    "TextBlocks",
     "is_pinned",
     "to_block",
 ]
@@ -43,8 +45,8 @@ _MAX_NAME = 200
 _ROOT = "blocks"
 
 
-@dataclass(frozen=True, slots=True)
-class TextBlock:
+@dataclass(frozen=True, slots=True, repr=False)
+class TextBlock(Viewed):
     """One block as it was read; a copy."""
 
     text: str
@@ -54,6 +56,12 @@ class TextBlock:
     updated: str
     created_by: str
     updated_by: str
+
+
+class TextBlocks(DictView[str, TextBlock]):
+    """The blocks of a user by name."""
+
+    __slots__ = ()
 
 
 class Blocks:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.facts import moment
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Episode",
     "EpisodeKind",
+    "Episodes",
     "episode_entries",
     "episode_kinds",
     "happened",
@@ -49,8 +51,8 @@ _MAX_TEXT = 100_000
 _MAX_KEY = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
+@dataclass(frozen=True, slots=True, repr=False)
+class Episode(Viewed):
     """One turn as it was stored; a copy."""
 
     id: str
@@ -58,6 +60,12 @@ class Episode:
     output: str
     session_id: str
     created: str
+
+
+class Episodes(ListView[Episode]):
+    """Episodes, the oldest first."""
+
+    __slots__ = ()
 
 
 def episode_kinds(kinds: Iterable[str]) -> list[str]:

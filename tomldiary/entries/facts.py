@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 from tomldiary.entries.fields import columns_of, entry_data
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.logging import get_logger
+from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.incremental_index import Following, ask
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import decode_nulls, render_path, same_value
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ALWAYS",
     "Fact",
+    "FactList",
     "Facts",
     "Held",
     "chained",
@@ -51,8 +53,8 @@ _ROOT = "facts"
 _logger = get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Fact:
+@dataclass(frozen=True, slots=True, repr=False)
+class Fact(Viewed):
     """One fact as it was read; a copy."""
 
     id: str
@@ -73,6 +75,12 @@ class Fact:
     """When it stopped to hold; None is not yet."""
     confidence: float = 1.0
     """How sure its source was, from 0 to 1."""
+
+
+class FactList(ListView[Fact]):
+    """Facts, as a query found them."""
+
+    __slots__ = ()
 
 
 class Facts:

@@ -9,7 +9,18 @@ from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict, Field
 
-__all__ = ["FORMAT_VERSION", "ConversationItem", "MetaInfo", "PreferenceItem", "timestamp"]
+from tomldiary.runtime.views import DictView, Viewed
+
+__all__ = [
+    "FORMAT_VERSION",
+    "ConversationItem",
+    "ConversationItems",
+    "MetaInfo",
+    "PreferenceItem",
+    "PreferenceItems",
+    "PreferenceTables",
+    "timestamp",
+]
 
 FORMAT_VERSION = "0.3"
 """Version of the file layout that is written; newer files are refused."""
@@ -22,7 +33,7 @@ def timestamp(now: datetime | None = None) -> str:
     return moment.isoformat() if moment.microsecond else moment.isoformat(timespec="microseconds")
 
 
-class PreferenceItem(BaseModel):
+class PreferenceItem(Viewed, BaseModel):
     """One remembered preference or fact.
 
     text       : what was learned, in a few words
@@ -45,7 +56,7 @@ class PreferenceItem(BaseModel):
     updated_by: str = Field(default="", alias="_updated_by")
 
 
-class ConversationItem(BaseModel):
+class ConversationItem(Viewed, BaseModel):
     """One conversation, as a rolling summary.
 
     created  : when the session began, ISO 8601 (`_created` in TOML, managed)
@@ -62,6 +73,24 @@ class ConversationItem(BaseModel):
     turns: int = Field(default=0, alias="_turns")
     summary: str = ""
     keywords: list[str] = Field(default_factory=list[str])
+
+
+class PreferenceItems(DictView[str, PreferenceItem]):
+    """The preferences of a category by id."""
+
+    __slots__ = ()
+
+
+class PreferenceTables(DictView[str, PreferenceItems]):
+    """The preferences of a user by category and id."""
+
+    __slots__ = ()
+
+
+class ConversationItems(DictView[str, ConversationItem]):
+    """The conversations of a user by session id."""
+
+    __slots__ = ()
 
 
 class MetaInfo(BaseModel):

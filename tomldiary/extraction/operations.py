@@ -14,6 +14,7 @@ from tomldiary.entries.conversations import Conversations
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_text
 from tomldiary.errors import InvalidValue, LimitReached, UnknownEntry
 from tomldiary.logging import get_logger
+from tomldiary.runtime.views import Viewed
 from tomldiary.text.similarity import same_text
 from tomldiary.toml.values import encode_nulls
 
@@ -192,8 +193,8 @@ current_operation: ContextVar[TurnOperation | None] = ContextVar(
 """The operation of the turn in progress; it also reaches an overridden `update_memory`."""
 
 
-@dataclass(slots=True)
-class Applied:
+@dataclass(slots=True, repr=False)
+class Applied(Viewed):
     """What became of a turn's operations."""
 
     applied: int = 0

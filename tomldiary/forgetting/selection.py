@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, cast
 from tomldiary.entries.fields import author, said_by
 from tomldiary.entries.kinds import entry_kind
 from tomldiary.errors import InvalidValue
+from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 __all__ = ["ForgetReceipt", "Selection", "content"]
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetReceipt:
+@dataclass(frozen=True, slots=True, repr=False)
+class ForgetReceipt(Viewed):
     """The counts of an erasure and the digests of the files after it; it holds none of the erased content.
 
     `str(receipt)` is a summary in one or two sentences.

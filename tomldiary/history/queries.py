@@ -16,6 +16,7 @@ from tomldiary.history.record import SNAPSHOT, Record
 from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Rollback
 from tomldiary.history.timeline import Timeline
+from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.edit import Edit
 from tomldiary.toml.values import render_path, same_value
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from tomldiary.storage.protocol import HistorySource
 
 __all__ = [
+    "Changes",
     "Difference",
+    "Differences",
     "HistoryEntry",
     "HistoryQueries",
     "Origin",
@@ -41,8 +44,8 @@ __all__ = [
 _BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryEntry:
+@dataclass(frozen=True, slots=True, repr=False)
+class HistoryEntry(Viewed):
     """The change of one entry by one transaction."""
 
     seq: int
@@ -58,8 +61,14 @@ class HistoryEntry:
     """Whether a hand edit displaced a written change; `before` is that change."""
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Changes(ListView[HistoryEntry]):
+    """Changes of entries, as history holds them."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Difference(Viewed):
     """One entry in two states; None where it did not exist."""
 
     key: str
@@ -71,8 +80,14 @@ class Difference:
     after: dict[str, Any] | None
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Differences(ListView[Difference]):
+    """The entries that differ between two states."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Origin(Viewed):
     """The origin of an entry."""
 
     key: str
@@ -85,7 +100,7 @@ class Origin:
     """False if a rule stored a sentence that was not verified."""
     confirmations: int
     """How many times it was stated."""
-    changes: list[HistoryEntry]
+    changes: Changes
     """All its changes in the kept history, oldest first."""
 
 
@@ -111,7 +126,7 @@ class HistoryQueries:
         actor: str | None = None,
         since: Point | None = None,
         until: Point | None = None,
-    ) -> list[HistoryEntry]:
+    ) -> Changes:
         """Return the changes of an entry, or of all entries, newest first.
 
         Args:
@@ -145,7 +160,7 @@ class HistoryQueries:
             found += [each for each in entry_changes(record) if wanted in {None, each.key}]
             if len(found) >= offset + limit:
                 break
-        return found[offset : offset + limit]
+        return Changes(found[offset : offset + limit])
 
     def why(self, key: str) -> Origin:
         """Return the origin of an entry: the turn, the session, and every change since.
@@ -187,7 +202,7 @@ class HistoryQueries:
         read = partial(self._past.engine.entries, self._past.user_id)
         return entry_kind(path[0]).resolved(path, read, self._rules, self._past.engine.now())
 
-    def diff(self, before: Point | None = None, after: Point | None = None) -> list[Difference]:
+    def diff(self, before: Point | None = None, after: Point | None = None) -> Differences:
         """Return the entries that differ between two points of history.
 
         Args:
@@ -298,7 +313,7 @@ def _without_bookkeeping(document: Document) -> str:
     return "\n".join(line for line in lines if _BOOKKEEPING.match(line) is None)
 
 
-def differences(versions: Iterable[tuple[str, Document, Document]]) -> list[Difference]:
+def differences(versions: Iterable[tuple[str, Document, Document]]) -> Differences:
     """Return the entries that differ between two versions of documents; each with its name."""
     homes: dict[str, tuple[dict[Path, dict[str, Any]], dict[Path, dict[str, Any]]]] = {}
     for name, before, after in versions:
@@ -309,12 +324,12 @@ def differences(versions: Iterable[tuple[str, Document, Document]]) -> list[Diff
             found.update(
                 {path: entry for path, entry in tables(document).items() if path not in found}
             )
-    return [
+    return Differences(
         Difference(entry_key(path, home), old.get(path), new.get(path))
         for home, (old, new) in homes.items()
         for path in dict.fromkeys([*old, *new])
         if not same_value(old.get(path), new.get(path))
-    ]
+    )
 
 
 def _home(document: str) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from tomldiary.errors import InvalidValue
 from tomldiary.history.record import SNAPSHOT, Change, Record
 from tomldiary.history.timeline import EMPTY, Timeline
+from tomldiary.runtime.views import Viewed
 from tomldiary.toml.document import digest
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["KeptHistory", "Retention"]
 
 
-@dataclass(frozen=True, slots=True)
-class KeptHistory:
+@dataclass(frozen=True, slots=True, repr=False)
+class KeptHistory(Viewed):
     """The range of kept transactions; all fields are zero or empty if there is no history."""
 
     first: int

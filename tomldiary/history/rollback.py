@@ -9,6 +9,7 @@ from tomldiary.entries.kinds import entry_key, entry_kind
 from tomldiary.errors import EntryConflict, InvalidValue, RollbackConflict
 from tomldiary.history.record import SNAPSHOT, Record, Source
 from tomldiary.history.timeline import pruned
+from tomldiary.runtime.views import Viewed
 from tomldiary.toml.block_edit import split_tail
 from tomldiary.toml.document import Document, Path
 from tomldiary.toml.lexer import Block, split_blocks
@@ -26,8 +27,8 @@ __all__ = ["Rollback", "Undo"]
 _States = dict[tuple[str, "Path"], "tuple[Block, dict[str, Any]] | None"]
 
 
-@dataclass(frozen=True, slots=True)
-class Rollback:
+@dataclass(frozen=True, slots=True, repr=False)
+class Rollback(Viewed):
     """The result of a rollback, or with `dry_run` the expected result."""
 
     undone: list[int]

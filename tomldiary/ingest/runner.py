@@ -15,6 +15,7 @@ from tomldiary.errors import BackendError, Forgotten
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.ingest.formats import read_turns
 from tomldiary.runtime.async_bridge import run_coroutine
+from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,8 +29,8 @@ __all__ = ["IngestReport", "ingest"]
 _ID_DIGITS = 32
 
 
-@dataclass(frozen=True, slots=True)
-class IngestReport:
+@dataclass(frozen=True, slots=True, repr=False)
+class IngestReport(Viewed):
     """The result of an ingest.
 
     turns   : turns in the log

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tomldiary.runtime.forgettable_cache import let_go_on_forget
+from tomldiary.runtime.views import ListView, Viewed
 from tomldiary.text.contradiction import contradiction, plain_signs
 from tomldiary.text.statement_words import AVERSIONS, ONE_NO, PARITY_NO
 from tomldiary.text.visible import visible
@@ -24,6 +25,7 @@ __all__ = [
     "DEFAULT_THRESHOLD",
     "NEGATIONS",
     "Match",
+    "Matches",
     "Scorer",
     "Similarity",
     "conflict",
@@ -113,8 +115,8 @@ def conflict(left: str, right: str) -> str:
     return "different unit" if is_unit else "different spelling"
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+@dataclass(frozen=True, slots=True, repr=False)
+class Match(Viewed):
     """An entry whose text resembles the one asked for; `score` is 0 to 100."""
 
     category: str
@@ -123,6 +125,12 @@ class Match:
     score: float
     conflict: str = ""
     """How it contradicts the text asked for; empty for a likely duplicate."""
+
+
+class Matches(ListView[Match]):
+    """Entries that resemble a text, best first."""
+
+    __slots__ = ()
 
 
 class Similarity:
@@ -136,6 +144,12 @@ class Similarity:
     def __init__(self, threshold: float = DEFAULT_THRESHOLD, scorer: Scorer | None = None) -> None:
         self.threshold = threshold
         self.scorer = scorer
+
+    def score(self, left: str, right: str) -> float:
+        """Return how similar two texts are, 0 to 100."""
+        least = Similarity(0.0, self.scorer)
+        found = least.find("", left, [""], [normalise(right)], lambda _: right, limit=1)
+        return found[0].score if found else 0.0
 
     def find(
         self,

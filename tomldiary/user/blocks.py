@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tomldiary.engine.transaction import Source, fingerprint
-from tomldiary.entries.blocks import Blocks, TextBlock, to_block
+from tomldiary.entries.blocks import Blocks, TextBlock, TextBlocks, to_block
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
@@ -35,7 +35,7 @@ class UserBlocks:
     def __repr__(self) -> str:
         return f"UserBlocks({self._context.user_id!r})"
 
-    def __call__(self) -> dict[str, TextBlock]:
+    def __call__(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""
         return self.all()
 
@@ -59,9 +59,9 @@ class UserBlocks:
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self._stored().find(name) is not None
 
-    def all(self) -> dict[str, TextBlock]:
+    def all(self) -> TextBlocks:
         """Return all blocks by name, in the order of the file."""
-        return {name: to_block(entry) for name, entry in self._stored().entries()}
+        return TextBlocks((name, to_block(entry)) for name, entry in self._stored().entries())
 
     aall = async_twin(all)  # noqa: A003 - the method above
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.episodes import (
     Episode,
+    Episodes,
     episode_entries,
     episode_kinds,
     happened,
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["UserEpisodes"]
 
-_Episodes = list[Episode]  # the class has a method of the name `list`
 _Messages = list[dict[str, str]]
 
 
@@ -43,7 +43,7 @@ class UserEpisodes:
     def __repr__(self) -> str:
         return f"UserEpisodes({self._context.user_id!r})"
 
-    def __call__(self, session_id: str | None = None, limit: int | None = None) -> _Episodes:
+    def __call__(self, session_id: str | None = None, limit: int | None = None) -> Episodes:
         """Return the newest episodes, the oldest of them first; see `list`."""
         return self.list(session_id, limit)
 
@@ -117,7 +117,7 @@ class UserEpisodes:
 
     amessages = async_twin(messages)
 
-    def list(self, session_id: str | None = None, limit: int | None = None) -> _Episodes:
+    def list(self, session_id: str | None = None, limit: int | None = None) -> Episodes:
         """Return the newest episodes, the oldest of them first.
 
         Args:
@@ -126,7 +126,7 @@ class UserEpisodes:
         """
         if limit is not None and limit < 0:
             raise InvalidValue("limit is not negative.", where="episodes.list")
-        found: _Episodes = []
+        found = Episodes()
         for key, entry in self._newest_first():
             if limit is not None and len(found) >= limit:
                 break

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.fact_rules import FactRules, Provenance
-from tomldiary.entries.facts import Fact, Facts, Held
+from tomldiary.entries.facts import Fact, FactList, Facts, Held
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.retrieval.filters import fields_of
@@ -192,7 +192,7 @@ class UserFacts:
         session_id: str | None = None,
         valid_at: datetime | None = None,
         include_ended: bool = False,
-    ) -> list[Fact]:
+    ) -> FactList:
         """Return the facts of a type, or of all, that hold and that meet the conditions in `where`.
 
         Args:
@@ -219,7 +219,7 @@ class UserFacts:
         if order_by is not None:
             found = ordered(found, order_by)
         end = None if limit is None else offset + limit
-        return [book.fact(*each) for each in islice(found, offset, end)]
+        return FactList(book.fact(*each) for each in islice(found, offset, end))
 
     aquery = async_twin(query)
 

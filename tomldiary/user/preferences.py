@@ -8,11 +8,18 @@ from pydantic import ValidationError
 
 from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.conversations import Conversations, entry_to_conversation
-from tomldiary.entries.models import ConversationItem, PreferenceItem, timestamp
+from tomldiary.entries.models import (
+    ConversationItems,
+    PreferenceItem,
+    PreferenceItems,
+    PreferenceTables,
+    timestamp,
+)
 from tomldiary.entries.preferences import Preferences, entry_to_item
 from tomldiary.entries.schema import item_type
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.logging import get_logger
+from tomldiary.text.similarity import Matches
 from tomldiary.toml.values import render_path
 
 if TYPE_CHECKING:
@@ -20,7 +27,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.engine.engine import Transaction
-    from tomldiary.text.similarity import Match
     from tomldiary.user.context import UserContext
 
 __all__ = ["UserConversations", "UserPreferences"]
@@ -37,12 +43,10 @@ class UserPreferences:
         self._diary = context.diary
 
     @overload
-    def preferences(self, category: None = None) -> dict[str, dict[str, PreferenceItem]]: ...
+    def preferences(self, category: None = None) -> PreferenceTables: ...
     @overload
-    def preferences(self, category: str) -> dict[str, PreferenceItem]: ...
-    def preferences(
-        self, category: str | None = None
-    ) -> dict[str, dict[str, PreferenceItem]] | dict[str, PreferenceItem]:
+    def preferences(self, category: str) -> PreferenceItems: ...
+    def preferences(self, category: str | None = None) -> PreferenceTables | PreferenceItems:
         """Return typed preferences by id; without `category`, by category and id.
 
         Raises:
@@ -53,11 +57,11 @@ class UserPreferences:
         if category is not None:
             book.check_category(category)
             return self._items(book, category)
-        return {name: self._items(book, name) for name in self._diary.allowed}
+        return PreferenceTables((name, self._items(book, name)) for name in self._diary.allowed)
 
-    def _items(self, book: Preferences, category: str) -> dict[str, PreferenceItem]:
+    def _items(self, book: Preferences, category: str) -> PreferenceItems:
         kind = item_type(self._diary.pref_table_cls, category)
-        found: dict[str, PreferenceItem] = {}
+        found = PreferenceItems()
         for key, entry in book.entries(category):
             try:
                 found[key] = entry_to_item(entry, kind)
@@ -183,7 +187,7 @@ class UserPreferences:
             Source("remove_preference", session_id, actor, reason, asked=(category, id)),
         )
 
-    def similar(self, category: str, text: str, *, limit: int = 5) -> list[Match]:
+    def similar(self, category: str, text: str, *, limit: int = 5) -> Matches:
         """Return preferences of a category that are similar to `text`, best first, contradictions included.
 
         Raises:
@@ -191,7 +195,7 @@ class UserPreferences:
         """
         book = self.stored()
         book.check_category(category)
-        return book.similar(self._diary.similarity, category, text, limit=limit)
+        return Matches(book.similar(self._diary.similarity, category, text, limit=limit))
 
     def problems(self) -> Iterator[InvalidValue]:
         """Yield why entries are left out: no table, or a wrong field."""
@@ -226,12 +230,12 @@ class UserConversations:
     def __init__(self, context: UserContext) -> None:
         self._context = context
 
-    def conversations(self, limit: int | None = None) -> dict[str, ConversationItem]:
+    def conversations(self, limit: int | None = None) -> ConversationItems:
         """Return typed conversations by session id, most recently used first."""
         book = Conversations(self._context.document("conversations"))
         found = [(key, entry_to_conversation(entry)) for key, entry in book.entries()]
         found.sort(key=lambda item: item[1].updated, reverse=True)
-        return dict(found if limit is None else found[: max(0, limit)])
+        return ConversationItems(found if limit is None else found[: max(0, limit)])
 
     def remove_conversation(self, session_id: str, *, reason: str = "") -> None:
         """Remove a conversation's summary from the file; history keeps it.

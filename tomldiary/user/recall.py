@@ -15,6 +15,7 @@ from tomldiary.retrieval.render import render_memory
 from tomldiary.runtime.async_bridge import in_thread
 from tomldiary.runtime.fork_safety import renew_after_fork
 from tomldiary.runtime.lru import Recent
+from tomldiary.runtime.views import ListView, Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.user.context import UserContext
 
-__all__ = ["Hit", "Indexes", "UserRecall"]
+__all__ = ["Hit", "Hits", "Indexes", "UserRecall"]
 
 _MATCHES_FIRST = 10  # more would displace the generally important entries
 _FEW = 500  # tables
@@ -55,8 +56,8 @@ class Source:
         return self.kind.body(self.key, self.entry)
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+@dataclass(frozen=True, slots=True, repr=False)
+class Hit(Viewed):
     """One entry found."""
 
     kind: str
@@ -86,6 +87,12 @@ class Searched(NamedTuple):
     kind: EntryKind
     """The kind within it."""
     document: Document
+
+
+class Hits(ListView[Hit]):
+    """What a search found, best first."""
+
+    __slots__ = ()
 
 
 class _Entries:
@@ -180,7 +187,7 @@ class UserRecall:
         kinds: Collection[str] | None = None,
         time_range: TimeRange | None = None,
         valid_at: datetime | None = None,
-    ) -> list[Hit]:
+    ) -> Hits:
         """Return the entries that match a question best, with score and matching words.
 
         Args:
@@ -210,7 +217,7 @@ class UserRecall:
         found = self._context.indexes.search(self._context.user_id, query, documents, diary)
         counted = (each for each in found if counts(each[1]))
         words = shown_words(query)
-        return [_hit(source, score, words) for score, source in islice(counted, max(0, limit))]
+        return Hits(_hit(source, score, words) for score, source in islice(counted, max(0, limit)))
 
     def render(
         self,

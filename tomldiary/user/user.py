@@ -25,6 +25,7 @@ from tomldiary.history.retention import Retention
 from tomldiary.history.rollback import Undo
 from tomldiary.identifiers.namespaces import labels_up_to
 from tomldiary.runtime.async_bridge import async_twin, sync_twin
+from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.toml.values import render_path
 from tomldiary.user.blocks import UserBlocks
 from tomldiary.user.context import UserContext, delegated
@@ -46,7 +47,17 @@ if TYPE_CHECKING:
 __all__ = ["UserDiary"]
 
 _KINDS = ("preferences", "conversations")
-_FOR_PROGRAMS = {"diff_text", "entry", "has_done", "import_preview", "memory_lines"}
+_FOR_PROGRAMS = {
+    "diff_text",
+    "document",
+    "documents",
+    "entry",
+    "has_done",
+    "import_preview",
+    "is_past",
+    "last_transaction",
+    "memory_lines",
+}
 """Public methods for adapters and tools, which completion leaves out."""
 
 
@@ -66,7 +77,7 @@ def _retention(context: UserContext) -> Retention:
     return Retention(context.engine, context.user_id)
 
 
-class UserDiary(DeprecatedNames):
+class UserDiary(Viewed, DeprecatedNames):
     """The memory of one user; made by `diary.user(user_id)`, at no cost.
 
     Each method that blocks has a coroutine twin with an `a` in front, such as `arecall`. Completion on Tab
@@ -79,7 +90,10 @@ class UserDiary(DeprecatedNames):
         self._context = context or UserContext(diary, user_id)
 
     def __repr__(self) -> str:
-        return f"UserDiary({self.user_id!r})"
+        past = f", as_of={self.last_transaction()}" if self.is_past else ""
+        return f"UserDiary({self.user_id!r}{past})"
+
+    _repr_pretty_ = pretty
 
     def __dir__(self) -> list[str]:
         names = [*object.__dir__(self)]
@@ -182,7 +196,13 @@ class UserDiary(DeprecatedNames):
 
     def last_transaction(self) -> int:
         """Return the number of the newest transaction of this user; 0 if there is none."""
-        return _past(self._context).newest()
+        past = self._context.past
+        return _past(self._context).newest() if past is None else past.seq
+
+    @property
+    def is_past(self) -> bool:
+        """Whether this is the memory as of a point of history, which is read-only."""
+        return self._context.past is not None
 
     # Conversations
 
@@ -220,6 +240,30 @@ class UserDiary(DeprecatedNames):
         )
 
     aas_of = async_twin(as_of)
+
+    # Plots, for notebooks
+
+    def plot_history(self, ax: Any = None) -> Any:
+        """Plot each change over time, a lane for each category, and return the matplotlib Axes.
+
+        Args:
+            ax: The Axes to draw on; None makes a new figure.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        return drawn("plots:history", self, ax)
+
+    def plot_merges(self, ax: Any = None) -> Any:
+        """Plot the statements that were merged into existing preferences, by how similar the texts were.
+
+        Args:
+            ax: The Axes to draw on; None makes a new figure. It is returned.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        return drawn("plots:merges", self, ax)
 
     # Profile, export, import
 

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from tomldiary.runtime.views import DictView, Viewed
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Mapping
 
@@ -25,7 +27,15 @@ if TYPE_CHECKING:
     from tomldiary.writer.retry import Options
     from tomldiary.writer.worker import Workers
 
-__all__ = ["Health", "Metrics", "Telemetry", "health_of", "prometheus_text", "stats_of"]
+__all__ = [
+    "Health",
+    "Metrics",
+    "Telemetry",
+    "WriterStats",
+    "health_of",
+    "prometheus_text",
+    "stats_of",
+]
 
 _REMEMBERED = 1024  # turns
 _OBSERVED = (
@@ -57,24 +67,25 @@ class Metrics:
     compactions_failed: int = 0
     last_success: float | None = None
     """When a turn was last applied, in seconds since 1970."""
-    _durations: deque[float] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    recent: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+    """When each of the last turns was applied, in seconds since 1970, and how many seconds after it was submitted."""
 
     def complete(self, seconds: float, count: int = 1) -> None:
         """Count applied turns; `seconds` is the time from submitting to applying them."""
         self.completed += count
         self.last_failure = None
         self.last_success = time.time()
-        self._durations.append(seconds)
+        self.recent.append((self.last_success, seconds))
 
     def latencies(self, *shares: float) -> list[float]:
         """Return the seconds within which these shares of the last 1,024 turns were applied."""
-        ordered = sorted(self._durations) or [0.0]
+        ordered = sorted(seconds for _, seconds in self.recent) or [0.0]
         return [ordered[max(0, math.ceil(share * len(ordered)) - 1)] for share in shares]
 
 
 def stats_of(
     metrics: Metrics, options: Options, workers: Workers, admission: Admission
-) -> dict[str, Any]:
+) -> WriterStats:
     """Return what `MemoryWriter.stats` returns; the caller holds the writer's lock."""
     journal_queue = admission.journal_queue
     finished = metrics.completed + metrics.failed
@@ -88,39 +99,47 @@ def stats_of(
     )
     pending = queued + active + workers.kept
     p50, p95, p99 = metrics.latencies(0.5, 0.95, 0.99)
-    return {
-        "queue_size": queued,
-        "queue_capacity": options.qsize,
-        "queue_utilization": queued / options.qsize,
-        "total_workers": options.workers,
-        "active_workers": len(workers.working),
-        "idle_workers": options.workers - len(workers.working),
-        "submitted": metrics.submitted,
-        "completed": metrics.completed,
-        "failed": metrics.failed,
-        "pending": pending,
-        "error_rate": metrics.failed / finished if finished else 0.0,
-        "is_running": not admission.is_closed,
-        "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
-        "retries": metrics.retries,
-        "dead_letters": metrics.dead_letters,
-        "last_failure": metrics.last_failure,
-        "recovered": metrics.recovered,
-        "repeated": metrics.repeated,
-        "compactions": metrics.compactions,
-        "compactions_failed": metrics.compactions_failed,
-        "breaker_is_open": workers.breaker.is_open,
-        "last_success": metrics.last_success,
-        "latency_p50": p50,
-        "latency_p95": p95,
-        "latency_p99": p99,
-        "loss_window": pending if journal_queue is None else len(journal_queue),
-        "durability": "none" if journal_queue is None else journal_queue.durability,
-    }
+    return WriterStats(
+        {
+            "queue_size": queued,
+            "queue_capacity": options.qsize,
+            "queue_utilization": queued / options.qsize,
+            "total_workers": options.workers,
+            "active_workers": len(workers.working),
+            "idle_workers": options.workers - len(workers.working),
+            "submitted": metrics.submitted,
+            "completed": metrics.completed,
+            "failed": metrics.failed,
+            "pending": pending,
+            "error_rate": metrics.failed / finished if finished else 0.0,
+            "is_running": not admission.is_closed,
+            "oldest_age": time.monotonic() - oldest if oldest is not None else 0.0,
+            "retries": metrics.retries,
+            "dead_letters": metrics.dead_letters,
+            "last_failure": metrics.last_failure,
+            "recovered": metrics.recovered,
+            "repeated": metrics.repeated,
+            "compactions": metrics.compactions,
+            "compactions_failed": metrics.compactions_failed,
+            "breaker_is_open": workers.breaker.is_open,
+            "last_success": metrics.last_success,
+            "latency_p50": p50,
+            "latency_p95": p95,
+            "latency_p99": p99,
+            "loss_window": pending if journal_queue is None else len(journal_queue),
+            "durability": "none" if journal_queue is None else journal_queue.durability,
+        }
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class WriterStats(DictView[str, Any]):
+    """The counters of a writer."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Health(Viewed):
     """A verdict for a health endpoint."""
 
     status: str

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, storable
+from tomldiary.runtime.views import Viewed
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
@@ -61,7 +62,7 @@ class Turn:
             object.__setattr__(self, "earlier", checked_exchanges(self.earlier, MAX_EARLIER))
 
 
-class Receipt:
+class Receipt(Viewed):
     """Reports the outcome of one submitted turn: `await receipt`, or `receipt.wait(timeout)`."""
 
     __slots__ = ("__weakref__", "_done", "_stored", "turn")
@@ -71,10 +72,11 @@ class Receipt:
         self._done: _Result[Applied | None] = _Result()
         self._stored: _Result[bool] = _Result()
 
-    def __repr__(self) -> str:
-        if self.is_done:
-            return "<Receipt done>"
-        return f"<Receipt {'stored' if self.is_stored else 'pending'}>"
+    @property
+    def result(self) -> Applied | BaseException | None:
+        """What became of the turn, or why it failed, without waiting; None while it is not done."""
+        answer = self._done.answer
+        return None if answer is _NOT_YET else answer
 
     def __await__(self) -> Generator[Any, None, Applied | None]:
         return asyncio.shield(asyncio.wrap_future(self._done.future())).__await__()

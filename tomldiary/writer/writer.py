@@ -20,6 +20,7 @@ from tomldiary.errors import InvalidValue
 from tomldiary.extraction.extractor import setup_problem
 from tomldiary.logging import get_logger, show
 from tomldiary.runtime.finalizers import finalize
+from tomldiary.runtime.views import Viewed, drawn, pretty
 from tomldiary.storage.protocol import Backend, KeepsJournal
 from tomldiary.storage.shared.backend import SharedBackend
 from tomldiary.writer.dead_letters import DeadLetters
@@ -30,6 +31,7 @@ from tomldiary.writer.metrics import (
     Health,
     Metrics,
     Telemetry,
+    WriterStats,
     health_of,
     prometheus_text,
     stats_of,
@@ -73,7 +75,7 @@ _GRACE = 1.0  # seconds that a cancelled turn has to end
 _logger = get_logger(__name__)
 
 
-class MemoryWriter:
+class MemoryWriter(Viewed):
     """A queue of turns in front of a diary.
 
     A turn runs with the context variables of the writer's creation, never with those of a request. If the diary is
@@ -217,6 +219,8 @@ class MemoryWriter:
     def __repr__(self) -> str:
         return f"<MemoryWriter {self._admission.queued} queued, {self._workers.active} in work>"
 
+    _repr_pretty_ = pretty
+
     @property
     def _thread(self) -> threading.Thread | None:
         return self._workers.thread.thread if self._workers.thread is not None else None
@@ -301,7 +305,7 @@ class MemoryWriter:
         """Whether turns are accepted."""
         return not self._closed
 
-    def stats(self) -> dict[str, Any]:
+    def stats(self) -> WriterStats:
         """Return a consistent snapshot of the counters: submitted = completed + failed + pending.
 
         `oldest_age` and the latencies are in seconds. `loss_window` is the number of turns that a killed process
@@ -309,7 +313,7 @@ class MemoryWriter:
         """
         with self._state:
             stats = stats_of(self._metrics, self._options, self._workers, self._admission)
-        return {**stats, "setup_problem": self._setup_problem()}
+        return WriterStats({**stats, "setup_problem": self._setup_problem()})
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
         """Return a verdict for a health endpoint.
@@ -319,6 +323,19 @@ class MemoryWriter:
             most_errors: The maximum share of failed turns.
         """
         return health_of(self.stats(), longest_wait=longest_wait, most_errors=most_errors)
+
+    def plot_queue(self, ax: Any = None) -> Any:
+        """Plot how many of the last 1,024 applied turns were waiting or in work over time; return the Axes.
+
+        Args:
+            ax: The matplotlib Axes to draw on; None makes a new figure.
+
+        Raises:
+            MissingExtra: matplotlib is not installed.
+        """
+        with self._state:
+            recent = list(self._metrics.recent)
+        return drawn("plots:queue", recent, self.stats(), ax)
 
     def prometheus(self) -> str:
         """Return the counters in the text format that Prometheus reads."""
@@ -357,7 +374,7 @@ class MemoryWriter:
         """Wait like `flush` without holding the event loop."""
         return await asyncio.to_thread(self.flush, timeout)
 
-    def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:
+    def close_sync(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:
         """Refuse further turns, finish the waiting turns, and return the final counters.
 
         Failed turns are reported as by `flush`.
@@ -394,7 +411,7 @@ class MemoryWriter:
                 )  # fmt: skip
         self._stop()
 
-    async def close(self, timeout: float | None = None, *, drain: bool = True) -> dict[str, Any]:  # noqa: ASYNC109 - the twin of close_sync
+    async def close(self, timeout: float | None = None, *, drain: bool = True) -> WriterStats:  # noqa: ASYNC109 - the twin of close_sync
         """Close like `close_sync` without holding the event loop."""
         return await asyncio.to_thread(self.close_sync, timeout, drain=drain)
 

@@ -1,0 +1,174 @@
+"""DataFrames and plots: their columns, what they draw, and what is said if a library is missing."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import matplotlib as mpl
+import pandas as pd
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Diary, MemoryWriter
+from tomldiary.errors import MissingExtra
+from tomldiary.user.recall import Hits
+
+NAME = "_a$b$ \x1b[1m\u202e" + "x" * 60
+
+
+@pytest.fixture
+def diary():
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    diary = Diary("memory:", agent="rules")
+    for user in ("alice", NAME):
+        memory = diary.user(user)
+        memory.upsert_preference("likes", "dark roast", contexts=["am"], session_id="s1", now=start)
+        memory.upsert_preference("likes", "dark roast", now=start + timedelta(days=1))
+        memory.upsert_preference("likes", "light roast", id="pref001")
+    diary.user("alice").upsert_preference("goals", "a marathon")
+    diary.user("alice").remove_preference("goals", "pref001")
+    return diary
+
+
+@pytest.fixture
+def pyplot():
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # noqa: PLC0415 - once the backend is chosen
+
+    yield plt
+    plt.close("all")
+
+
+def drawn(ax):
+    """Draw it: matplotlib reads labels, and formulas in them, only then."""
+    ax.figure.canvas.draw()
+    return [text.get_text() for text in ax.figure.findobj(mpl.text.Text)]
+
+
+def test_a_frame_of_preferences_has_typed_columns(diary):
+    found = diary.user("alice").preferences().to_pandas()
+    assert list(found["category"] + "/" + found["id"]) == ["likes/pref001"]
+    assert found.loc[0, "text"] == "light roast"
+    assert found.loc[0, "count"] == 3
+    assert found.loc[0, "contexts"] == ["am"]
+    assert found.loc[0, "created"] == pd.Timestamp("2026-01-01", tz="UTC")
+    assert list(diary.user("alice").preferences("likes").to_pandas()["id"]) == ["pref001"]
+
+
+def test_a_frame_of_history_says_what_changed(diary):
+    found = diary.user("alice").history().to_pandas()
+    assert list(found["change"]) == ["removed", "added", "changed", "confirmed", "added"]
+    assert list(found["seq"]) == [5, 4, 3, 2, 1]
+    assert found.loc[2, ["old", "new"]].tolist() == ["dark roast", "light roast"]
+    assert str(found["time"].dtype).endswith("UTC]")
+    assert list(diary.user("alice").diff(2).to_pandas()["change"]) == ["changed"]
+
+
+def test_a_frame_of_hits_keeps_scores_and_words(diary):
+    found = diary.user("alice").recall("roast").to_pandas()
+    assert found.loc[0, "reasons"] == ["roast"]
+    assert 0 < found.loc[0, "score"] <= 1
+
+
+def test_a_frame_of_a_diary_has_a_row_for_each_user(diary):
+    found = diary.to_pandas().set_index("user")
+    assert found.loc["alice", ["entries", "preferences", "transactions"]].tolist() == [1, 1, 5]
+    assert found["last_write"].notna().all()
+    assert list(diary.users().to_pandas()["user"]) == diary.users()
+
+
+def test_frames_of_nothing_have_the_same_columns(diary):
+    nobody, alice = diary.user("nobody"), diary.user("alice")
+    for of in ("preferences", "history", "conversations", "diff"):
+        if of == "diff":
+            empty, full = nobody.diff(0), alice.diff(0)
+        else:
+            empty, full = getattr(nobody, of)(), getattr(alice, of)()
+        assert list(empty.to_pandas().columns) == list(full.to_pandas().columns)
+        assert len(empty.to_pandas()) == 0
+    assert list(Hits().to_pandas().columns) == list(alice.recall("roast").to_pandas().columns)
+    assert len(Diary("memory:").to_pandas()) == 0
+
+
+def test_other_collections_have_frames_too(diary):
+    class Diet(BaseModel):
+        food: str
+        source: str = "menu"
+
+    alice = diary.user("alice")
+    diary.register_schema("diet", Diet)
+    alice.facts.commit(Diet(food="rice"))
+    alice.blocks.set("persona", "Brief.")
+    alice.episodes.add("hello", "hi", session_id="s1")
+    facts = alice.facts.query("diet").to_pandas()
+    assert facts.loc[0, ["type", "food", "source"]].tolist() == ["diet", "rice", ""]
+    assert alice.blocks().to_pandas().loc[0, "text"] == "Brief."
+    assert alice.episodes().to_pandas().loc[0, "input"] == "hello"
+    assert alice.similar("likes", "light roast").to_pandas().loc[0, "score"] == 100
+    assert list(diary.stats().to_pandas()["name"]) == list(diary.stats())
+
+
+def test_growth_ends_at_the_number_of_entries(diary, pyplot):
+    ax = diary.plot_growth()
+    every, *users = ax.get_lines()
+    assert list(every.get_ydata())[-1] == 2
+    assert max(max(line.get_ydata()) for line in users) == 2
+    texts = drawn(ax)
+    assert "2 users, 2 entries" in texts
+    assert r" _a$b$ \x1b[1m\u202e" in "".join(texts)  # a name, not a formula
+
+
+def test_growth_after_a_redaction_of_history_ends_at_the_same_number(diary, pyplot):
+    alice = diary.user("alice")
+    for number in range(5):
+        alice.upsert_preference("goals", f"goal {number}")
+    alice.prune_history(keep=2)
+    lines = {line.get_label(): line for line in diary.plot_growth().get_lines()}
+    assert list(lines["alice"].get_ydata())[-1] == 6
+
+
+def test_changes_have_a_lane_for_each_category(diary, pyplot):
+    ax = diary.user("alice").plot_history()
+    assert drawn(ax)[:1]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["likes", "goals"]
+    assert {each.get_label() for each in ax.collections} == {
+        "added", "changed", "confirmed", "removed",
+    }  # fmt: skip
+
+
+def test_merges_are_counted_by_the_similarity_of_their_texts(diary, pyplot):
+    ax = diary.user("alice").plot_merges()
+    assert "2 merges instead of new entries" in drawn(ax)
+    filled = {bar.get_x(): bar.get_height() for bar in ax.patches if bar.get_height()}
+    assert filled.pop(100) == 1
+    assert len(filled) == 1
+
+
+def test_the_queue_of_a_writer_is_drawn_over_time(diary, pyplot):
+    with MemoryWriter(diary) as writer:
+        writer._metrics.recent.extend([(1000.0, 10.0), (1001.0, 9.0), (1002.0, 1.0)])
+        ax = writer.plot_queue()
+    assert (
+        list(ax.get_lines()[0].get_ydata()) == [1, 2, 1, 1, 0]
+        or max(ax.get_lines()[0].get_ydata()) == 2
+    )
+    assert drawn(ax)
+
+
+def test_plots_of_nothing_are_empty(pyplot):
+    diary = Diary("memory:")
+    nobody = diary.user("nobody")
+    figure, ax = pyplot.subplots()
+    for plot in (diary.plot_growth, nobody.plot_history, nobody.plot_merges):
+        assert plot(ax=ax) is ax
+        assert drawn(ax)
+    assert figure.axes == [ax]
+
+
+@pytest.mark.parametrize("missing", ["pandas", "matplotlib.pyplot"])
+def test_a_missing_library_names_the_line_that_installs_it(diary, monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, missing, None)
+    use = diary.to_pandas if missing == "pandas" else diary.plot_growth
+    with pytest.raises(MissingExtra, match=r'pip install "tomldiary-kit\[notebook\]"'):
+        use()

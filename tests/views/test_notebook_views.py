@@ -1,0 +1,277 @@
+"""What notebooks and consoles show: nothing stored runs, lists stay lists, and a repr reads no storage."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary, MemoryWriter
+from tomldiary.entries.facts import Fact
+from tomldiary.history.queries import HistoryEntry
+from tomldiary.ingest.runner import IngestReport
+from tomldiary.runtime.views import DictView, ListView, Viewed
+from tomldiary.user.recall import Hit, Hits
+from tomldiary.views.show import MAKERS, as_html, as_text
+from tomldiary.writer.receipts import Receipt, Turn
+
+HOSTILE = (
+    "<script>alert(1)</script><img src=x onerror=alert(2)> \"' $x^2$ javascript:a `b`"
+    " \x1b[31mred\x1b[0m \u202egnp.exe\u2066 \x9b2J \x07 " + "w" * 5000
+)
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u202a-\u202e\u2066-\u2069\u2028]")
+TAGS = {"div", "style", "header", "p", "h4", "table", "thead", "tbody", "tr", "th", "td", "code",
+        "wbr", "span", "i", "mark", "del", "ins", "pre", "br"}  # fmt: skip
+
+
+class Diet(BaseModel):
+    role: str
+    food: str
+
+
+def filled(text, name):
+    """Return an object of each class that has a view, all of it holding `text`."""
+    diary = Diary("memory:", agent="rules")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    user = diary.user(name)
+    session = f"{name}1"
+    user.upsert_preference("likes", text, contexts=[text], session_id=session, actor=text)
+    user.upsert_preference("likes", f"{text} too", id="pref001", reason=text)
+    user.facts.commit(Diet(role=text[:150], food=text))
+    user.blocks.set(name, text)
+    user.episodes.add(text, text, session_id=session)
+    user.add_turn(f"I love {text}.", text, session_id=session)
+    receipt = Receipt(Turn(name, session, text, text))
+    receipt.settle(None, RuntimeError(text))
+    with MemoryWriter(diary) as writer:
+        pass
+    likes = user.preferences("likes")
+    shown = [
+        diary, user, user.as_of(1), diary.users(), diary.stats(), user.preferences(), likes,
+        likes["pref001"], user.conversations(), user.conversations()[session],
+        user.facts.query("diet"), user.facts.query("diet")[0], user.blocks(), user.blocks[name],
+        user.episodes(), user.episodes()[0], user.recall(text[-20:] + " too"), Hit("likes", text, text, 0.5, [text[:9]]),
+        user.similar("likes", text), user.history(), user.history()[-1], user.diff(1), user.diff(1)[0],
+        user.why("likes/pref001"), writer, writer.stats(), writer.health(), receipt,
+        user.rollback(dry_run=True), user.kept_history(), user.forget(session_id=session, dry_run=True),
+        IngestReport(1, 1, 0, 0.1, 1, 1, [text]),
+        user.add_turn(f"I hate {text}.", "", session_id=session),
+    ]  # fmt: skip
+    return [*shown, *user.similar("likes", text)[:1]]
+
+
+@pytest.fixture(scope="module")
+def hostile():
+    return filled(HOSTILE, "<b>\x1b[1m\u202e&'\"")
+
+
+@pytest.fixture
+def alice():
+    user = Diary("memory:", agent="rules").user("alice")
+    user.upsert_preference("likes", "dark roast coffee", session_id="monday", actor="agent")
+    user.upsert_preference("likes", "light roast coffee", id="pref001", reason="changed her mind")
+    return user
+
+
+class Checked(HTMLParser):
+    """Fails on any tag or attribute that is not ours, and keeps the text."""
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.said = ""
+
+    def handle_starttag(self, tag, attrs):
+        assert tag in TAGS, tag
+        for name, value in attrs:
+            assert name in {"class", "style"}, name
+            assert re.fullmatch(r"(width:\d+%)|[a-z0-9_ -]+", value), value
+
+    def handle_data(self, data):
+        self.said += data
+
+    def handle_comment(self, data):
+        raise AssertionError(data)
+
+
+def read(html):
+    parser = Checked()
+    parser.feed(html)
+    parser.close()
+    assert not OBEYED.search(html)
+    return parser.said
+
+
+def test_each_view_is_made_of_some_object_here(hostile):
+    classes = {kind.__name__ for shown in hostile for kind in type(shown).__mro__}
+    assert set(MAKERS) <= classes
+
+
+def test_nothing_that_is_stored_runs_in_a_notebook(hostile):
+    told = ""
+    for shown in hostile:
+        html = as_html(shown)
+        told += read(html)
+        assert len(html) < 40_000, type(shown)
+        assert "tex2jax_ignore mathjax_ignore" in html  # "$5 and $6" is no formula
+    assert told.count("<script>alert(1)</script>") > 30
+    assert told.count(r"\u202e") > 30
+
+
+def test_no_text_for_a_console_has_control_characters(hostile):
+    for shown in hostile:
+        text = as_text(shown)
+        assert not OBEYED.search(text)
+        assert max(map(len, text.split("\n"))) < 500, type(shown)
+        is_collection = isinstance(shown, ListView | DictView)
+        assert is_collection or len(repr(shown).splitlines()) == 1
+
+
+def test_collections_are_shown_as_tables_with_few_rows(alice):
+    with alice.transaction():
+        for number in range(80):
+            alice.upsert_preference("goals", f"goal number {number:02} of many")
+    shown = alice.preferences("goals")
+    assert shown._repr_html_().count("<tr>") == 51  # with the heading
+    assert "… 30 more rows" in shown._repr_html_()
+    assert len(repr(shown).splitlines()) == 14
+    assert repr(shown).endswith("… 68 more")
+
+
+def test_empty_collections_say_so():
+    nobody = Diary("memory:").user("nobody")
+    for shown in (nobody.recall("tea"), nobody.history(), nobody.preferences(), nobody.blocks()):
+        assert len(repr(shown).splitlines()) == 2
+        assert "<table" not in shown._repr_html_()
+
+
+def collections(user):
+    return [user.recall("roast"), user.history(), user.diff(0), user.preferences(),
+            user.preferences("likes"), user.similar("likes", "dark roast"), user.blocks(),
+            user.episodes(), user.diary.users(), user.diary.stats(), user.conversations()]  # fmt: skip
+
+
+def test_returned_lists_and_dicts_are_real_ones(alice):
+    for found in collections(alice):
+        kind = list if isinstance(found, list) else dict
+        plain = kind(found)
+        assert isinstance(found, kind)
+        assert found == plain
+        assert plain == found
+        for twin in (pickle.loads(pickle.dumps(found)), copy.copy(found), copy.deepcopy(found)):  # noqa: S301 - our own bytes
+            assert twin == plain
+            assert type(twin) is type(found)
+    for found in (alice.diary.users(), alice.diary.stats()):
+        assert json.loads(json.dumps(found)) == found
+    assert type(alice.history()[:1]) is type(alice.history())
+    assert isinstance(alice.history()[0], HistoryEntry)
+
+
+def test_a_repr_reads_no_storage(alice):
+    class Broken:
+        def __getattr__(self, name):
+            raise AssertionError(f"the storage was asked for {name}")
+
+        def __repr__(self):
+            return "Broken()"
+
+    past = alice.as_of(1)
+    alice.diary.engine.backend = Broken()
+    assert repr(alice.diary) == "Diary(Broken(), DefaultPrefTable)"
+    assert repr(alice) == "UserDiary('alice')"
+    assert repr(past) == "UserDiary('alice', as_of=1)"
+
+
+def test_consoles_of_ipython_show_users_and_cards(alice):
+    from IPython.lib.pretty import pretty  # noqa: PLC0415 - slow
+
+    assert "Diary of 1 user, 1 entry" in pretty(alice.diary)
+    assert "light roast coffee" in pretty(alice)
+    assert pretty(alice.recall("roast")).startswith("1 hit\n")
+    assert "1 queued" not in pretty(MemoryWriter(alice.diary))
+
+
+def test_a_history_shows_who_changed_what_from_what_to_what(alice):
+    shown = alice.history()._repr_html_()
+    assert "<del>dark roast coffee</del> → <ins>light roast coffee</ins>" in shown
+    said = read(shown)
+    for part in ("agent", "session monday", "changed her mind", "likes/pref001", "said: 1 → 2"):
+        assert part in said
+
+
+def test_a_diff_shows_toml_without_bookkeeping(alice):
+    shown = alice.diff(1)._repr_html_()
+    assert "<del>- text = &quot;dark roast coffee&quot;</del>" in shown
+    assert "<ins>+ text = &quot;light roast coffee&quot;</ins>" in shown
+    assert "_updated" not in shown
+
+
+def test_hits_show_their_score_and_mark_the_words(alice):
+    shown = alice.recall("which roast?")._repr_html_()
+    assert "light <mark>roast</mark> coffee" in shown
+    assert re.search(r'class="td-bar"><i style="width:\d+%">', shown)
+    one = Hit("facts", "diet/user", "Roasted roast, ROAST & <b>", 1.7, ["roast", "b"])
+    shown = Hits([one])._repr_html_()
+    assert "Roasted <mark>roast</mark>, <mark>ROAST</mark> &amp; &lt;<mark>b</mark>&gt;" in shown
+    assert "width:100%" in shown
+    assert "facts/<wbr>diet/" in shown
+
+
+def test_a_card_shows_categories_blocks_facts_and_sessions():
+    (user,) = (each for each in filled("green tea", "ann") if repr(each) == "UserDiary('ann')")
+    said = read(user._repr_html_())
+    for part in (
+        "likes",
+        "diet (fact)",
+        "Newest entries",
+        "Blocks",
+        "Facts",
+        "Last sessions",
+        "ann1",
+    ):
+        assert part in said
+
+
+def test_the_origin_is_a_chain_from_the_turn_to_the_entry():
+    user = Diary("memory:", agent="rules").user("ann")
+    user.add_turn("I love green tea.", "Noted.", session_id="monday")
+    user.remove_preference("likes", "pref001", actor="editor")
+    said = read(user.why("likes/pref001")._repr_html_())
+    places = [said.index(part) for part in ("monday#1", "transaction 1", "transaction 2", "editor")]
+    assert places == sorted(places)
+    assert "removed since" in said
+
+
+def test_a_failed_turn_is_seen_on_its_receipt():
+    receipt = Receipt(Turn("ann", "s", "hello", "hi"))
+    assert repr(receipt) == "<Receipt pending>"
+    receipt.settle(None, ValueError("no model"))
+    assert repr(receipt) == "<Receipt failed: ValueError>"
+    assert "no model" in read(receipt._repr_html_())
+
+
+def test_views_are_not_imported_before_something_is_shown():
+    code = (
+        "import sys; from tomldiary import Diary; alice = Diary('memory:', agent='rules').user('a');"
+        "alice.add_turn('I love tea.', 'ok', session_id='s'); found = alice.history();"
+        "print([name for name in sys.modules if name.startswith('tomldiary.views')]); repr(found);"
+        "print({'pandas', 'matplotlib', 'IPython', 'tqdm', 'asyncio', 'tomldiary.writer'} & {*sys.modules} - {'asyncio'})"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\nset()\n"
+
+
+def test_a_subclass_is_shown_like_its_base():
+    class MyFact(Fact):
+        pass
+
+    mine = MyFact("diet/user", "diet", {"food": "rice"}, "", "", "", "", "")
+    assert repr(mine) == "<MyFact diet/user food=rice>"
+    with pytest.raises(TypeError, match="no view of Viewed"):
+        repr(Viewed())

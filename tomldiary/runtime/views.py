@@ -1,0 +1,92 @@
+"""How objects are shown in notebooks and consoles, without importing what draws them.
+
+A class that is shown inherits from `Viewed`; a list or dict that a method returns is a `ListView` or `DictView`. The
+package that draws them is announced by its name, and imported when the first object is shown. Returned lists and dicts
+stay real ones: they compare, pickle, copy and serialise like any other.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any, Self, SupportsIndex, TypeVar, overload
+
+__all__ = ["DictView", "ListView", "Viewed", "announce_views", "drawn", "pretty"]
+
+T = TypeVar("T")
+K = TypeVar("K")
+
+_packages: list[str] = []
+
+
+def announce_views(package: str) -> None:
+    """Announce the package that draws views; it is imported when the first object is shown."""
+    _packages[:] = [package]
+
+
+def drawn(name: str, *args: Any, **options: Any) -> Any:
+    """Call a function of the announced package.
+
+    Args:
+        name: `module:function` below the package.
+        args: Its arguments.
+        options: Its keyword arguments.
+    """
+    module, _, function = name.partition(":")
+    return getattr(import_module(f"{_packages[0]}.{module}"), function)(*args, **options)
+
+
+class Viewed:
+    """An object that notebooks show as a table or a card, and consoles as short text."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return str(drawn("show:as_text", self))
+
+    def _repr_html_(self) -> str:
+        return str(drawn("show:as_html", self))
+
+
+def pretty(self: Viewed, printer: Any, cycle: bool) -> None:  # noqa: FBT001 - IPython's protocol
+    """Show the view of an object in IPython: its `_repr_pretty_`, for a class with a `__repr__` of its own.
+
+    Such an object reads its storage to be shown. A repr stands in logs and tracebacks, where it must not.
+    """
+    printer.text("…" if cycle else drawn("show:as_text", self))
+
+
+class ListView(Viewed, list[T]):
+    """A list that notebooks show as a table; a slice of it is one too."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, index: SupportsIndex, /) -> T: ...
+    @overload
+    def __getitem__(self, index: slice, /) -> Self: ...
+    def __getitem__(self, index: SupportsIndex | slice, /) -> T | Self:
+        if isinstance(index, slice):
+            return type(self)(super().__getitem__(index))
+        return super().__getitem__(index)
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each element; times are timestamps in UTC.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return drawn("frames:frame", self)
+
+
+class DictView(Viewed, dict[K, T]):
+    """A dict that notebooks show as a table."""
+
+    __slots__ = ()
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame with a row for each entry; times are timestamps in UTC.
+
+        Raises:
+            MissingExtra: pandas is not installed.
+        """
+        return drawn("frames:frame", self)

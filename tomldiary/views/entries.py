@@ -1,0 +1,335 @@
+"""The views of entries: preferences, conversations, facts, blocks, episodes, hits and matches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+from pydantic import BaseModel
+
+from tomldiary.entries.models import PreferenceItem
+from tomldiary.text.visible import one_line
+from tomldiary.views.sheet import (
+    Badge,
+    Bar,
+    Cell,
+    Key,
+    Moment,
+    Sheet,
+    Table,
+    Text,
+    counted,
+    cut,
+    cut_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.entries.blocks import TextBlock
+    from tomldiary.entries.episodes import Episode
+    from tomldiary.entries.facts import Fact
+    from tomldiary.entries.models import ConversationItem
+    from tomldiary.text.similarity import Match
+    from tomldiary.user.recall import Hit
+
+__all__ = [
+    "block",
+    "blocks",
+    "conversation",
+    "conversations",
+    "episode",
+    "episodes",
+    "fact",
+    "facts",
+    "hit",
+    "hits",
+    "match",
+    "matches",
+    "own_fields",
+    "preference",
+    "preference_tables",
+    "preferences",
+]
+
+_WHOLE = 100_000  # characters: a text that is shown alone is not cut
+
+
+def _quote(text: object) -> str:
+    return f'"{cut(one_line(text), 60)}"'
+
+
+# Preferences
+
+
+def own_fields(item: PreferenceItem) -> dict[str, Any]:
+    """Return the fields that a table's own item type adds."""
+    known = PreferenceItem.model_fields
+    return {name: getattr(item, name) for name in type(item).model_fields if name not in known}
+
+
+def _said(item: PreferenceItem) -> str:
+    """Return the fields beside the text on one line."""
+    parts = [f"{name}: {value}" for name, value in own_fields(item).items()]
+    return ", ".join([*item.contexts, *parts])
+
+
+def _preference_rows(named: Mapping[str, PreferenceItem], category: str = "") -> list[list[Cell]]:
+    return [
+        [
+            Key(f"{category}/{key}" if category else key),
+            Text(item.text),
+            Text(_said(item), is_quiet=True),
+            Text(f"{item.count}×"),
+            Moment(item.updated),
+        ]
+        for key, item in named.items()
+    ]
+
+
+_PREFERENCE_COLUMNS = ("key", "text", "contexts", "said", "updated (UTC)")
+
+
+def preference(item: PreferenceItem) -> Sheet:
+    """Return the view of one preference."""
+    said = _said(item)
+    rows: list[list[Cell]] = [
+        [Text("text"), Text(cut(item.text, _WHOLE))],
+        *([Text("contexts"), Text(", ".join(item.contexts))] for _ in item.contexts[:1]),
+        *([Text(name), Text(value)] for name, value in own_fields(item).items()),
+        [Text("said"), Text(counted(item.count, "time"))],
+        [Text("stored (UTC)"), _by(item.created, item.created_by)],
+        [Text("updated (UTC)"), _by(item.updated, item.updated_by)],
+    ]
+    short = f"{_quote(item.text)}{f' ({said})' if said else ''}"
+    if item.count > 1:
+        short += f" {item.count}×"
+    return Sheet(type(item).__name__, [Table(("", ""), rows)], line=short)
+
+
+def _by(when: object, session: str) -> Cell:
+    name = Moment(when).text
+    return Text(f"{name}, session {session}" if session else name)
+
+
+def preferences(found: Mapping[str, PreferenceItem]) -> Sheet:
+    """Return the view of the preferences of one category."""
+    rows, left_out = cut_rows(_preference_rows(found))
+    table = Table(_PREFERENCE_COLUMNS, rows, left_out=left_out)
+    return Sheet(counted(len(found), "preference"), [table], empty="There is none.")
+
+
+def preference_tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Sheet:
+    """Return the view of all preferences of a user."""
+    filled = {category: items for category, items in found.items() if items}
+    number = sum(map(len, filled.values()))
+    every = [row for name, items in filled.items() for row in _preference_rows(items, name)]
+    rows, left_out = cut_rows(every)
+    title = counted(number, "preference")
+    if filled:
+        title += f" in {counted(len(filled), 'category', 'categories')}"
+    table = Table(_PREFERENCE_COLUMNS, rows, left_out=left_out)
+    return Sheet(title, [table], empty=f"None of the {len(found)} categories has one.")
+
+
+# Conversations
+
+
+def conversation(item: ConversationItem) -> Sheet:
+    """Return the view of one conversation."""
+    rows: list[list[Cell]] = [
+        [Text("summary"), Text(cut(item.summary, _WHOLE) or "none yet")],
+        [Text("keywords"), Text(", ".join(item.keywords))],
+        [Text("turns"), Text(item.turns)],
+        [Text("began (UTC)"), Moment(item.created)],
+        [Text("last used (UTC)"), Moment(item.updated)],
+    ]
+    short = f"{counted(item.turns, 'turn')}, {minute_of(item.updated)}"
+    if item.summary:
+        short += f" {_quote(item.summary)}"
+    return Sheet("ConversationItem", [Table(("", ""), rows)], line=short)
+
+
+def minute_of(when: object) -> str:
+    """Return a stored time to the minute."""
+    return Moment(when).text
+
+
+def conversations(found: Mapping[str, ConversationItem]) -> Sheet:
+    """Return the view of a user's conversations."""
+    every: list[list[Cell]] = [
+        [
+            Key(key),
+            Text(item.summary or "no summary yet", is_quiet=not item.summary),
+            Text(", ".join(item.keywords), is_quiet=True),
+            Text(item.turns),
+            Moment(item.updated),
+        ]
+        for key, item in found.items()
+    ]
+    rows, left_out = cut_rows(every)
+    columns = ("session", "summary", "keywords", "turns", "last used (UTC)")
+    table = Table(columns, rows, left_out=left_out)
+    return Sheet(counted(len(found), "conversation"), [table], empty="There is none.")
+
+
+# Facts
+
+
+def _data(given: Any) -> Mapping[str, Any]:
+    if isinstance(given, BaseModel):
+        return given.model_dump()
+    return cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {"value": given}
+
+
+def _holds(one: Fact) -> str:
+    start = "" if one.valid_from is None else f"from {minute_of(one.valid_from)}"
+    end = "" if one.valid_to is None else f"to {minute_of(one.valid_to)}"
+    return " ".join(filter(None, (start, end))) or "always"
+
+
+def fact(one: Fact) -> Sheet:
+    """Return the view of one fact."""
+    data = _data(one.data)
+    rows: list[list[Cell]] = [
+        *([Text(name), Text(value)] for name, value in data.items()),
+        [Text("holds"), Text(_holds(one))],
+        [Text("stored (UTC)"), _by(one.created, one.created_by)],
+        [Text("updated (UTC)"), _by(one.updated, one.updated_by)],
+    ]
+    if one.confidence < 1:
+        rows.append([Text("confidence"), Bar(one.confidence)])
+    if one.source:
+        rows.append([Text("from turn"), Key(one.source)])
+    short = f"{one.id} {', '.join(f'{name}={value}' for name, value in data.items())}"
+    return Sheet(one.id, [Table(("", ""), rows)], line=short)
+
+
+def facts(found: Sequence[Fact]) -> Sheet:
+    """Return the view of facts of one type."""
+    names = list(dict.fromkeys(name for one in found for name in _data(one.data)))
+    is_timed = any(one.valid_from or one.valid_to for one in found)
+    every: list[list[Cell]] = []
+    for one in found:
+        data = _data(one.data)
+        values = [Text("" if data.get(name) is None else data[name]) for name in names]
+        holds = [Text(_holds(one), is_quiet=True)] if is_timed else []
+        every.append([Key(one.id), *values, *holds, Moment(one.updated)])
+    rows, left_out = cut_rows(every)
+    columns = ("fact", *names, *(["holds (UTC)"] if is_timed else []), "updated (UTC)")
+    table = Table(columns, rows, left_out=left_out)
+    return Sheet(counted(len(found), "fact"), [table], empty="None holds.")
+
+
+# Blocks and episodes
+
+
+def block(one: TextBlock) -> Sheet:
+    """Return the view of one block."""
+    rows: list[list[Cell]] = [
+        [Text(cut(one.text, _WHOLE))],
+        [Text(f"updated {minute_of(one.updated)} UTC", is_quiet=True)],
+    ]
+    pinned = [Badge("pinned")] if one.is_pinned else []
+    return Sheet("TextBlock", [Table(("",), rows)], line=_quote(one.text), badges=pinned)
+
+
+def blocks(found: Mapping[str, TextBlock]) -> Sheet:
+    """Return the view of a user's blocks."""
+    every: list[list[Cell]] = [
+        [
+            Key(name),
+            Text(one.text),
+            Badge("pinned") if one.is_pinned else Text(""),
+            Moment(one.updated),
+        ]
+        for name, one in found.items()
+    ]
+    rows, left_out = cut_rows(every)
+    table = Table(("block", "text", "", "updated (UTC)"), rows, left_out=left_out)
+    return Sheet(counted(len(found), "block"), [table], empty="There is none.")
+
+
+def episode(one: Episode) -> Sheet:
+    """Return the view of one episode."""
+    rows: list[list[Cell]] = [
+        [Text("user"), Text(cut(one.input, _WHOLE))],
+        [Text("assistant"), Text(cut(one.output, _WHOLE))],
+        [Text("session"), Key(one.session_id)],
+        [Text("time (UTC)"), Moment(one.created)],
+    ]
+    short = f"{minute_of(one.created)} {_quote(one.input)} → {_quote(one.output)}"
+    return Sheet("Episode", [Table(("", ""), rows)], line=short)
+
+
+def episodes(found: Sequence[Episode]) -> Sheet:
+    """Return the view of episodes."""
+    every: list[list[Cell]] = [
+        [Moment(one.created), Key(one.session_id), Text(one.input), Text(one.output)]
+        for one in found
+    ]
+    rows, left_out = cut_rows(every)
+    columns = ("time (UTC)", "session", "user", "assistant")
+    table = Table(columns, rows, left_out=left_out)
+    return Sheet(counted(len(found), "episode"), [table], empty="There is none.")
+
+
+# Search
+
+
+def _full_key(one: Hit) -> str:
+    """Return the key as `history` and `why` take it: with its kind, but for a preference."""
+    return one.key if one.kind == "preferences" else f"{one.kind}/{one.key}"
+
+
+def _hit_row(one: Hit) -> list[Cell]:
+    return [
+        Bar(one.score),
+        Key(_full_key(one)),
+        Text(one.text, one.reasons),
+        Key(one.source) if one.source else Text(""),
+        Moment(one.updated or one.created),
+    ]
+
+
+_HIT_COLUMNS = ("score", "key", "text", "from turn", "updated (UTC)")
+
+
+def hit(one: Hit) -> Sheet:
+    """Return the view of one hit."""
+    short = f"{one.score:.2f} {_full_key(one)} {_quote(one.text)}"
+    return Sheet("Hit", [Table(_HIT_COLUMNS, [_hit_row(one)])], line=short)
+
+
+def hits(found: Sequence[Hit]) -> Sheet:
+    """Return the view of what a search found: a bar for each score, the matching words marked."""
+    rows, left_out = cut_rows([_hit_row(one) for one in found])
+    table = Table(_HIT_COLUMNS, rows, left_out=left_out)
+    return Sheet(counted(len(found), "hit"), [table], empty="Nothing matches.")
+
+
+def _match_row(one: Match) -> list[Cell]:
+    return [
+        Bar(one.score / 100, f"{one.score:.0f}"),
+        Key(f"{one.category}/{one.id}"),
+        Text(one.text),
+        Badge(one.conflict, "warn") if one.conflict else Text(""),
+    ]
+
+
+_MATCH_COLUMNS = ("score", "key", "text", "")
+
+
+def match(one: Match) -> Sheet:
+    """Return the view of one similar entry."""
+    conflict = f" ({one.conflict})" if one.conflict else ""
+    short = f"{one.score:.0f} {one.category}/{one.id} {_quote(one.text)}{conflict}"
+    return Sheet("Match", [Table(_MATCH_COLUMNS, [_match_row(one)])], line=short)
+
+
+def matches(found: Sequence[Match]) -> Sheet:
+    """Return the view of similar entries."""
+    rows, left_out = cut_rows([_match_row(one) for one in found])
+    title = counted(len(found), "similar entry", "similar entries")
+    table = Table(_MATCH_COLUMNS, rows, left_out=left_out)
+    return Sheet(title, [table], empty="There is none.")

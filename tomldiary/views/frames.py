@@ -1,0 +1,160 @@
+"""Lists of entries, hits and changes as pandas DataFrames, one row each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from tomldiary.errors import MissingExtra
+from tomldiary.views.entries import own_fields
+from tomldiary.views.history import text_of, verb_of
+from tomldiary.views.memory import summary_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.entries.models import PreferenceItem
+    from tomldiary.history.queries import Difference, HistoryEntry
+
+__all__ = ["frame"]
+
+_Row = dict[str, Any]
+_TIMES = ("time", "created", "updated", "last_write", "valid_from", "valid_to")
+_KINDS = ("preferences", "conversations", "facts", "blocks", "episodes", "items")
+
+
+def frame(shown: Any) -> Any:
+    """Return a DataFrame; its columns are the same for an empty list.
+
+    Raises:
+        MissingExtra: pandas is not installed.
+        TypeError: No table is made of objects of this class.
+    """
+    try:
+        pandas: Any = import_module("pandas")
+    except ImportError:
+        raise MissingExtra("A DataFrame", "notebook") from None
+    for kind in type(shown).__mro__:
+        known = _TABLES.get(kind.__name__)
+        if known is not None:
+            columns, rows_of = known
+            rows = list(rows_of(shown))
+            extra = [name for row in rows for name in row if name not in columns]
+            found = pandas.DataFrame(rows, columns=[*columns, *dict.fromkeys(extra)])
+            for name in _TIMES:
+                if name in found:
+                    found[name] = pandas.to_datetime(
+                        found[name], utc=True, errors="coerce", format="ISO8601"
+                    )
+            return found
+    # A dict of counters: one row for each name.
+    return pandas.DataFrame({"name": list(shown), "value": list(shown.values())})
+
+
+def _users(found: Sequence[str]) -> Iterable[_Row]:
+    return ({"user": user} for user in found)
+
+
+def _diary(found: Diary) -> Iterable[_Row]:
+    for user in found.users():
+        each = summary_of(found, user)
+        yield {
+            "user": user,
+            "entries": each.counts.total(),
+            **{kind: each.counts[kind] for kind in _KINDS},
+            "transactions": each.transactions,
+            "last_write": each.last_write or None,
+        }
+
+
+def _preference(category: str, key: str, item: PreferenceItem) -> _Row:
+    named = {"category": category} if category else {}
+    return {
+        **named,
+        "id": key,
+        "text": item.text,
+        "contexts": item.contexts,
+        "count": item.count,
+        "created": item.created,
+        "updated": item.updated,
+        "created_by": item.created_by,
+        "updated_by": item.updated_by,
+        **own_fields(item),
+    }
+
+
+def _preferences(found: Mapping[str, PreferenceItem]) -> Iterable[_Row]:
+    return (_preference("", key, item) for key, item in found.items())
+
+
+def _tables(found: Mapping[str, Mapping[str, PreferenceItem]]) -> Iterable[_Row]:
+    return (
+        _preference(name, key, item) for name, items in found.items() for key, item in items.items()
+    )
+
+
+def _change(entry: HistoryEntry | Difference) -> _Row:
+    return {
+        "change": verb_of(entry.before, entry.after),
+        "key": entry.key,
+        "old": text_of(entry.key, entry.before) or None,
+        "new": text_of(entry.key, entry.after) or None,
+        "before": entry.before,
+        "after": entry.after,
+    }
+
+
+_WHO = ("seq", "time", "type", "session", "actor", "reason")
+
+
+def _changes(found: Iterable[HistoryEntry]) -> Iterable[_Row]:
+    for entry in found:
+        who = {name: getattr(entry, name) for name in _WHO}
+        yield {**who, **_change(entry), "is_conflict": entry.is_conflict}
+
+
+def _differences(found: Iterable[Difference]) -> Iterable[_Row]:
+    return map(_change, found)
+
+
+def _records(found: Iterable[Any]) -> Iterable[_Row]:
+    return map(asdict, found)
+
+
+def _facts(found: Iterable[Any]) -> Iterable[_Row]:
+    for fact in found:
+        data = fact.data.model_dump() if isinstance(fact.data, BaseModel) else {"data": fact.data}
+        managed = {name: getattr(fact, name) for name in _FACT}
+        yield {**managed, **{name: value for name, value in data.items() if name not in managed}}
+
+
+def _named(found: Mapping[str, Any]) -> Iterable[_Row]:
+    for name, item in found.items():
+        fields = item.model_dump() if isinstance(item, BaseModel) else asdict(item)
+        yield {"name": name, **fields}
+
+
+_ENTRY = ("id", "text", "contexts", "count", "created", "updated", "created_by", "updated_by")
+_FACT = ("id", "type", "created", "updated", "created_by", "updated_by", "source", "valid_from", "valid_to", "confidence")  # fmt: skip
+_CHANGED = ("change", "key", "old", "new", "before", "after")
+_TABLES: dict[str, tuple[tuple[str, ...], Callable[[Any], Iterable[_Row]]]] = {
+    "Changes": ((*_WHO, *_CHANGED, "is_conflict"), _changes),
+    "ConversationItems": (("name", "created", "updated", "turns", "summary", "keywords"), _named),
+    "Diary": (("user", "entries", *_KINDS, "transactions", "last_write"), _diary),
+    "Differences": (_CHANGED, _differences),
+    "Episodes": (("id", "input", "output", "session_id", "created"), _records),
+    "FactList": (_FACT, _facts),
+    "Hits": (("kind", "key", "text", "score", "reasons", "created", "updated", "source"), _records),
+    "Matches": (("category", "id", "text", "score", "conflict"), _records),
+    "PreferenceItems": (_ENTRY, _preferences),
+    "PreferenceTables": (("category", *_ENTRY), _tables),
+    "TextBlocks": (
+        ("name", "text", "is_pinned", "created", "updated", "created_by", "updated_by"),
+        _named,
+    ),
+    "Users": (("user",), _users),
+}

@@ -1,0 +1,226 @@
+"""The views of history: changes, differences between two states, and the origin of an entry."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.entries.kinds import KINDS, entry_kind
+from tomldiary.errors import DiaryError
+from tomldiary.text.visible import one_line
+from tomldiary.toml.values import render_key, render_value, same_value
+from tomldiary.views.sheet import (
+    Badge,
+    Cell,
+    Change,
+    Code,
+    Key,
+    Moment,
+    Several,
+    Sheet,
+    Table,
+    Text,
+    Tone,
+    counted,
+    cut,
+    cut_rows,
+    minute,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tomldiary.history.queries import Difference, HistoryEntry, Origin
+
+__all__ = ["change", "changes", "difference", "differences", "origin", "text_of", "verb_of"]
+
+_BOOKKEEPING = "_"  # begins the fields that the engine manages
+_EMPTY: tuple[Any, ...] = (None, "", [])
+_TONES: dict[str, Tone] = {"added": "good", "removed": "bad", "changed": ""}
+_Fields = dict[str, Any]
+
+
+def verb_of(before: _Fields | None, after: _Fields | None) -> str:
+    """Return what happened to an entry: added, removed, confirmed, changed or used."""
+    if before is None:
+        return "added"
+    if after is None:
+        return "removed"
+    if any(not name.startswith(_BOOKKEEPING) for name in _changed(before, after)):
+        return "changed"
+    return "confirmed" if before.get("_count") != after.get("_count") else "used"
+
+
+def _changed(before: _Fields, after: _Fields) -> list[str]:
+    return [
+        name
+        for name in dict.fromkeys([*before, *after])
+        if not same_value(before.get(name), after.get(name))
+    ]
+
+
+def text_of(key: str, entry: _Fields | None) -> str:
+    """Return what an entry said; "" if there was none."""
+    first = key.partition("/")[0]
+    kind = entry_kind(first if first in KINDS else "preferences")
+    return "" if entry is None else kind.text(entry).strip()
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    try:
+        return render_value(value)
+    except DiaryError:  # a type that TOML has no word for
+        return repr(value)
+
+
+def _what(key: str, before: _Fields | None, after: _Fields | None) -> Cell:
+    """Return what changed, old and new; of counters and times only what says something."""
+    if before is None or after is None:
+        old = None if before is None else text_of(key, before)
+        new = None if after is None else text_of(key, after)
+        return Change(old, new) if old or new else Text("(no text)", is_quiet=True)
+    names = _changed(before, after)
+    said = [name for name in names if not name.startswith(_BOOKKEEPING)]
+    cells: list[Cell] = [
+        Change(
+            None if name not in before else _value(before[name]),
+            None if name not in after else _value(after[name]),
+            "" if name == "text" else name,
+        )
+        for name in said
+    ]
+    for name, word in (("_count", "said"), ("_turns", "turns")):
+        if name in names:
+            cells.append(
+                Text(f"{word}: {before.get(name, 0)} → {after.get(name, 0)}", is_quiet=True)
+            )
+    if not cells:
+        cells = [Text(f"{', '.join(names)} updated", is_quiet=True)]
+    return cells[0] if len(cells) == 1 else Several(cells)
+
+
+def _who(entry: HistoryEntry) -> Cell:
+    """Return who made a change, in which session, and why."""
+    who = entry.actor or entry.type
+    session = f"session {entry.session}" if entry.session else ""
+    parts = [part for part in (session, entry.reason) if part]
+    first = Text(who)
+    return Several([first, Text(", ".join(parts), is_quiet=True)]) if parts else first
+
+
+def _row(entry: HistoryEntry) -> list[Cell]:
+    what = _what(entry.key, entry.before, entry.after)
+    if entry.is_conflict:
+        what = Several([what, Badge("displaced by a hand edit", "warn")])
+    return [Text(entry.seq), Moment(entry.time), _who(entry), Key(entry.key), what]
+
+
+_COLUMNS = ("#", "time (UTC)", "who", "key", "old → new")
+
+
+def change(entry: HistoryEntry) -> Sheet:
+    """Return the view of one change."""
+    verb = verb_of(entry.before, entry.after)
+    what = _what(entry.key, entry.before, entry.after).text
+    who = entry.actor or entry.type
+    short = f"{entry.seq}: {one_line(entry.key)} {verb} by {one_line(who)}, {cut(what, 60)}"
+    return Sheet(f"Transaction {entry.seq}", [Table(_COLUMNS, [_row(entry)])], line=short)
+
+
+def changes(found: Sequence[HistoryEntry]) -> Sheet:
+    """Return the view of history: when, who, what changed, old and new."""
+    rows, left_out = cut_rows([_row(entry) for entry in found])
+    table = Table(_COLUMNS, rows, left_out=left_out)
+    return Sheet(counted(len(found), "change"), [table], empty="Nothing was changed.")
+
+
+# Differences
+
+
+def _lines(before: _Fields | None, after: _Fields | None) -> list[tuple[str, str]]:
+    """Return the fields of two states as TOML lines: removed, added, kept; no bookkeeping."""
+    old, new = before or {}, after or {}
+    lines: list[tuple[str, str]] = []
+    for name in dict.fromkeys([*old, *new]):
+        if name.startswith(_BOOKKEEPING):
+            continue
+        texts = [
+            f"{render_key(name)} = {_toml(values[name])}"
+            if values.get(name) not in _EMPTY
+            else None
+            for values in (old, new)
+        ]
+        if texts[0] == texts[1]:
+            lines += [(" ", texts[0])] if texts[0] is not None else []
+            continue
+        lines += [(sign, text) for sign, text in zip("-+", texts, strict=True) if text is not None]
+    return lines
+
+
+def _toml(value: Any) -> str:
+    try:
+        return render_value(value)
+    except DiaryError:
+        return repr(value)
+
+
+def _difference_row(one: Difference) -> list[Cell]:
+    verb = verb_of(one.before, one.after)
+    lines = _lines(one.before, one.after)
+    if not any(sign != " " for sign, _ in lines):
+        return [Key(one.key), Badge(verb), _what(one.key, one.before, one.after)]
+    return [Key(one.key), Badge(verb, _TONES.get(verb, "")), Code(lines)]
+
+
+_DIFFERENCE_COLUMNS = ("key", "", "difference")
+
+
+def difference(one: Difference) -> Sheet:
+    """Return the view of one entry in two states."""
+    what = _what(one.key, one.before, one.after).text
+    short = f"{one_line(one.key)} {verb_of(one.before, one.after)}: {cut(what, 60)}"
+    return Sheet("Difference", [Table(_DIFFERENCE_COLUMNS, [_difference_row(one)])], line=short)
+
+
+def differences(found: Sequence[Difference]) -> Sheet:
+    """Return the view of a comparison of two states, as TOML with red and green lines."""
+    rows, left_out = cut_rows([_difference_row(one) for one in found])
+    title = counted(len(found), "difference")
+    table = Table(_DIFFERENCE_COLUMNS, rows, left_out=left_out)
+    return Sheet(title, [table], empty="The two states are the same.")
+
+
+# Origin
+
+
+def origin(found: Origin) -> Sheet:
+    """Return the view of an entry's origin: the chain from the turn to the entry as it is."""
+    steps: list[list[Cell]] = []
+    if found.turn:
+        steps.append([Badge("said"), Key(found.turn), Text("the turn it was extracted from")])
+    elif found.session:
+        steps.append([Badge("session"), Key(found.session), Text("the session that created it")])
+    for entry in found.changes:
+        verb = verb_of(entry.before, entry.after)
+        steps.append(
+            [
+                Badge(verb, _TONES.get(verb, "")),
+                Text(f"transaction {entry.seq}, {minute(entry.time)}, {entry.actor or entry.type}"),
+                _what(entry.key, entry.before, entry.after),
+            ]
+        )
+    rows, left_out = cut_rows(steps)
+    is_gone = bool(found.changes) and found.changes[-1].after is None
+    badges = [Badge("removed since", "bad")] if is_gone else []
+    if not found.is_verified:
+        badges.append(Badge("not verified", "warn"))
+    badges.append(Badge(f"said {found.confirmations}×"))
+    short = f'{one_line(found.key)} "{cut(one_line(found.text), 50)}" from {one_line(found.turn or found.session or "no turn")}'
+    return Sheet(
+        found.key,
+        [Table(("", "where", "what"), rows, left_out=left_out)],
+        [cut(found.text)],
+        line=short,
+        badges=badges,
+    )

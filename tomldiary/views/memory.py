@@ -1,0 +1,210 @@
+"""The views of a diary and of one user: what is remembered, of whom, and when it last changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tomldiary.entries.kinds import KINDS, entry_key, entry_kind
+from tomldiary.errors import DiaryError
+from tomldiary.history.timeline import Timeline
+from tomldiary.text.visible import one_line
+from tomldiary.toml.document import Document
+from tomldiary.views.entries import minute_of
+from tomldiary.views.sheet import (
+    Badge,
+    Cell,
+    Key,
+    Moment,
+    Sheet,
+    Table,
+    Text,
+    counted,
+    cut,
+    cut_rows,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.toml.document import Path
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["Summary", "diary", "stored_entries", "summary_of", "user", "users"]
+
+_MOST_USERS = 200
+"""Users whose files a view of a diary reads."""
+_SHOWN_USERS = 20
+_NEWEST = 5
+
+
+class Summary(NamedTuple):
+    """What a table of users says of one."""
+
+    user: str
+    counts: Counter[str]
+    """Entries by kind."""
+    transactions: int
+    last_write: str
+    """When the last transaction was stored (ISO 8601); "" if there is none."""
+    problem: str = ""
+    """Why the memory cannot be read; "" if it can."""
+
+
+def stored_entries(one: UserDiary) -> Iterator[tuple[str, Path, str, dict[str, Any]]]:
+    """Yield kind, path, key and fields of each entry of a user, document by document."""
+    for name in one.documents():
+        kind = entry_kind(name)
+        if kind.name.startswith("."):
+            continue
+        for path, entry in kind.tables(Document.parse(one.document(name))).items():
+            yield kind.name, path, entry_key(path, name), entry
+
+
+def summary_of(found: Diary, user_id: str) -> Summary:
+    """Return counts and the last write of one user; a memory that cannot be read says why."""
+    counts: Counter[str] = Counter()
+    last, number, problem = "", 0, ""
+    try:
+        counts.update(kind for kind, *_ in stored_entries(found.user(user_id)))
+        newest = next(Timeline(found.engine.backend, user_id).records(), None)
+        if newest is not None:
+            last, number = newest.time, newest.seq
+    except DiaryError as error:
+        problem = str(error)
+    return Summary(user_id, counts, number, last, problem)
+
+
+def _counts(counts: Counter[str]) -> str:
+    """Return the number of entries of each kind; the name of a kind is a plural."""
+    kinds = sorted(counts, key=[*KINDS, *counts].index)
+    return ", ".join(counted(counts[kind], kind.removesuffix("s"), kind) for kind in kinds)
+
+
+def diary(found: Diary) -> Sheet:
+    """Return the view of a diary: its users, their entries, and the last writes."""
+    known = found.users()
+    summaries = [summary_of(found, user_id) for user_id in known[:_MOST_USERS]]
+    summaries.sort(key=lambda each: each.last_write, reverse=True)
+    every: list[list[Cell]] = [
+        [
+            Key(each.user),
+            Text(f"{each.counts.total():,}"),
+            Text(each.problem or _counts(each.counts), is_quiet=True),
+            Text(each.transactions),
+            Moment(each.last_write),
+        ]
+        for each in summaries
+    ]
+    rows, _ = cut_rows(every, _SHOWN_USERS)
+    columns = ("user", "entries", "", "transactions", "last write (UTC)")
+    total = sum(each.counts.total() for each in summaries)
+    notes = [
+        repr(found.engine.backend),
+        f"preference table {found.schema_name}, durability {found.engine.backend.durability}",
+    ]
+    if len(known) > _MOST_USERS:
+        notes.append(f"The first {_MOST_USERS} users were read; diary.to_pandas() has all of them.")
+    title = f"Diary of {counted(len(known), 'user')}, {counted(total, 'entry', 'entries')}"
+    table = Table(columns, rows, left_out=len(known) - len(rows))
+    return Sheet(title, [table], notes, empty="Nothing is stored yet.")
+
+
+def users(found: Sequence[str]) -> Sheet:
+    """Return the view of a list of users."""
+    rows, left_out = cut_rows([[Key(each)] for each in found])
+    title = counted(len(found), "user")
+    return Sheet(title, [Table(("user",), rows, left_out=left_out)], empty="There is none.")
+
+
+# One user
+
+
+def user(found: UserDiary) -> Sheet:
+    """Return the card of a user: categories, newest entries, blocks, facts, and last sessions."""
+    entries = list(stored_entries(found))
+    counts = Counter(kind for kind, *_ in entries)
+    groups = Counter(path[1] for kind, path, *_ in entries if kind == "preferences")
+    types = Counter(path[1] for kind, path, *_ in entries if kind == "facts")
+    title = one_line(found.user_id)
+    badges: list[Badge] = []
+    if found.is_past:
+        badges.append(Badge(f"as of transaction {found.last_transaction()}, read-only", "warn"))
+    badges += [Badge(f"{number} {one_line(name)}") for name, number in groups.most_common(12)]
+    badges += [Badge(f"{number} {one_line(name)} (fact)") for name, number in types.most_common(6)]
+    notes = [_counts(counts)]
+    if not found.is_past:
+        notes.append(_last_write(found))
+    with suppress(DiaryError):
+        notes += [f"Problem: {cut(str(problem), 200)}" for problem in found.problems()[:3]]
+    tables = [
+        _newest(entries),
+        _table("Blocks", ("block", "text"), _of(entries, "blocks"), newest=False),
+        _table("Facts", ("fact", "values"), _of(entries, "facts")),
+        _sessions(entries),
+    ]
+    return Sheet(title, tables, notes, empty="Nothing is remembered yet.", badges=badges)
+
+
+def _last_write(found: UserDiary) -> str:
+    number = found.last_transaction()
+    if not number:
+        return ""
+    latest = found.history(limit=1)
+    if not latest:
+        return counted(number, "transaction")
+    who = latest[0].actor or latest[0].type
+    return (
+        f"{counted(number, 'transaction')}, the last one {minute_of(latest[0].time)} UTC by {who}"
+    )
+
+
+_Entry = tuple[str, str, dict[str, Any]]
+
+
+def _of(entries: Sequence[tuple[str, Path, str, dict[str, Any]]], kind: str) -> list[_Entry]:
+    return [
+        (key, entry_kind(kind).text(entry), entry)
+        for each, _, key, entry in entries
+        if each == kind
+    ]
+
+
+def _when(entry: dict[str, Any]) -> str:
+    return str(entry.get("_updated") or entry.get("_created") or "")
+
+
+def _newest(entries: Sequence[tuple[str, Path, str, dict[str, Any]]]) -> Table:
+    found = [*_of(entries, "preferences"), *_of(entries, "items")]
+    return _table("Newest entries", ("key", "text"), found)
+
+
+def _table(
+    heading: str, columns: Sequence[str], found: list[_Entry], *, newest: bool = True
+) -> Table:
+    if newest:
+        found = sorted(found, key=lambda each: _when(each[2]), reverse=True)
+    rows: list[list[Cell]] = [
+        [Key(key.partition("/")[2] if key.startswith(("facts/", "blocks/")) else key),
+         Text(cut(text, 160)), Moment(_when(entry))]
+        for key, text, entry in found[:_NEWEST]
+    ]  # fmt: skip
+    return Table((*columns, "updated (UTC)"), rows, heading, len(found) - len(rows))
+
+
+def _sessions(entries: Sequence[tuple[str, Path, str, dict[str, Any]]]) -> Table:
+    found = [(path[-1], entry) for kind, path, _, entry in entries if kind == "conversations"]
+    found.sort(key=lambda each: _when(each[1]), reverse=True)
+    rows: list[list[Cell]] = [
+        [
+            Key(session),
+            Text(cut(str(entry.get("summary") or "no summary yet"), 160)),
+            Text(counted(int(entry.get("_turns", 0) or 0), "turn"), is_quiet=True),
+            Moment(_when(entry)),
+        ]
+        for session, entry in found[:_NEWEST]
+    ]
+    columns = ("session", "summary", "", "last used (UTC)")
+    return Table(columns, rows, "Last sessions", len(found) - len(rows))

@@ -1,0 +1,183 @@
+"""Plots of memory over time, with matplotlib; each draws on one Axes and returns it.
+
+Stored names are drawn as they are: never as formulas, and with control characters as escapes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime
+from importlib import import_module
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import MissingExtra
+from tomldiary.text.visible import one_line
+from tomldiary.views.history import text_of, verb_of
+from tomldiary.views.memory import summary_of
+from tomldiary.views.sheet import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.history.queries import HistoryEntry
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["growth", "history", "merges", "queue"]
+
+_ALL = 2**31
+_LINES = 5  # users with a line of their own
+_NAME = 40  # characters
+_SIZE = (7.0, 3.0)  # inches
+_SAME = 100.0
+_COLOURS = {
+    "added": "#2e9e4f",
+    "changed": "#4c8dd6",
+    "confirmed": "#e0a100",
+    "removed": "#d64541",
+    "used": "#999999",
+}
+
+
+def _axes(ax: Any) -> Any:
+    """Return the Axes to draw on.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    if ax is not None:
+        return ax
+    try:
+        pyplot: Any = import_module("matplotlib.pyplot")
+    except ImportError:
+        raise MissingExtra("A plot", "notebook") from None
+    return pyplot.subplots(figsize=_SIZE, layout="constrained")[1]
+
+
+def _finished(ax: Any, title: str, y: str, *, legend: bool) -> Any:
+    """Set title, labels and legend, none of which is read as a formula."""
+    ax.set_title(title, loc="left", fontsize="medium")
+    ax.set_ylabel(y)
+    ax.spines[["top", "right"]].set_visible(False)
+    texts = [ax.title, *ax.get_yticklabels()]
+    if legend:
+        texts += ax.legend(frameon=False, fontsize="small").get_texts()
+    for text in texts:
+        text.set_parse_math(False)
+    return ax
+
+
+def _time(written: str) -> datetime:
+    return datetime.fromisoformat(written)
+
+
+def _label(name: str) -> str:
+    """Return a stored name for a plot; matplotlib hides labels that begin with an underscore."""
+    shown = one_line(name)
+    shown = shown if len(shown) <= _NAME else f"{shown[:_NAME]}…"
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+def _steps(found: Iterable[HistoryEntry]) -> list[tuple[datetime, int]]:
+    """Return when how many entries came or went, oldest first."""
+    steps = [(_time(entry.time), (entry.before is None) - (entry.after is None)) for entry in found]
+    return sorted(step for step in steps if step[1])
+
+
+def _draw(ax: Any, steps: Sequence[tuple[datetime, int]], last: int, **options: Any) -> None:
+    counts = [*accumulate(step for _, step in steps)]
+    # History that was dropped is counted as there from the beginning.
+    offset = last - (counts[-1] if counts else 0)
+    times = [when for when, _ in steps]
+    ax.step(times, [count + offset for count in counts], where="post", **options)
+
+
+def growth(found: Diary, ax: Any = None) -> Any:
+    """Draw the number of entries over time: of all users, and of those with the most."""
+    ax = _axes(ax)
+    users = {user: summary_of(found, user).counts.total() for user in found.users()}
+    steps = {user: _steps(found.user(user).history(limit=_ALL)) for user in users}
+    if len(users) != 1:
+        every = sorted(step for each in steps.values() for step in each)
+        total = sum(users.values())
+        _draw(ax, every, total, color="black", alpha=0.6, linewidth=2, label="all users")
+    largest = Counter(users).most_common(_LINES)
+    for user, number in largest:
+        _draw(ax, steps[user], number, label=_label(user))
+    title = f"{counted(len(users), 'user')}, {counted(sum(users.values()), 'entry', 'entries')}"
+    ax.tick_params(axis="x", rotation=20)
+    return _finished(ax, title, "entries", legend=bool(users))
+
+
+def _lane(key: str) -> str:
+    return key.partition("/")[0]
+
+
+def history(user: UserDiary, ax: Any = None) -> Any:
+    """Draw each change at its time, a lane for each category, coloured by what happened."""
+    ax = _axes(ax)
+    found = user.history(limit=_ALL)[::-1]
+    lanes = list(dict.fromkeys(_lane(entry.key) for entry in found))
+    for verb, colour in _COLOURS.items():
+        shown = [entry for entry in found if verb_of(entry.before, entry.after) == verb]
+        if shown:
+            places = [lanes.index(_lane(entry.key)) for entry in shown]
+            times = [_time(entry.time) for entry in shown]
+            ax.scatter(times, places, color=colour, label=verb, s=28, alpha=0.75)
+    ax.set_yticks(range(len(lanes)), [_label(lane) for lane in lanes])
+    ax.margins(y=0.2)
+    ax.tick_params(axis="x", rotation=20)
+    return _finished(ax, counted(len(found), "change"), "", legend=bool(found))
+
+
+def merges(user: UserDiary, ax: Any = None) -> Any:
+    """Draw how similar the texts were that were merged into an existing preference.
+
+    A confirmation has the score 100: only equal texts are merged without asking. A rewording has the score of its
+    old and new text.
+    """
+    ax = _axes(ax)
+    similarity = user.diary.similarity
+    scores: dict[str, list[float]] = {"confirmed": [], "changed": []}
+    for entry in user.history(limit=_ALL):
+        verb = verb_of(entry.before, entry.after)
+        if verb not in scores or "/" not in entry.key or _lane(entry.key) not in user.diary.allowed:
+            continue
+        old, new = text_of(entry.key, entry.before), text_of(entry.key, entry.after)
+        scores[verb].append(_SAME if old == new else similarity.score(old, new))
+    shown = {verb: found for verb, found in scores.items() if found}
+    if shown:
+        colours = [_COLOURS[verb] for verb in shown]
+        bins = range(0, 106, 5)
+        ax.hist([*shown.values()], bins=bins, stacked=True, label=[*shown], color=colours)
+        ax.axvline(
+            similarity.threshold, color="black", linestyle=":", label="suggested from here on"
+        )
+    ax.set_xlim(0, 105)
+    ax.set_xlabel("similarity of old and new text")
+    title = f"{counted(sum(map(len, shown.values())), 'merge')} instead of new entries"
+    return _finished(ax, title, "statements", legend=bool(shown))
+
+
+def queue(recent: Sequence[tuple[float, float]], stats: Mapping[str, Any], ax: Any = None) -> Any:
+    """Draw how many of the last applied turns were waiting or in work over time.
+
+    Args:
+        recent: When each turn was applied, in seconds since 1970, and how many seconds after it was submitted.
+        stats: The writer's counters.
+        ax: The Axes to draw on.
+    """
+    ax = _axes(ax)
+    events = sorted(
+        [(end - seconds, 1) for end, seconds in recent] + [(end, -1) for end, _ in recent]
+    )
+    times = [datetime.fromtimestamp(when, UTC) for when, _ in events]
+    ax.step(times, [*accumulate(step for _, step in events)], where="post", color="#4c8dd6")
+    ax.set_ylim(bottom=0)
+    ax.tick_params(axis="x", rotation=20)
+    title = (
+        f"{stats['pending']} pending, {stats['completed']} completed, {stats['failed']} failed;"
+        f" half within {stats['latency_p50']:.2g} s, 95% within {stats['latency_p95']:.2g} s"
+    )
+    return _finished(ax, title, "turns waiting or in work", legend=False)

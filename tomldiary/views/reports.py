@@ -1,0 +1,209 @@
+"""The views of what an operation reports: statistics, health, receipts and counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.text.visible import one_line
+from tomldiary.views.sheet import (
+    Badge,
+    Cell,
+    Key,
+    Sheet,
+    Table,
+    Text,
+    Tone,
+    counted,
+    cut,
+    cut_rows,
+    minute,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tomldiary.extraction.operations import Applied
+    from tomldiary.forgetting.selection import ForgetReceipt
+    from tomldiary.history.retention import KeptHistory
+    from tomldiary.history.rollback import Rollback
+    from tomldiary.ingest.runner import IngestReport
+    from tomldiary.writer.metrics import Health
+    from tomldiary.writer.receipts import Receipt
+    from tomldiary.writer.writer import MemoryWriter
+
+__all__ = [
+    "applied",
+    "forget_receipt",
+    "health",
+    "ingest_report",
+    "kept_history",
+    "receipt",
+    "rollback",
+    "storage_stats",
+    "writer",
+    "writer_stats",
+]
+
+_MOST_KEYS = 20
+_TONES: Mapping[str, Tone] = {"healthy": "good", "degraded": "warn", "unhealthy": "bad"}
+
+
+def _pairs(values: Mapping[str, Any]) -> Table:
+    rows: list[list[Cell]] = [
+        [Text(name.replace("_", " "), is_quiet=True), _shown(name, value)]
+        for name, value in values.items()
+    ]
+    return Table(("", ""), rows)
+
+
+def _shown(name: str, value: Any) -> Cell:
+    if value is None:
+        return Text("none", is_quiet=True)
+    if isinstance(value, bool):
+        return Text("yes" if value else "no")
+    if name.startswith(("latency", "oldest", "seconds")):
+        return Text(f"{value:.3g} s")
+    if name in {"error_rate", "queue_utilization"}:
+        return Text(f"{value:.0%}")
+    return Text(f"{value:,}" if isinstance(value, int) else value)
+
+
+def _keys(found: Sequence[str]) -> str:
+    rest = len(found) - _MOST_KEYS
+    return ", ".join(found[:_MOST_KEYS]) + (f" and {rest} more" if rest > 0 else "")
+
+
+# Statistics
+
+
+def storage_stats(stats: Mapping[str, Any]) -> Sheet:
+    """Return the view of a storage's guarantees."""
+    documents = stats.get("documents", ())
+    kept = "any" if documents is None else ", ".join(map(str, documents))
+    return Sheet("Storage", [_pairs({**stats, "documents": kept})])
+
+
+_FIRST = ("submitted", "completed", "failed", "pending", "dead_letters", "retries")
+_THEN = ("latency_p50", "latency_p95", "oldest_age", "error_rate", "durability", "loss_window")
+
+
+def writer_stats(stats: Mapping[str, Any]) -> Sheet:
+    """Return the view of a writer's counters."""
+    is_running = bool(stats.get("is_running"))
+    shown = {name: stats[name] for name in (*_FIRST, *_THEN) if name in stats}
+    workers = f"{stats.get('active_workers', 0)} of {stats.get('total_workers', 0)} in work"
+    badge = Badge("running", "good") if is_running else Badge("closed")
+    notes = [f"last failure: {stats['last_failure']}"] if stats.get("last_failure") else []
+    return Sheet("Writer", [_pairs({**shown, "workers": workers})], notes, badges=[badge])
+
+
+def writer(shown: MemoryWriter) -> Sheet:
+    """Return the view of a writer: its counters."""
+    return writer_stats(shown.stats())
+
+
+def health(found: Health) -> Sheet:
+    """Return the view of a verdict."""
+    badge = Badge(found.status, _TONES.get(found.status, ""))
+    reasons: list[list[Cell]] = [[Text(reason)] for reason in found.reasons]
+    tables = [Table(("",), reasons), *writer_stats(found.stats).tables]
+    why = f": {'; '.join(found.reasons)}" if found.reasons else ""
+    return Sheet("Health", tables, line=f"{found.status}{one_line(why)}", badges=[badge])
+
+
+# Receipts
+
+
+def receipt(shown: Receipt) -> Sheet:
+    """Return the view of a submitted turn and what became of it."""
+    result = shown.result
+    turn = shown.turn
+    if isinstance(result, BaseException):
+        state, badge = f"failed: {type(result).__name__}", Badge("failed", "bad")
+    elif shown.is_done:
+        state, badge = "done", Badge("done", "good")
+    elif shown.is_stored:
+        state, badge = "stored", Badge("stored, not applied yet", "warn")
+    else:
+        state, badge = "pending", Badge("pending", "warn")
+    rows: list[list[Cell]] = [
+        [Text("user"), Key(turn.user_id)],
+        [Text("session"), Key(turn.session_id)],
+        [Text("said"), Text(turn.user_msg)],
+        [Text("answered"), Text(turn.assistant_msg)],
+    ]
+    if isinstance(result, BaseException):
+        rows.append([Text("error"), Text(f"{type(result).__name__}: {result}")])
+    elif result is not None:
+        rows.append([Text("effect"), Text(_effect(result))])
+    return Sheet("Turn", [Table(("", ""), rows)], line=state, badges=[badge])
+
+
+def _effect(done: Applied) -> str:
+    if done.is_repeated:
+        return f"none: applied before, in transaction {done.transaction}"
+    where = f" in transaction {done.transaction}" if done.transaction else ""
+    return f"{counted(done.applied, 'change')}{where}"
+
+
+def applied(done: Applied) -> Sheet:
+    """Return the view of what became of a turn's operations."""
+    rows: list[list[Cell]] = [[Badge("skipped", "warn"), Text(each)] for each in done.skipped]
+    shown, left_out = cut_rows(rows)
+    skipped = f", {len(done.skipped)} skipped" if done.skipped else ""
+    line = f"{_effect(done)}{skipped}"
+    return Sheet("Turn applied", [Table(("", ""), shown, left_out=left_out)], [line], line=line)
+
+
+def forget_receipt(found: ForgetReceipt) -> Sheet:
+    """Return the view of an erasure; it holds nothing that was erased."""
+    counts = {
+        "entries erased": found.entries,
+        "conversations erased": found.conversations,
+        "transactions redacted": found.records,
+        "fencing token": found.epoch,
+    }
+    files: list[list[Cell]] = [
+        [Key(name), Key(digest[:16])] for name, digest in sorted(found.files.items())
+    ]
+    shown, left_out = cut_rows(files)
+    tables = [_pairs(counts), Table(("file now", "SHA-256"), shown, left_out=left_out)]
+    return Sheet("Forgotten", tables, [found.hint], line=one_line(found))
+
+
+def rollback(done: Rollback) -> Sheet:
+    """Return the view of a rollback, done or expected."""
+    undone = [str(seq) for seq in done.undone]
+    values = {
+        "transactions undone": _keys(undone),
+        "entries": _keys(done.keys),
+        "changed since": _keys(done.conflicts) or None,
+        "forbidden": _keys(done.forbidden) or None,
+    }
+    line = f"{counted(len(undone), 'transaction')} undone, {counted(len(done.keys), 'entry', 'entries')}"
+    if done.conflicts:
+        line += f", {len(done.conflicts)} changed since"
+    return Sheet("Rollback", [_pairs(values)], line=line)
+
+
+def kept_history(kept: KeptHistory) -> Sheet:
+    """Return the view of the range of kept transactions."""
+    if not kept.last:
+        return Sheet("History", line="empty", empty="There is none.")
+    line = f"transactions {kept.first} to {kept.last}, since {minute(kept.since)}"
+    note = "Older transactions were dropped." if kept.is_pruned else ""
+    return Sheet("History", notes=[line, note], line=line)
+
+
+def ingest_report(found: IngestReport) -> Sheet:
+    """Return the view of an ingest."""
+    values = {
+        "turns in the log": found.turns,
+        "applied": found.applied,
+        "applied before": found.skipped,
+        "seconds": found.seconds,
+        "entries": found.entries,
+        "size": f"{found.bytes / 1024:.1f} KB",
+    }
+    line = f"{found.applied} of {counted(found.turns, 'turn')} applied, {counted(found.entries, 'entry', 'entries')}"
+    return Sheet("Ingest", [_pairs(values)], [cut(note) for note in found.notes], line=line)

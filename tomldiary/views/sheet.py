@@ -1,0 +1,295 @@
+"""What a view holds before it is rendered: a title, notes, and tables of cells.
+
+Each cell says how it looks in HTML and in text. All stored text goes through `shown_text`, so nothing of it reaches a
+browser or a terminal unescaped.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from tomldiary.text.visible import one_line, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = [
+    "Badge",
+    "Bar",
+    "Cell",
+    "Change",
+    "Code",
+    "Key",
+    "Moment",
+    "Several",
+    "Sheet",
+    "Table",
+    "Text",
+    "Tone",
+    "counted",
+    "cut",
+    "cut_rows",
+    "escaped",
+    "minute",
+]
+
+MOST_ROWS = 50
+"""Rows that a table shows."""
+MOST_CHARACTERS = 400
+"""Characters of one text that a cell shows."""
+
+Tone = Literal["", "good", "bad", "warn"]
+
+
+class Cell(Protocol):
+    """One cell of a table."""
+
+    @property
+    def text(self) -> str:
+        """The cell as text on one line, without control characters."""
+        ...
+
+    def html(self) -> str:
+        """The cell as HTML; stored text in it is escaped."""
+        ...
+
+
+def escaped(text: str) -> str:
+    """Return stored text for HTML: tags cannot open, and hidden and control characters are visible."""
+    return html.escape(printable(text))
+
+
+def cut(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return text of at most about `most` characters, and how many were left out."""
+    rest = len(text) - most
+    return text if rest <= 0 else f"{text[:most].rstrip()} … {rest:,} more"
+
+
+def counted(number: int, one: str, several: str = "") -> str:
+    """Return a number with its noun: 1 entry, 2 entries."""
+    return f"{number:,} {one if number == 1 else several or f'{one}s'}"
+
+
+def minute(written: object) -> str:
+    """Return a stored time in UTC to the minute; anything else as it is."""
+    try:
+        when = written if isinstance(written, datetime) else datetime.fromisoformat(str(written))
+    except ValueError:
+        return one_line(written or "")
+    when = when.replace(tzinfo=UTC) if when.tzinfo is None else when.astimezone(UTC)
+    return f"{when:%Y-%m-%d %H:%M}"
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Stored text; words in it can be marked."""
+
+    value: object
+    words: Sequence[str] = ()
+    is_quiet: bool = False
+
+    @property
+    def text(self) -> str:
+        """The text on one line."""
+        return cut(one_line(self.value))
+
+    def html(self) -> str:
+        """The text with line breaks, and the words marked."""
+        parts = _parts(cut(printable(str(self.value))), self.words)
+        found = "".join(
+            f"<mark>{html.escape(part)}</mark>" if number % 2 else html.escape(part)
+            for number, part in enumerate(parts)
+        )
+        return f'<span class="td-q">{found}</span>' if self.is_quiet else found
+
+
+def _parts(text: str, words: Sequence[str]) -> list[str]:
+    """Split a text: every second part is one of the words, in any case."""
+    if not words:
+        return [text]
+    longest_first = sorted({*words}, key=len, reverse=True)
+    choices = "|".join(re.escape(word) for word in longest_first if word)
+    edged = rf"(?<![^\W_])(?:{choices})(?![^\W_])" if choices.isascii() else f"(?:{choices})"
+    return re.split(f"({edged})", text, flags=re.IGNORECASE) if choices else [text]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """The key of an entry; lines break behind a slash."""
+
+    value: str
+
+    @property
+    def text(self) -> str:
+        """The key."""
+        return one_line(self.value)
+
+    def html(self) -> str:
+        """The key as code."""
+        return f"<code>{escaped(cut(self.value, 200)).replace('/', '/<wbr>')}</code>"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A stored time, shown in UTC to the minute."""
+
+    value: object
+
+    @property
+    def text(self) -> str:
+        """The time."""
+        return minute(self.value)
+
+    def html(self) -> str:
+        """The time, on one line."""
+        return f'<span class="td-t">{html.escape(self.text)}</span>'
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A share from 0 to 1 as a bar with its number."""
+
+    share: float
+    label: str = ""
+
+    @property
+    def text(self) -> str:
+        """The number."""
+        return self.label or f"{self.share:.2f}"
+
+    def html(self) -> str:
+        """The bar; its width is a whole number, never stored text."""
+        width = round(100 * min(1.0, max(0.0, self.share)))
+        return (
+            f'<span class="td-t"><span class="td-bar"><i style="width:{width}%"></i></span>'
+            f"{html.escape(self.text)}</span>"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    """A word about a state, coloured by its tone."""
+
+    label: str
+    tone: Tone = ""
+
+    @property
+    def text(self) -> str:
+        """The word."""
+        return one_line(self.label)
+
+    def html(self) -> str:
+        """The word in a coloured frame."""
+        return f'<span class="td-badge td-{self.tone or "plain"}">{escaped(cut(self.label, 80))}</span>'
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Old and new text; None where there was or is none. `label` names the field."""
+
+    before: str | None
+    after: str | None
+    label: str = ""
+
+    @property
+    def text(self) -> str:
+        """Old, an arrow, and new."""
+        head = f"{self.label}: " if self.label else ""
+        if self.before is None:
+            return f"{head}+ {cut(one_line(self.after))}"
+        if self.after is None:
+            return f"{head}- {cut(one_line(self.before))}"
+        return f"{head}{cut(one_line(self.before))} → {cut(one_line(self.after))}"
+
+    def html(self) -> str:
+        """The old text struck in red, the new one in green."""
+        old = "" if self.before is None else f"<del>{escaped(cut(self.before))}</del>"
+        new = "" if self.after is None else f"<ins>{escaped(cut(self.after))}</ins>"
+        head = f'<span class="td-q">{escaped(self.label)}</span> ' if self.label else ""
+        return f"{head}{' → '.join(filter(None, (old, new)))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Several cells one below the other."""
+
+    cells: Sequence[Cell]
+
+    @property
+    def text(self) -> str:
+        """The cells on one line."""
+        return "; ".join(cell.text for cell in self.cells)
+
+    def html(self) -> str:
+        """The cells, a line each."""
+        return "<br>".join(cell.html() for cell in self.cells)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """Lines of TOML, each with `-`, `+` or a space for removed, added and kept."""
+
+    lines: Sequence[tuple[str, str]]
+
+    @property
+    def text(self) -> str:
+        """The lines on one line."""
+        return "; ".join(
+            f"{sign} {cut(one_line(line), 80)}" for sign, line in self.lines if sign != " "
+        )
+
+    def html(self) -> str:
+        """The lines, removed ones red and added ones green."""
+        tags = {"-": "del", "+": "ins"}
+        rows: list[str] = []
+        for sign, line in self.lines:
+            tag = tags.get(sign, "span")
+            rows.append(f"<{tag}>{sign} {escaped(cut(one_line(line)))}</{tag}>")
+        return f"<pre>{''.join(rows)}</pre>"
+
+
+@dataclass(slots=True)
+class Table:
+    """A table: headings of columns, rows of cells, and how many rows were left out."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    heading: str = ""
+    left_out: int = 0
+
+    def without_empty(self) -> Table:
+        """Return the table without columns that say nothing in any row."""
+        shown = [
+            at for at in range(len(self.columns)) if any(row[at].text.strip() for row in self.rows)
+        ]
+        columns = [self.columns[at] for at in shown]
+        rows = [[row[at] for at in shown] for row in self.rows]
+        return Table(columns, rows, self.heading, self.left_out)
+
+
+@dataclass(slots=True)
+class Sheet:
+    """Everything that a view holds.
+
+    title  : what it is, with stored names in it
+    notes  : sentences below the title
+    tables : the tables
+    line   : the object on one line, for its repr; None is the whole sheet
+    empty  : said if no table has a row
+    """
+
+    title: str
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    line: str | None = None
+    empty: str = ""
+    badges: Sequence[Badge] = field(default_factory=tuple)
+
+
+def cut_rows(rows: Sequence[Any], most: int = MOST_ROWS) -> tuple[Sequence[Any], int]:
+    """Return the rows that are shown, and the number of those that are not."""
+    return rows[:most], max(0, len(rows) - most)

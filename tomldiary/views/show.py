@@ -1,0 +1,76 @@
+"""The views: which function makes the sheet of an object, and the object as HTML and as text."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.views.html import page
+from tomldiary.views.plain import card, line
+
+if TYPE_CHECKING:
+    from tomldiary.views.sheet import Sheet
+
+__all__ = ["MAKERS", "as_html", "as_text", "sheet_of"]
+
+MAKERS: dict[str, str] = {
+    "Applied": "reports:applied",
+    "Changes": "history:changes",
+    "ConversationItem": "entries:conversation",
+    "ConversationItems": "entries:conversations",
+    "Diary": "memory:diary",
+    "Difference": "history:difference",
+    "Differences": "history:differences",
+    "Episode": "entries:episode",
+    "Episodes": "entries:episodes",
+    "Fact": "entries:fact",
+    "FactList": "entries:facts",
+    "ForgetReceipt": "reports:forget_receipt",
+    "Health": "reports:health",
+    "HistoryEntry": "history:change",
+    "Hit": "entries:hit",
+    "Hits": "entries:hits",
+    "IngestReport": "reports:ingest_report",
+    "KeptHistory": "reports:kept_history",
+    "Match": "entries:match",
+    "Matches": "entries:matches",
+    "MemoryWriter": "reports:writer",
+    "Origin": "history:origin",
+    "PreferenceItem": "entries:preference",
+    "PreferenceItems": "entries:preferences",
+    "PreferenceTables": "entries:preference_tables",
+    "Receipt": "reports:receipt",
+    "Rollback": "reports:rollback",
+    "StorageStats": "reports:storage_stats",
+    "TextBlock": "entries:block",
+    "TextBlocks": "entries:blocks",
+    "UserDiary": "memory:user",
+    "Users": "memory:users",
+    "WriterStats": "reports:writer_stats",
+}
+"""The maker of each class, as `module:function`; a subclass is shown like its base."""
+
+
+def sheet_of(shown: Any) -> Sheet:
+    """Return what a view of an object holds.
+
+    Raises:
+        TypeError: No view is made of objects of this class.
+    """
+    for kind in type(shown).__mro__:
+        maker = MAKERS.get(kind.__name__)
+        if maker is not None:
+            module, _, function = maker.partition(":")
+            return getattr(import_module(f"tomldiary.views.{module}"), function)(shown)
+    raise TypeError(f"there is no view of {type(shown).__name__}.")
+
+
+def as_html(shown: Any) -> str:
+    """Return an object as HTML that needs no script; stored text in it is escaped."""
+    return page(sheet_of(shown))
+
+
+def as_text(shown: Any) -> str:
+    """Return an object as text without control characters: one line, or a table for a collection."""
+    sheet = sheet_of(shown)
+    return card(sheet) if sheet.line is None else line(type(shown).__name__, sheet.line)
