@@ -277,15 +277,10 @@ def episodes(found: Sequence[Episode]) -> Sheet:
 # Search
 
 
-def _full_key(one: Hit) -> str:
-    """Return the key as `history` and `why` take it: with its kind, but for a preference."""
-    return one.key if one.kind == "preferences" else f"{one.kind}/{one.key}"
-
-
 def _hit_row(one: Hit) -> list[Cell]:
     return [
         Bar(one.score),
-        Key(_full_key(one)),
+        Key(one.full_key),
         Text(one.text, one.reasons),
         Key(one.source) if one.source else Text(""),
         Moment(one.updated or one.created),
@@ -297,7 +292,7 @@ _HIT_COLUMNS = ("score", "key", "text", "from turn", "updated (UTC)")
 
 def hit(one: Hit) -> Sheet:
     """Return the view of one hit."""
-    short = f"{one.score:.2f} {_full_key(one)} {_quote(one.text)}"
+    short = f"{one.score:.2f} {one.full_key} {_quote(one.text)}"
     return Sheet("Hit", [Table(_HIT_COLUMNS, [_hit_row(one)])], line=short)
 
 
