@@ -6,7 +6,7 @@ import os
 from copy import copy
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
 from tomldiary.compaction.runner import CompactionRunner
@@ -45,11 +45,13 @@ from tomldiary.user.recall import Indexes
 from tomldiary.user.user import UserDiary
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
 
     from pydantic import BaseModel
 
     from tomldiary.compaction.draft import CompactionConfig
+    from tomldiary.hooks.feed import Feed
+    from tomldiary.hooks.hooks import Hooks
     from tomldiary.toml.document import Document
 
 __all__ = ["Diary", "TOMLDiary", "diary_of"]
@@ -184,13 +186,15 @@ class Diary(Viewed, AncestorCoroutines):
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing: each write is complete when its call returns."""
+        """Stop the hooks; each write is complete when its call returns."""
+        self.close()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """See `__exit__`."""
+        await in_thread(self.close)
 
     def user(self, user_id: str) -> UserDiary:
         """Return everything about one user; any non-empty string is a user id."""
@@ -223,6 +227,44 @@ class Diary(Viewed, AncestorCoroutines):
         twin = copy(self)
         twin.agent = agent
         return twin
+
+    @cached_property
+    def hooks(self) -> Hooks:
+        """The hooks that follow the changes, such as outside indexes: `add`, `flush`, `reconcile`, `search`."""
+        from tomldiary.hooks.hooks import Hooks  # noqa: PLC0415 - start-up time: few diaries have hooks
+
+        return Hooks(self.engine)
+
+    def changes(
+        self,
+        since: str | None = None,
+        *,
+        users: Collection[str] | None = None,
+        follow: bool = True,
+        poll: float = 1.0,
+    ) -> Feed:
+        """Return the changes of all users after a cursor, to iterate over with `for` or `async for`.
+
+        The changes of one user come in their order. After an erasure a change with `is_reset` comes first, and
+        then each entry that the user still has.
+
+        Args:
+            since: The `cursor` of an earlier feed; None begins with the kept history.
+            users: Only these users; None is all.
+            follow: Whether to wait for more at the end.
+            poll: Seconds between two looks for changes of other processes.
+
+        Raises:
+            InvalidValue: `since` is no cursor.
+        """
+        from tomldiary.hooks.feed import Feed  # noqa: PLC0415 - see `hooks`
+
+        return Feed(self.engine, since, users=users, follow=follow, poll=poll)
+
+    def close(self) -> None:
+        """Stop the hooks; what they lack is delivered when they are added again."""
+        if "hooks" in vars(self):
+            self.hooks.close()
 
     def users(self) -> Users:
         """Return the ids of all users that have a document, sorted.

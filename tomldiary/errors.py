@@ -26,6 +26,7 @@ DiaryError
 ├── TurnTaken                          another writer has taken a turn over
 ├── NestedTransaction (RuntimeError)   a transaction of another user is open
 ├── LockTimeout (TimeoutError)         another process or thread held the user's lock too long
+├── HookError                          a strict hook refused a transaction; nothing was changed
 ├── BackendError                       the storage failed; nothing was changed
 │   └── CommittedUnpublished           the change is in history, the file will follow
 ├── NotSupported (NotImplementedError) a feature of a host's interface that a diary does not have
@@ -53,6 +54,7 @@ __all__ = [
     "Forgotten",
     "HandEditConflict",
     "HistoryPruned",
+    "HookError",
     "IdentifierError",
     "ImmutableEntry",
     "InvalidTOML",
@@ -325,6 +327,10 @@ class LockTimeout(DiaryError, TimeoutError):
 
 class BackendError(DiaryError):
     """The storage failed. Unless the subclass says otherwise, nothing was changed."""
+
+
+class HookError(DiaryError):
+    """A strict hook failed, so the transaction was refused. Nothing was changed."""
 
 
 class CommittedUnpublished(BackendError):

@@ -84,6 +84,10 @@ class Engine(DocumentCache):
         self.template = edit.done()
         self.guards: dict[str, Callable[..., None]] = {}
         """By kind: restores immutable entries in an edit; see `EntryKind.undo_edits`."""
+        self.before_commit: tuple[Callable[[str, Prepared], None], ...] = ()
+        """Called with the user and a transaction under the user's lock; an error refuses the transaction."""
+        self.after_change: tuple[Callable[[str], None], ...] = ()
+        """Called with the user after each transaction and erasure; must be quick and raise nothing."""
         self._operations: HistoryIndex[tuple[int, str]] = HistoryIndex(backend, _operation_in)
 
     # Reading
@@ -422,13 +426,22 @@ class Engine(DocumentCache):
         return prepared is not None
 
     def _publish(self, user: str, prepared: Prepared) -> None:
-        tokens = self.backend.commit(user, prepared.commit)
+        for check in self.before_commit:
+            check(user, prepared)
+        try:
+            tokens = self.backend.commit(user, prepared.commit)
+        finally:
+            self._notify(user)  # also of a refused transaction, which a strict hook may have seen
         self.logged.note(user, prepared.seq, prepared.results)
         for kind, known in prepared.known(tokens):
             if known is None:
                 self.discard(user, [kind])  # the file holds a hand edit
             else:
                 self._remember((user, kind), known)
+
+    def _notify(self, user: str) -> None:
+        for notify in self.after_change:
+            notify(user)
 
     # Idempotency keys
 
@@ -478,6 +491,7 @@ class Engine(DocumentCache):
             finally:
                 self._operations.drop(user)
                 self._drop(user)
+                self._notify(user)
 
     def restore_immutable(self, user: str) -> None:
         """Commit what `undo_edits` restores; the caller holds the user's lock."""

@@ -38,9 +38,12 @@ __all__ = [
     "change_made",
     "differences",
     "entry_changes",
+    "table_changes",
 ]
 
 
+_State = dict[str, Any] | None
+"""The fields of an entry; None where it does not exist."""
 _BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
 
 
@@ -272,6 +275,23 @@ class HistoryQueries:
 
 def entry_changes(record: Record) -> Iterator[HistoryEntry]:
     """Yield the change of each entry by a record."""
+    for kind, path, before, after in table_changes(record):
+        yield HistoryEntry(
+            record.seq,
+            record.time,
+            record.type,
+            record.session,
+            record.actor,
+            record.reason,
+            entry_key(path, kind),
+            before,
+            after,
+            render_path(path) in record.conflicts,
+        )
+
+
+def table_changes(record: Record) -> Iterator[tuple[str, Path, _State, _State]]:
+    """Yield each entry that a record changed: its home, its path, and its fields before and after."""
     if record.type == SNAPSHOT:
         return
     for kind in dict.fromkeys(_home(change.doc) for change in record.changes):
@@ -285,18 +305,7 @@ def entry_changes(record: Record) -> Iterator[HistoryEntry]:
                         found[path] = {**found.get(path, {}), **entry}
         for path in dict.fromkeys([*old, *new]):
             if not same_value(old.get(path), new.get(path)):
-                yield HistoryEntry(
-                    record.seq,
-                    record.time,
-                    record.type,
-                    record.session,
-                    record.actor,
-                    record.reason,
-                    entry_key(path, kind),
-                    old.get(path),
-                    new.get(path),
-                    render_path(path) in record.conflicts,
-                )
+                yield kind, path, old.get(path), new.get(path)
 
 
 def change_made(source: HistorySource, user: str, seq: int) -> HistoryEntry:

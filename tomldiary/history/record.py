@@ -41,6 +41,7 @@ __all__ = [
     "Record",
     "Source",
     "block_changes",
+    "envelope_of",
     "fingerprint",
     "is_snapshot",
     "next_sequence",
@@ -65,6 +66,7 @@ _SNAPSHOT = re.compile(
     rf'\[\[tx\]\]\ncheck = "[^"]*"\nseq = [0-9]+\ntime = "[^"]*"\ntype = "{SNAPSHOT}"\n'
 )
 _SEQ = re.compile(r"^seq = (\d+)$", re.MULTILINE)
+_TIME = re.compile(r'^time = "([^"]*)"$', re.MULTILINE)
 _OPERATION = re.compile(r"^(?:operation|content) = .*$", re.MULTILINE)
 _CHECK = re.compile(r'\[\[tx\]\]\ncheck = "([0-9a-f]{8})"\n')
 
@@ -262,6 +264,12 @@ def next_sequence(last: str | None) -> int:
     if found is None:
         raise InvalidTOML("a history record has no sequence number.")
     return int(found.group(1)) + 1
+
+
+def envelope_of(text: str | None) -> tuple[int, str]:
+    """Return the number and the time of a record, without parsing the rest; 0 and "" for None."""
+    found = _TIME.search(text) if text is not None else None
+    return next_sequence(text) - 1, found.group(1) if found is not None else ""
 
 
 def operation_of(text: str) -> tuple[str, str]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import itertools
+from contextlib import nullcontext
+from functools import partial
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
 from tomldiary.errors import HandEditConflict, IdentifierError
 from tomldiary.history.record import next_sequence
+from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
 from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from contextlib import AbstractContextManager
 
 
 __all__ = ["MemoryBackend"]
+
+_TIMEOUT = 30.0  # seconds to wait for a user's lock
 
 
 class MemoryBackend(AsyncVerbs):
@@ -34,6 +39,7 @@ class MemoryBackend(AsyncVerbs):
         self._documents: dict[str, dict[str, Stored]] = {}
         self._records: dict[str, list[str]] = {}
         self._epochs: dict[str, int] = {}
+        self._hidden: dict[str, dict[str, Stored]] = {}
         self._locks = UserLocks(None)
         self._tokens = itertools.count(1)
 
@@ -115,9 +121,43 @@ class MemoryBackend(AsyncVerbs):
         """Return how often data of the user was forgotten."""
         return self._epochs.get(user, 0)
 
+    # Hidden documents
+
+    def hidden(self, user: str, kind: str) -> tuple[str, int | None]:
+        """Return the text and the version of a hidden document; "" and None if there is none."""
+        stored = self._hidden.get(kind, {}).get(user)
+        return ("", None) if stored is None else (stored.text, stored.token)
+
+    def change_hidden(
+        self,
+        user: str,
+        kind: str,
+        change: Callable[[str, int], str],
+        *,
+        is_locked: bool = False,
+    ) -> None:
+        """Replace a hidden document; "" removes it."""
+        with nullcontext() if is_locked else self.lock(user, _TIMEOUT):
+            fresh = change(self.hidden(user, kind)[0], self.epoch(user))
+            found = dict(self._hidden.get(kind, {}))
+            if fresh:
+                found[user] = Stored(fresh, next(self._tokens))
+            else:
+                found.pop(user, None)
+            self._hidden[kind] = found
+
+    def holders(self, kind: str) -> list[str]:
+        """Return the ids of the users with a hidden document, sorted."""
+        return sorted(self._hidden.get(kind, {}))
+
+    # Removal
+
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
         """Store a redaction and the new fencing token; the caller holds the user's lock."""
         self._epochs[user] = rewrite.epoch
+        for kind in [kind for kind, found in self._hidden.items() if user in found]:
+            redact = partial(_redacted, kind, user, rewrite)
+            self.change_hidden(user, kind, redact, is_locked=True)
         if rewrite.removes_user:
             self.erase(user)
         elif rewrite.history is not None:
@@ -142,3 +182,7 @@ class MemoryBackend(AsyncVerbs):
     def place(self, user: str, kind: str) -> str:
         """Return a name for messages."""
         return f"memory:{user}/{kind}.toml"
+
+
+def _redacted(kind: str, user: str, rewrite: Rewrite, text: str, epoch: int) -> str:
+    return redact_hidden(kind, text, user, rewrite.selection, epoch)

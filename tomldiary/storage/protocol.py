@@ -31,6 +31,7 @@ __all__ = [
     "FixedDocuments",
     "HistorySource",
     "KeepsDisplacedEdits",
+    "KeepsHidden",
     "KeepsJournal",
     "ListsFolders",
     "LocalFolder",
@@ -177,6 +178,40 @@ class KeepsJournal(Protocol):
     @property
     def journal_folder(self) -> Path | None:
         """The folder; with None the writer's queue is in memory."""
+        ...
+
+
+@runtime_checkable
+class KeepsHidden(Protocol):
+    """A backend that keeps hidden documents beside a user's memory; no listing, export and history has them.
+
+    `rewrite` redacts those that `runtime.sources` knows and removes the others. They may outlive the user.
+    """
+
+    def hidden(self, user: str, kind: str) -> tuple[str, Token | None]:
+        """Return the text and the version of a hidden document; "" and None if there is none."""
+        ...
+
+    def change_hidden(
+        self,
+        user: str,
+        kind: str,
+        change: Callable[[str, int], str],
+        *,
+        is_locked: bool = False,
+    ) -> None:
+        """Replace a hidden document atomically; "" removes it.
+
+        Args:
+            user: Whose document.
+            kind: Its name, which begins with a dot.
+            change: Called with the text and the user's fencing token; returns the new text. It may be called again.
+            is_locked: Whether the caller holds the user's lock.
+        """
+        ...
+
+    def holders(self, kind: str) -> list[str]:
+        """Return the ids of the users with a hidden document, sorted."""
         ...
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import stat
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +34,7 @@ from tomldiary.storage.environment import CHECKPOINT_INTERVAL, SEGMENT_BYTES, Cl
 from tomldiary.storage.files import FileSystem, FileToken
 from tomldiary.storage.local.checkpoint import prune, settle
 from tomldiary.storage.local.forget_job import forget
+from tomldiary.storage.local.hidden import LOCK_TIMEOUT, HiddenFiles
 from tomldiary.storage.local.layout import JOB_NAME, check_parent, checked_kind, kinds_in
 from tomldiary.storage.local.log import End, append_records, opens_window
 from tomldiary.storage.local.publish import Staging, is_being_saved
@@ -44,7 +45,7 @@ from tomldiary.storage.protocol import Commit, Durability, Rewrite, Stored
 from tomldiary.toml.parse import decode_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 
 __all__ = ["LocalBackend"]
@@ -99,6 +100,7 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
         self.durability: Durability = durability
         self.journal_root = self.base_path / SYSTEM / "journal"
         """The folder of all journals, including those of writers with another durability."""
+        self._hidden = HiddenFiles(environment.files, self.base_path / SYSTEM)
 
     def __repr__(self) -> str:
         return f"LocalBackend({str(self.base_path)!r})"
@@ -292,6 +294,31 @@ class LocalBackend(OpenedUsers, AsyncVerbs):
                 f" could not be replaced ({reason}). It is replaced when the user is opened next."
             ) from error
         return tokens
+
+    # Hidden documents
+
+    def hidden(self, user: str, kind: str) -> tuple[str, FileToken | None]:
+        """Return the text and the version of a hidden document; "" and None if there is none."""
+        return self._hidden.read(user, kind)
+
+    def change_hidden(
+        self,
+        user: str,
+        kind: str,
+        change: Callable[[str, int], str],
+        *,
+        is_locked: bool = False,
+    ) -> None:
+        """Replace a hidden document atomically; "" removes it."""
+        with nullcontext() if is_locked else self.lock(user, LOCK_TIMEOUT):
+            before = self._hidden.read(user, kind)[0]
+            fresh = change(before, self.epoch(user))
+            if fresh != before:
+                self._hidden.write(user, kind, fresh, sync=self._sync)
+
+    def holders(self, kind: str) -> list[str]:
+        """Return the ids of the users with a hidden document, sorted."""
+        return self._hidden.users(kind)
 
     # Removal
 

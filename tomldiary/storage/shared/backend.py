@@ -325,7 +325,14 @@ class SharedBackend(AsyncVerbs):
         self._hidden.keep((user, kind), found)
         return found
 
-    def change_hidden(self, user: str, kind: str, change: Callable[[str, int], str]) -> None:
+    def change_hidden(
+        self,
+        user: str,
+        kind: str,
+        change: Callable[[str, int], str],
+        *,
+        is_locked: bool = False,  # noqa: ARG002 - the hold knows it
+    ) -> None:
         """Replace a hidden document in one step; "" removes it.
 
         Args:
@@ -333,11 +340,12 @@ class SharedBackend(AsyncVerbs):
             kind: Its name, which begins with a dot.
             change: Called with the text and the fencing token of one state; returns the new text. It is called
                 again if another process was faster.
+            is_locked: Whether the caller holds the user's lock.
 
         Raises:
             RevisionConflict: Another process was faster at each attempt during the timeout.
         """
-        with self.lock(user, self.timeout):
+        with self._joined(user):
             deadline = time.monotonic() + self.timeout
             while True:
                 self._holds[user].wanted = (kind,)
@@ -393,7 +401,8 @@ class SharedBackend(AsyncVerbs):
         """
         head = self._head(user)
         if rewrite.removes_user:
-            step = Step(removed=[*head.versions], dropped=WHOLE_HISTORY, erasures=1)
+            seen = [kind for kind in head.versions if not is_hidden(kind)]
+            step = Step(removed=seen, dropped=WHOLE_HISTORY, erasures=1)
         elif rewrite.history is None:
             step = Step(erasures=rewrite.epoch - head.epoch)
         else:
@@ -405,8 +414,7 @@ class SharedBackend(AsyncVerbs):
             removed = [kind for kind, each in rewrite.documents.items() if each.is_removed]
             records = [(next_sequence(text) - 1, text) for text in (*kept, *rewrite.added)]
             step = Step(contents, removed, records, WHOLE_HISTORY, 1)
-        if not rewrite.removes_user:
-            step = self._with_hidden(user, head, rewrite, step)
+        step = self._with_hidden(user, head, rewrite, step)
         self._applied(user, head, step)
         found = self._asked(lambda: self.database.read(user, [*head.versions]))
         return {

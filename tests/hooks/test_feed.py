@@ -1,0 +1,129 @@
+"""The feed of changes: all changes in order, resumed from a cursor, with erasures as a reset."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue
+
+
+@pytest.fixture(params=["memory:", "folder"])
+def diary(request, tmp_path):
+    return Diary("memory:" if request.param == "memory:" else tmp_path, agent="rules")
+
+
+def keys(feed):
+    return [(change.user, change.key, change.type) for change in feed]
+
+
+def test_the_feed_has_every_change_with_its_state_before_and_after(diary):
+    alice = diary.user("alice")
+    alice.blocks.set("persona", "kind", session_id="s1", actor="me", reason="asked")
+    alice.blocks.set("persona", "brief")
+    alice.blocks.delete("persona")
+    first, second, third = diary.changes(follow=False)
+    assert (first.session, first.actor, first.reason) == ("s1", "me", "asked")
+    assert (first.before, first.after["text"], first.text) == (None, "kind", "kind")
+    assert (second.before["text"], second.after["text"]) == ("kind", "brief")
+    assert (third.before["text"], third.after, third.text) == ("brief", None, "")
+    assert [each.id for each in (first, second, third)] == [
+        f"alice@0.{seq}/blocks/persona" for seq in (1, 2, 3)
+    ]
+
+
+def test_a_feed_resumes_behind_its_cursor(diary):
+    diary.user("alice").blocks.set("one", "1")
+    diary.user("bob").blocks.set("one", "1")
+    feed = diary.changes(follow=False)
+    assert len([*feed]) == 2
+    diary.user("alice").blocks.set("two", "2")
+    diary.user("carol").blocks.set("one", "1")
+    again = diary.changes(feed.cursor, follow=False)
+    assert keys(again) == [
+        ("alice", "blocks/two", "set_block"),
+        ("carol", "blocks/one", "set_block"),
+    ]
+    assert keys(diary.changes(again.cursor, follow=False)) == []
+    assert keys(diary.changes(feed.cursor, users=["carol"], follow=False)) == [
+        ("carol", "blocks/one", "set_block")
+    ]
+
+
+def test_a_cursor_within_a_transaction_repeats_the_transaction(diary):
+    alice = diary.user("alice")
+    with alice.transaction():
+        alice.blocks.set("one", "1")
+        alice.blocks.set("two", "2")
+    feed = diary.changes(follow=False)
+    changes = iter(feed)
+    next(changes)
+    assert len(keys(diary.changes(feed.cursor, follow=False))) == 2
+    next(changes)
+    assert keys(diary.changes(feed.cursor, follow=False)) == []
+
+
+def test_an_erasure_is_a_reset_and_the_entries_that_are_left(diary):
+    alice = diary.user("alice")
+    alice.blocks.set("stays", "1", session_id="s1")
+    alice.blocks.set("goes", "2", session_id="s2")
+    feed = diary.changes(follow=False)
+    assert len([*feed]) == 2
+    alice.forget(session_id="s2")
+    again = diary.changes(feed.cursor, follow=False)
+    assert keys(again) == [("alice", "", "reset"), ("alice", "blocks/stays", "state")]
+    alice.forget(everything=True)
+    (last,) = diary.changes(again.cursor, follow=False)
+    assert last.is_reset
+    assert last.user == "alice"
+
+
+def test_pruned_history_begins_with_a_reset(diary):
+    alice = diary.user("alice")
+    for number in range(4):
+        alice.blocks.set("persona", str(number))
+    alice.prune_history(keep=1)
+    reset, state = diary.changes(follow=False)
+    assert reset.is_reset
+    assert state.text == "3"
+
+
+def test_an_async_feed_waits_for_the_next_change(diary):
+    async def run():
+        feed, found = diary.changes(poll=30.0), []
+
+        async def follow():
+            async for change in feed:
+                found.append(change.key)
+                if len(found) == 3:
+                    return
+
+        task = asyncio.create_task(follow())
+        alice = diary.user("alice")
+        for name in ("one", "two", "three"):
+            await alice.blocks.aset(name, "x")
+            await asyncio.sleep(0.01)
+        await asyncio.wait_for(task, 20)
+        return found
+
+    assert asyncio.run(run()) == ["blocks/one", "blocks/two", "blocks/three"]
+    assert diary.engine.after_change == ()
+
+
+def test_a_feed_sees_what_another_process_writes(tmp_path):
+    feed = iter(Diary(tmp_path, agent="rules").changes(poll=0.05))
+    Diary(tmp_path, agent="rules").user("alice").blocks.set("one", "1")
+    assert next(feed).key == "blocks/one"
+    Diary(tmp_path, agent="rules").user("alice").blocks.set("two", "2")
+    assert next(feed).key == "blocks/two"
+    feed.close()
+
+
+@pytest.mark.parametrize(
+    "cursor", ["", "x", "{}", "[]", '{"version": 9}', '{"version": 1, "users": 1}']
+)
+def test_what_is_no_cursor_is_refused(diary, cursor):
+    with pytest.raises(InvalidValue, match="cursor of a feed"):
+        diary.changes(cursor)

@@ -1,0 +1,430 @@
+"""Hooks get every change, also after failures, erasures and restarts, and never hold up a write."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from outside_index import ScriptedIndex
+from tomldiary import Diary
+from tomldiary.errors import HookError, InvalidValue, NotSupported, UnknownEntry
+from tomldiary.hooks.change import Change, Position
+from tomldiary.hooks.cursors import KIND, Cursor, Cursors
+from tomldiary.hooks.delivery import Delivery
+
+CANARY = "walnuts-canary"
+
+
+class SixVerbs:
+    """A third party's backend."""
+
+    def __init__(self):
+        self.texts = {}
+
+    async def load(self, user_id, kind):
+        return self.texts.get((user_id, kind))
+
+    async def save(self, user_id, kind, content):
+        self.texts[user_id, kind] = content
+
+    async def exists(self, user_id, kind):
+        return (user_id, kind) in self.texts
+
+    async def delete(self, user_id, kind):
+        self.texts.pop((user_id, kind), None)
+
+    async def delete_user(self, user_id):
+        self.texts = {key: text for key, text in self.texts.items() if key[0] != user_id}
+
+    async def list_users(self):
+        return sorted({user for user, _ in self.texts})
+
+
+@pytest.fixture(params=["memory:", "folder"])
+def place(request, tmp_path):
+    return request.param if request.param == "memory:" else str(tmp_path / "memories")
+
+
+@pytest.fixture
+def diary(place):
+    with Diary(place, agent="rules") as diary:
+        yield diary
+
+
+@pytest.fixture
+def index():
+    return ScriptedIndex()
+
+
+def fill(diary):
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "dark roast coffee")
+    alice.blocks.set("persona", "kind and brief", session_id="s2")
+    alice.episodes.add("hello", "hi", session_id="s2")
+    return alice
+
+
+def both(alice):
+    with alice.transaction():
+        alice.blocks.set("persona", "other")
+        alice.blocks.set("second", "block")
+
+
+def test_a_hook_gets_entries_of_all_kinds_and_their_removal(diary, index):
+    diary.hooks.add(index, name="index")
+    alice = fill(diary)
+    assert diary.hooks.flush()
+    (episode,) = alice.episodes()
+    assert index.texts("alice") == {
+        "likes/pref001": "dark roast coffee",
+        "blocks/persona": "kind and brief",
+        f"episodes/{episode.id}": "hello\nhi",
+    }
+    alice.remove_preference("likes", "pref001")
+    alice.blocks.append("persona", "and calm")
+    assert diary.hooks.flush()
+    assert index.texts("alice")["blocks/persona"] == "kind and brief\nand calm"
+    assert "likes/pref001" not in index.texts("alice")
+
+
+def test_a_hook_that_is_added_later_gets_what_is_stored_already(diary, index):
+    fill(diary)
+    diary.hooks.add(index, name="index")
+    assert diary.hooks.flush()
+    assert len(index.texts("alice")) == 3
+
+
+def test_a_restart_delivers_only_what_the_hook_has_not_got(tmp_path, index):
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index")
+        fill(diary)
+        assert diary.hooks.flush()
+    delivered = len(index.calls)
+    Diary(tmp_path, agent="rules").user("alice").blocks.set("more", "text")
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index")
+        assert diary.hooks.flush()
+    assert index.calls[delivered:] == [["alice@0.4/blocks/more"]]
+
+
+def test_a_hook_that_is_down_neither_blocks_a_write_nor_loses_it(diary, index):
+    index.error = ConnectionError("down")
+    diary.hooks.add(index, name="index", longest_pause=0.1)
+    start = time.monotonic()
+    fill(diary)
+    assert not diary.hooks.flush(0.2)
+    assert time.monotonic() - start < 10
+    assert not index.entries
+    stats = diary.hooks.stats()["index"]
+    assert stats["failures"] > 0
+    assert (stats["failing"], stats["last_error"]) == (1, "ConnectionError")
+    index.error = None
+    assert diary.hooks.flush()
+    assert len(index.texts("alice")) == 3
+    assert diary.hooks.stats()["index"]["failing"] == 0
+
+
+def test_a_write_returns_while_its_hook_is_busy(diary, index):
+    index.gate.clear()
+    diary.hooks.add(index, name="index")
+    alice = fill(diary)
+    alice.blocks.set("while", "busy")
+    assert alice.blocks["while"].text == "busy"
+    index.gate.set()
+    assert diary.hooks.flush()
+    assert index.texts("alice")["blocks/while"] == "busy"
+
+
+def test_a_failing_hook_does_not_hold_up_another_one(diary, index):
+    broken = ScriptedIndex()
+    broken.error = OSError("no")
+    diary.hooks.add(broken, name="broken")
+    diary.hooks.add(index, name="index")
+    fill(diary)
+    deadline = time.monotonic() + 20
+    while len(index.texts("alice")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert len(index.texts("alice")) == 3
+
+
+def test_a_delivery_that_fails_half_way_is_repeated_with_the_same_ids(diary):
+    seen, failures = [], [True]
+
+    def hook(changes):
+        seen.append([change.id for change in changes])
+        if failures:
+            failures.pop()
+            raise ConnectionError
+
+    diary.hooks.add(hook, name="log", longest_pause=0.1)
+    diary.user("alice").upsert_preference("likes", "tea", now=None)
+    assert diary.hooks.flush()
+    assert seen == [["alice@0.1/likes/pref001"]] * 2
+
+
+def test_forgetting_a_session_reaches_a_hook(diary, index):
+    diary.hooks.add(index, name="index")
+    alice = fill(diary)
+    assert diary.hooks.flush()
+    alice.forget(session_id="s2")
+    assert diary.hooks.flush()
+    assert index.texts("alice") == {"likes/pref001": "dark roast coffee"}
+
+
+def test_forgetting_a_user_reaches_a_hook_that_was_away(place, index):
+    with Diary(place, agent="rules") as diary:
+        diary.hooks.add(index, name="index")
+        diary.user("bob").upsert_preference("likes", "rye")
+        fill(diary)
+        assert diary.hooks.flush()
+        diary.hooks.remove("index")
+        diary.user("alice").forget(everything=True)
+        assert index.texts("alice")
+        diary.hooks.add(index, name="index")
+        assert diary.hooks.flush()
+        assert index.users() == {"bob"}
+        assert diary.engine.backend.holders(KIND) == ["bob"]
+
+
+def test_a_user_who_comes_back_after_an_erasure_is_delivered_again(diary, index):
+    diary.hooks.add(index, name="index")
+    alice = fill(diary)
+    assert diary.hooks.flush()
+    diary.hooks.remove("index")
+    alice.forget(everything=True)
+    alice.blocks.set("new", "start")
+    diary.hooks.add(index, name="index")
+    assert diary.hooks.flush()
+    assert index.texts("alice") == {"blocks/new": "start"}
+
+
+def test_what_was_delivered_before_a_kill_is_erased_with_its_user(place, index):
+    """A kill after the hook got its first entry, and before the cursor moved, leaves a note of the user."""
+    diary = Diary(place, agent="rules")
+    alice = fill(diary)
+    delivery = Delivery(diary.engine, "index", index)
+    moves, move = [], delivery.cursors.move
+
+    def killed(*arguments):
+        moves.append(arguments)
+        if len(moves) == 2:
+            raise KeyboardInterrupt
+        return move(*arguments)
+
+    delivery.cursors.move = killed
+    with pytest.raises(KeyboardInterrupt):
+        delivery.deliver("alice")
+    assert len(index.texts("alice")) == 3
+    alice.forget(everything=True)
+    diary.hooks.add(index, name="index")
+    assert diary.hooks.flush()
+    assert not index.entries
+    diary.close()
+
+
+def test_a_strict_hook_that_fails_refuses_the_write(diary, index):
+    diary.hooks.add(index, name="index", strict=True)
+    alice = fill(diary)
+    index.error = ConnectionError(CANARY)
+    with pytest.raises(HookError, match=r"'index' failed \(ConnectionError\)") as failed:
+        alice.upsert_preference("likes", "tea")
+    assert CANARY not in str(failed.value)
+    with pytest.raises(HookError):
+        both(alice)
+    assert [item.text for item in alice.preferences("likes").values()] == ["dark roast coffee"]
+    assert alice.blocks["persona"].text == "kind and brief"
+    assert alice.last_transaction() == 3
+
+
+def test_a_strict_hook_has_an_entry_before_the_write_returns(diary, index):
+    diary.hooks.add(index, name="index", strict=True)
+    diary.user("alice").upsert_preference("likes", "tea")
+    assert index.texts("alice") == {"likes/pref001": "tea"}
+
+
+def test_a_strict_hook_is_brought_back_when_a_later_one_refuses(diary, index):
+    other = ScriptedIndex()
+    diary.hooks.add(index, name="index", strict=True)
+    diary.hooks.add(other, name="other", strict=True)
+    alice = fill(diary)
+    assert diary.hooks.flush()
+    before = dict(index.entries)
+    other.error = ConnectionError()
+    with pytest.raises(HookError):
+        alice.blocks.set("persona", "changed")
+    with pytest.raises(HookError):
+        alice.upsert_preference("likes", "tea")
+    other.error = None
+    assert diary.hooks.flush()
+    assert index.entries == other.entries == before
+
+
+def test_reconcile_repairs_and_counts_what_differs(diary, index):
+    diary.hooks.add(index, name="index")
+    fill(diary)
+    assert diary.hooks.flush()
+    before = dict(index.entries)
+    del index.entries["alice", "likes/pref001"]
+    index.entries["alice", "blocks/persona"] = ("other", "other")
+    index.entries["alice", "blocks/gone"] = ("left", "left")
+    index.entries["ghost", "blocks/gone"] = ("left", "left")
+    repaired = diary.hooks.reconcile("index")
+    assert (repaired.added, repaired.changed, repaired.removed, repaired.drift) == (1, 1, 2, 4)
+    assert index.entries == before
+    assert diary.hooks.reconcile("index").drift == 0
+
+
+def test_rebuild_delivers_everything_anew(diary, index):
+    diary.hooks.add(index, name="index")
+    fill(diary)
+    diary.user("bob").blocks.set("persona", "bob")
+    assert diary.hooks.flush()
+    before = dict(index.entries)
+    assert diary.hooks.rebuild("index").added == 4
+    assert index.entries == before
+    diary.hooks.add(lambda changes: None, name="log")
+    with pytest.raises(NotSupported, match="cannot be emptied"):
+        diary.hooks.rebuild("log")
+
+
+def test_search_shows_nothing_that_the_memory_no_longer_holds(diary, index):
+    diary.hooks.add(index, name="index")
+    alice = fill(diary)
+    alice.upsert_preference("likes", "filter coffee", id="new")
+    assert diary.hooks.flush()
+    index.gate.clear()  # the index stays behind
+    alice.remove_preference("likes", "pref001")
+    alice.forget(session_id="s2")
+    found = diary.hooks.search("index", "coffee kind hello", user="alice")
+    index.gate.set()
+    assert [(each.key, each.text, each.score) for each in found] == [
+        ("likes/pref002", "filter coffee", 1.0)
+    ]
+
+
+def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path, index):
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index", strict=True)
+        alice = diary.user("alice")
+        index.error = ConnectionError()
+        with pytest.raises(HookError):
+            alice.blocks.set(CANARY, "text", session_id="s1")
+        cursor = Path(tmp_path, ".tomldiary/hooks/alice.toml")
+        assert CANARY in cursor.read_text("utf-8")
+        alice.forget(session_id="s1")
+        assert CANARY not in cursor.read_text("utf-8")
+
+
+def test_a_history_that_begins_anew_is_noticed(diary, index):
+    diary.hooks.add(index, name="index")
+    fill(diary)
+    assert diary.hooks.flush()
+    diary.engine.backend.erase("alice")  # what a person does who removes the folder
+    alice = diary.user("alice")
+    for number in range(3):
+        alice.blocks.set("again", f"text {number}")
+    assert diary.hooks.flush()
+    assert index.texts("alice") == {"blocks/again": "text 2"}
+
+
+def test_pruned_history_costs_a_hook_nothing(diary, index):
+    diary.hooks.add(index, name="index")
+    alice = fill(diary)
+    assert diary.hooks.flush()
+    diary.hooks.remove("index")
+    alice.blocks.set("persona", "changed")
+    alice.remove_preference("likes", "pref001")
+    alice.prune_history(keep=1)
+    diary.hooks.add(index, name="index")
+    assert diary.hooks.flush()
+    assert diary.hooks.reconcile("index").drift == 0
+    assert index.texts("alice")["blocks/persona"] == "changed"
+
+
+def test_two_deliveries_at_once_end_with_the_newest_state(place, index):
+    """Another process moves the cursor while this one applies older changes."""
+    diary = Diary(place, agent="rules")
+    alice = fill(diary)
+    first, second = (Delivery(diary.engine, "index", each) for each in (index, index))
+    first._locks = second._locks = _NoLocks()
+    apply = index.apply
+
+    def overtaken(changes):
+        index.apply = apply
+        alice.blocks.set("persona", "newest")
+        second.deliver("alice")
+        apply(changes)  # late, with the state before
+
+    index.apply = overtaken
+    first.deliver("alice")
+    assert index.texts("alice")["blocks/persona"] == "newest"
+
+
+class _NoLocks:
+    def hold(self, user, timeout):
+        return threading.Lock()
+
+
+def test_a_cursor_moves_only_from_where_it_is_expected(diary):
+    cursors = Cursors(diary.engine.backend, "index")
+    one, two = (Cursor(Position(0, seq, "now")) for seq in (1, 2))
+    assert cursors.move("alice", None, one)
+    assert not cursors.move("alice", None, two)
+    assert cursors.move("alice", one, two)
+    assert cursors.of("alice") == two
+    assert Cursors(diary.engine.backend, "other").of("alice") is None
+    assert cursors.move("alice", two, None)
+    assert diary.engine.backend.holders(KIND) == []
+
+
+def test_changes_of_another_process_are_found_without_a_word(tmp_path, index):
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index", poll=0.05)
+        Diary(tmp_path, agent="rules").user("alice").blocks.set("other", "process")
+        deadline = time.monotonic() + 20
+        while not index.entries and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert index.texts("alice") == {"blocks/other": "process"}
+
+
+def test_long_and_odd_user_ids_have_cursors(tmp_path, index):
+    users = ["Ä b/c", "x" * 300, "line\nbreak"]
+    with Diary(tmp_path, agent="rules") as diary:
+        diary.hooks.add(index, name="index")
+        for user in users:
+            diary.user(user).blocks.set("persona", "kind")
+        assert diary.hooks.flush()
+        assert diary.engine.backend.holders(KIND) == sorted(users)
+        for user in users:
+            diary.user(user).forget(everything=True)
+        assert diary.hooks.flush()
+        assert diary.engine.backend.holders(KIND) == []
+    assert not index.entries
+
+
+def test_wrong_arguments_and_backends_are_refused_with_a_remedy(diary, index):
+    with pytest.raises(InvalidValue, match="1 to 40 of a-z"):
+        diary.hooks.add(index, name="My Index")
+    with pytest.raises(InvalidValue, match="apply"):
+        diary.hooks.add(object(), name="index")
+    diary.hooks.add(index, name="index")
+    with pytest.raises(InvalidValue, match="already"):
+        diary.hooks.add(index, name="index")
+    with pytest.raises(UnknownEntry, match="The hooks are: index"):
+        diary.hooks.reconcile("chroma")
+    with pytest.raises(NotSupported, match="hooks would miss changes"):
+        Diary(SixVerbs(), agent="rules").hooks.add(index, name="index")
+    assert diary.hooks["index"] is index
+    assert [*diary.hooks] == ["index"]
+
+
+def test_a_change_of_the_same_state_has_the_same_digest():
+    one, two = (
+        Change("alice", "blocks/b", 0, seq, after={"text": "x", "_updated": "now"})
+        for seq in (1, 2)
+    )
+    assert one.digest == two.digest
+    assert Change("alice", "blocks/b", 0, 3).digest == ""

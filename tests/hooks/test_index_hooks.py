@@ -1,0 +1,67 @@
+"""Chroma and Qdrant, the real libraries in local mode, follow the memory and are searched."""
+
+from __future__ import annotations
+
+import sys
+import zlib
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.hooks.chroma import ChromaHook
+from tomldiary.hooks.qdrant import QdrantHook
+
+
+def embed(texts):
+    found = []
+    for text in texts:
+        vector = [0.01] * 64
+        for word in text.lower().split():
+            vector[zlib.crc32(word.encode()) % 64] += 1.0
+        found.append(vector)
+    return found
+
+
+@pytest.fixture(params=["chroma", "qdrant"])
+def opened(request, tmp_path):
+    pytest.importorskip({"chroma": "chromadb", "qdrant": "qdrant_client"}[request.param])
+    make = {"chroma": ChromaHook, "qdrant": QdrantHook}[request.param]
+    return lambda **options: make(str(tmp_path / "index"), embed=embed, **options)
+
+
+def test_an_index_follows_and_finds_what_the_memory_holds(tmp_path, opened):
+    index = opened(metadata=lambda change: {"kind": change.key.partition("/")[0]})
+    with Diary(tmp_path / "memories", agent="rules") as diary:
+        diary.hooks.add(index, name="index")
+        alice, bob = diary.user("alice"), diary.user("bob")
+        alice.upsert_preference("likes", "dark roast coffee")
+        alice.upsert_preference("dislikes", "loud bars")
+        alice.blocks.set("blank", "text")
+        bob.upsert_preference("likes", "coffee beans")
+        assert diary.hooks.flush()
+        found = diary.hooks.search("index", "coffee", user="alice", limit=2)
+        assert found[0].key == "likes/pref001"
+        assert found[0].score > found[1].score
+        assert {hit.user for hit in found} == {"alice"}
+        alice.blocks.set("blank", "  ")
+        alice.remove_preference("dislikes", "pref001")
+        assert diary.hooks.flush()
+        assert {*index.stored("alice")} == {"likes/pref001"}
+        assert diary.hooks.reconcile("index").drift == 0
+        assert diary.hooks.rebuild("index").added == 2
+        alice.forget(everything=True)
+        assert diary.hooks.search("index", "coffee", user="alice") == []
+        assert diary.hooks.flush()
+        assert index.users() == {"bob"}
+
+
+def test_a_missing_library_names_the_extra(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "chromadb", None)
+    monkeypatch.setitem(sys.modules, "qdrant_client", None)
+    with pytest.raises(MissingExtra, match=r"tomldiary-kit\[chroma\]"):
+        ChromaHook(str(tmp_path))
+    with pytest.raises(MissingExtra, match=r"tomldiary-kit\[qdrant\]"):
+        QdrantHook(str(tmp_path), embed=embed)
+    with pytest.raises(InvalidValue, match="cosine, ip, l2"):
+        ChromaHook(object(), space="manhattan")

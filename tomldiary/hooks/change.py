@@ -1,0 +1,143 @@
+"""What consumers of history get: the change of one entry, and the position in a user's history."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+__all__ = [
+    "START",
+    "CallableHook",
+    "Change",
+    "ChangeHook",
+    "Found",
+    "IndexHook",
+    "Position",
+    "SearchHook",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The change of one entry of one user; with `is_reset`, all entries of the user are invalid.
+
+    The same change may be delivered more than once, always with the same `id`.
+    """
+
+    user: str
+    key: str
+    """As `history` shows it; "" for a reset."""
+    epoch: int
+    """How often data of the user was forgotten before."""
+    seq: int
+    """The number of the transaction; together with `epoch` it is the revision of the entry."""
+    time: str = ""
+    type: str = ""
+    """The type of the transaction; "reset" for a reset, "state" for an entry that follows one."""
+    session: str = ""
+    actor: str = ""
+    reason: str = ""
+    before: Mapping[str, Any] | None = None
+    """The fields of the entry before; hooks get None."""
+    after: Mapping[str, Any] | None = None
+    """The fields of the entry after; None if it was removed."""
+    text: str = ""
+    """What the entry says; "" if it was removed."""
+
+    @property
+    def id(self) -> str:
+        """The same for each delivery of the same change."""
+        return f"{self.user}@{self.epoch}.{self.seq}/{self.key}"
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether to drop all entries of the user: something was forgotten, or history begins anew."""
+        return self.type == "reset"
+
+    @property
+    def digest(self) -> str:
+        """A fingerprint of `after`, to compare an index with the memory; "" if the entry was removed."""
+        if self.after is None:
+            return ""
+        text = json.dumps(dict(self.after), sort_keys=True, default=str)
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How far a consumer has the history of one user."""
+
+    epoch: int = 0
+    seq: int = 0
+    time: str = ""
+    """The time of transaction `seq`, which tells another history with the same numbers."""
+
+
+START = -1
+"""The sequence number of a consumer that has seen nothing: it gets the whole state of the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One result of a search in a hook; its text is what the memory holds now."""
+
+    user: str
+    key: str
+    text: str
+    score: float
+    """Higher is better."""
+
+
+@runtime_checkable
+class ChangeHook(Protocol):
+    """What every hook has."""
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Take over changes of one user, in order; called again with the same ones after an error."""
+        ...
+
+
+@runtime_checkable
+class IndexHook(ChangeHook, Protocol):
+    """A hook that can say what it holds, so that drift is found and repaired."""
+
+    def wants(self, change: Change) -> bool:
+        """Return whether the hook keeps this entry."""
+        ...
+
+    def stored(self, user: str) -> Mapping[str, str]:
+        """Return the `digest` of each entry of a user by key."""
+        ...
+
+    def users(self) -> Iterable[str]:
+        """Return the ids of all users with entries."""
+        ...
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        ...
+
+
+@runtime_checkable
+class SearchHook(Protocol):
+    """A hook that finds entries by a question."""
+
+    def search(self, query: str, *, user: str, limit: int) -> list[tuple[str, str, float]]:
+        """Return key, digest and score of the best entries of a user, best first; a higher score is better."""
+        ...
+
+
+class CallableHook:
+    """A function as a hook."""
+
+    def __init__(self, function: Callable[[Sequence[Change]], object]) -> None:
+        self._function = function
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Call the function with the changes of one user."""
+        self._function(changes)

@@ -1,0 +1,125 @@
+"""A hook that keeps a collection of Chroma up to date."""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from tomldiary.errors import InvalidValue, MissingExtra
+from tomldiary.hooks.embedding import EmbeddingHook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from tomldiary.hooks.change import Change
+
+__all__ = ["ChromaHook"]
+
+_PAGE = 1000  # entries read at a time
+_SPACES = ("cosine", "ip", "l2")
+
+
+class ChromaHook(EmbeddingHook):
+    """Stores each entry with text as a document of a Chroma collection.
+
+    Args:
+        collection: A collection, or a folder for a local one.
+        name: The collection's name in the folder.
+        embed: Returns a vector for each text; None leaves it to the collection, which may load a model.
+        text: Returns what is embedded of a change, "" to leave the entry out; None is the entry's text.
+        metadata: Returns further metadata: text, numbers, true or false.
+        space: The distance of a collection of yours: "cosine", "ip" or "l2".
+
+    Raises:
+        InvalidValue: `space` is not one of these.
+        MissingExtra: A folder is given, and chromadb is not installed.
+    """
+
+    def __init__(
+        self,
+        collection: Any,
+        name: str = "memory",
+        *,
+        embed: Callable[[list[str]], Sequence[Sequence[float]]] | None = None,
+        text: Callable[[Change], str] | None = None,
+        metadata: Callable[[Change], Mapping[str, Any]] | None = None,
+        space: str = "cosine",
+    ) -> None:
+        is_place = isinstance(collection, str | os.PathLike)
+        super().__init__(embed, text, metadata)
+        self.collection = _opened(os.fspath(collection), name) if is_place else collection
+        if space not in _SPACES:
+            raise InvalidValue(f"expected {', '.join(_SPACES)}, found {space!r}.", where="space")
+        self._space = space
+
+    def apply(self, changes: Sequence[Change]) -> None:
+        """Store or remove the entries."""
+        last = {_id(change.user, change.key): change for change in changes}
+        kept = {name: text for name, change in last.items() if (text := self.text_of(change))}
+        gone = [name for name in last if name not in kept]
+        if gone:
+            self.collection.delete(ids=gone)
+        if kept:
+            texts = [*kept.values()]
+            fields = [self.fields_of(last[name]) for name in kept]
+            vectors = self.vectors_of(texts)
+            self.collection.upsert(
+                ids=[*kept], documents=texts, metadatas=fields, embeddings=vectors
+            )
+
+    def stored(self, user: str) -> dict[str, str]:
+        """Return the digest of each entry of a user by key."""
+        return {each["key"]: each["digest"] for each in self._read({"user": user})}
+
+    def users(self) -> set[str]:
+        """Return the ids of all users with entries."""
+        return {each["user"] for each in self._read(None)}
+
+    def _read(self, where: dict[str, Any] | None) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self.collection.get(
+                where=where, include=["metadatas"], limit=_PAGE, offset=len(found)
+            )["metadatas"]
+            found += page
+            if len(page) < _PAGE:
+                return found
+
+    def clear(self) -> None:
+        """Remove all entries."""
+        while ids := self.collection.get(include=[], limit=_PAGE)["ids"]:
+            self.collection.delete(ids=ids)
+
+    def search(self, query: str, *, user: str, limit: int) -> list[tuple[str, str, float]]:
+        """Return key, digest and score of the nearest entries of a user, best first."""
+        vectors = self.vectors_of([query])
+        found = self.collection.query(
+            query_texts=[query] if vectors is None else None,
+            query_embeddings=vectors,
+            n_results=limit,
+            where={"user": user},
+            include=["metadatas", "distances"],
+        )
+        return [
+            (each["key"], each["digest"], self._score(distance))
+            for each, distance in zip(found["metadatas"][0], found["distances"][0], strict=True)
+        ]
+
+    def _score(self, distance: float) -> float:
+        return 1.0 / (1.0 + distance) if self._space == "l2" else 1.0 - distance
+
+
+def _opened(folder: str, name: str) -> Any:
+    try:
+        chromadb: Any = import_module("chromadb")
+    except ImportError as error:
+        raise MissingExtra("ChromaHook", "chroma") from error
+    settings = chromadb.Settings(anonymized_telemetry=False)
+    client = chromadb.PersistentClient(folder, settings=settings)
+    return client.get_or_create_collection(name, metadata={"hnsw:space": "cosine"})
+
+
+def _id(user: str, key: str) -> str:
+    return f"{quote(user, safe='')}/{key}"

@@ -1,0 +1,295 @@
+"""Brings one hook up to date with one user: what changed after the cursor, or the whole state.
+
+Delivery is at least once. A change is applied before the cursor moves, so after a crash it is applied again. A hook
+gets what an entry holds now; so a late delivery never brings back an older state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import HookError, NotSupported
+from tomldiary.hooks.change import Change, Found, IndexHook, Position, SearchHook
+from tomldiary.hooks.cursors import Cursor, Cursors
+from tomldiary.hooks.reader import (
+    entries_now,
+    entry_now,
+    newest,
+    records_after,
+    reset_of,
+    touched,
+)
+from tomldiary.storage.local.user_dirs import SYSTEM
+from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.protocol import KeepsHidden, LocalFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from tomldiary.engine.commit import Prepared
+    from tomldiary.engine.engine import Engine
+    from tomldiary.history.record import Record
+    from tomldiary.hooks.change import ChangeHook
+    from tomldiary.toml.document import Document
+
+__all__ = ["Delivery", "Repaired"]
+
+_ATTEMPTS = 20  # deliveries to one user while other processes move the cursor
+_BATCH = 500  # changes in one call of a hook
+_KNOWN = 10_000  # users
+
+
+@dataclass(slots=True)
+class Repaired:
+    """What a hook did not have as the memory has it."""
+
+    added: int = 0
+    changed: int = 0
+    removed: int = 0
+
+    @property
+    def drift(self) -> int:
+        """The number of entries that differed."""
+        return self.added + self.changed + self.removed
+
+
+class Delivery:
+    """Delivers to one hook. Thread-safe; on a folder, one process at a time delivers a user's changes to a hook.
+
+    Args:
+        engine: Reads the memory and its history.
+        name: The name of the hook, under which its cursors are kept.
+        hook: Gets the changes.
+        lock_timeout: Seconds to wait for another process that delivers to the same hook.
+
+    Raises:
+        NotSupported: The backend has no place for cursors.
+    """
+
+    def __init__(
+        self, engine: Engine, name: str, hook: ChangeHook, *, lock_timeout: float = 30.0
+    ) -> None:
+        backend = engine.backend
+        if not isinstance(backend, KeepsHidden):
+            raise NotSupported(
+                f"{backend!r} keeps no history and no cursors, so hooks would miss changes. Use a folder or a database."
+            )
+        self.name = name
+        self.hook = hook
+        self.cursors = Cursors(backend, name)
+        self._engine = engine
+        self._timeout = lock_timeout
+        is_folder = isinstance(backend, LocalFolder)
+        place = backend.base_path / SYSTEM / "hook-locks" if is_folder else None
+        self._locks = UserLocks(place, backend.files if is_folder else None)
+        self._done: dict[str, Position] = {}
+
+    def users(self) -> list[str]:
+        """Return all users who have a document, or whose entries the hook may still have."""
+        return sorted({*self._engine.backend.users(), *self.cursors.users()})
+
+    def is_behind(self, user: str) -> bool:
+        """Return whether the hook lacks changes of a user."""
+        end = newest(self._engine, user)
+        if self._done.get(user) == end:
+            return False
+        cursor = self.cursors.of(user)
+        if cursor is None:
+            return end.seq > 0
+        is_done = cursor.position == end and not cursor.keys
+        if is_done:
+            self._note_done(user, end)
+        return not is_done
+
+    def _note_done(self, user: str, end: Position) -> None:
+        if len(self._done) >= _KNOWN:
+            self._done.clear()
+        self._done[user] = end
+
+    def deliver(self, user: str) -> int:
+        """Bring the hook up to date with one user, and return the number of changes that it got.
+
+        Raises:
+            LockTimeout: Another process delivers to the hook.
+            Exception: Whatever the hook raises. Then the same changes are delivered again.
+        """
+        with self._held(user):
+            count = 0
+            keys: set[str] = set()
+            for _ in range(_ATTEMPTS):
+                number, is_done = self._deliver(user, keys)
+                count += number
+                if is_done:
+                    break
+            return count
+
+    def _held(self, user: str) -> AbstractContextManager[None]:
+        return self._locks.hold(f"{self.name} {user}", self._timeout)
+
+    def _deliver(self, user: str, keys: set[str]) -> tuple[int, bool]:
+        """Deliver once; `keys` collects what was applied, for the case that another process was faster."""
+        engine = self._engine
+        end, before = newest(engine, user), self.cursors.of(user)
+        cursor = before
+        if cursor is None:
+            if end.seq == 0:
+                return 0, True
+            # Noted before the hook gets anything, so that an erasure in between finds its way to the hook.
+            # An index may hold more than its lost cursor says.
+            is_index = isinstance(self.hook, IndexHook)
+            cursor = before = Cursor.new() if is_index else Cursor(Position(end.epoch))
+            if not self.cursors.move(user, None, cursor):
+                return 0, False
+        if cursor.position == end and not cursor.keys and not keys:
+            return 0, True
+        end, changes = self._since(user, cursor.position, {*cursor.keys, *keys})
+        if changes is None:
+            end, changes, _ = self._difference(user)
+        self._apply(changes)
+        keys.update(change.key for change in changes)
+        is_moved = self._moved(user, before, end)
+        return len(changes), is_moved
+
+    def _moved(self, user: str, before: Cursor | None, end: Position) -> bool:
+        """Move the cursor, and remove it once nothing of the user is left."""
+        is_gone = end.seq == 0 and not self._engine.kinds(user)
+        is_moved = self.cursors.move(user, before, None if is_gone else Cursor(end))
+        if is_moved:
+            self._note_done(user, end)
+        return is_moved
+
+    def _locked(self, user: str) -> AbstractContextManager[None]:
+        """Keep writers out while entries are read: history has a transaction before its documents show it."""
+        return self._engine.backend.lock(user, self._engine.lock_timeout)
+
+    def _since(
+        self, user: str, position: Position, doubtful: set[str]
+    ) -> tuple[Position, list[Change] | None]:
+        """Return the changes after a position and the end of history; None if history does not continue it."""
+        engine = self._engine
+        with self._locked(user):
+            end = newest(engine, user)
+            records = records_after(engine, user, position)
+            if records is None:
+                return end, None
+            places = touched(records)
+            listed, read = engine.kinds(user), partial(engine.document, user)
+            changes = [entry_now(user, end, place, listed, read) for place in places.values()]
+            others = doubtful - places.keys() - {""}
+            now = entries_now(engine, user, end, others) if others else {}
+        gone = _state_at(user, end)
+        return end, changes + [now.get(key) or replace(gone, key=key) for key in sorted(others)]
+
+    def _difference(self, user: str) -> tuple[Position, list[Change], Repaired]:
+        """Return the end of history, the changes that lead to the whole state, and how many of each sort they are."""
+        with self._locked(user):
+            end = newest(self._engine, user)
+            now = entries_now(self._engine, user, end)
+        hook = self.hook
+        if not isinstance(hook, IndexHook):
+            return end, [reset_of(user, end), *now.values()], Repaired(added=len(now))
+        now = {key: change for key, change in now.items() if hook.wants(change)}
+        stored, gone = hook.stored(user), _state_at(user, end)
+        removed = [replace(gone, key=key) for key in stored.keys() - now.keys()]
+        other = [change for key, change in now.items() if stored.get(key) != change.digest]
+        added = sum(change.key not in stored for change in other)
+        repaired = Repaired(added, len(other) - added, len(removed))
+        return end, [*removed, *other], repaired
+
+    def _apply(self, changes: Sequence[Change]) -> None:
+        for start in range(0, len(changes), _BATCH):
+            self.hook.apply(changes[start : start + _BATCH])
+
+    # Repair
+
+    def reconcile(self, user: str) -> Repaired:
+        """Compare the hook with the whole state of a user, and repair it.
+
+        A hook that cannot say what it holds gets a reset and the whole state.
+        """
+        with self._held(user):
+            found = Repaired()
+            for _ in range(_ATTEMPTS):
+                before = self.cursors.of(user)
+                if before is None and not self.cursors.move(user, None, before := Cursor.new()):
+                    continue
+                end, changes, again = self._difference(user)
+                self._apply(changes)
+                found = again if not found.drift else found
+                if self._moved(user, before, end):
+                    break
+            return found
+
+    def everybody(self) -> list[str]:
+        """Return all users, including those whom only the hook knows."""
+        known = self.hook.users() if isinstance(self.hook, IndexHook) else ()
+        return sorted({*self.users(), *known})
+
+    def clear(self) -> None:
+        """Empty the hook.
+
+        Raises:
+            NotSupported: It cannot be emptied.
+        """
+        if not isinstance(self.hook, IndexHook):
+            raise NotSupported(f"the hook {self.name!r} cannot be emptied. Use reconcile().")
+        self.hook.clear()
+
+    # Strict
+
+    def check(self, user: str, prepared: Prepared, records: Sequence[Record]) -> None:
+        """Apply a transaction that is not stored yet; the caller holds the user's lock.
+
+        Its entries are noted first. If it is then not stored, the next delivery brings the hook back.
+
+        Raises:
+            HookError: The hook failed, so the transaction must not be stored.
+        """
+        places = touched(records)
+        read = self._reader(user, prepared)
+        listed = {*self._engine.kinds(user), *prepared.documents}
+        end = newest(self._engine, user)
+        changes = [entry_now(user, end, place, listed, read) for place in places.values()]
+        if not changes:
+            return
+        self._done.pop(user, None)
+        self.cursors.add_keys(user, {*places})
+        try:
+            self._apply(changes)
+        except Exception as error:
+            raise HookError(
+                f"the hook {self.name!r} failed ({type(error).__name__}). Nothing was changed."
+            ) from error
+
+    def _reader(self, user: str, prepared: Prepared) -> Callable[[str], Document]:
+        return lambda name: prepared.documents.get(name) or self._engine.document(user, name)
+
+    # Search
+
+    def search(self, query: str, user: str, limit: int) -> list[Found]:
+        """Return the entries that the hook finds and that the memory still holds unchanged, best first.
+
+        Raises:
+            NotSupported: The hook cannot search.
+        """
+        if not isinstance(self.hook, SearchHook):
+            raise NotSupported(f"the hook {self.name!r} cannot search. Use recall().")
+        hits = self.hook.search(query, user=user, limit=limit)
+        if not hits:
+            return []
+        keys = {key for key, _, _ in hits}
+        now = entries_now(self._engine, user, newest(self._engine, user), keys)
+        found = [
+            Found(user, key, now[key].text, score)
+            for key, digest, score in hits
+            if key in now and now[key].digest == digest
+        ]
+        return sorted(found, key=lambda each: -each.score)[:limit]
+
+
+def _state_at(user: str, end: Position) -> Change:
+    """Return the change by which an entry is gone, without its key."""
+    return Change(user, "", end.epoch, end.seq, end.time, "state")

@@ -1,0 +1,180 @@
+"""The feed of changes: the histories of all users as one iterator, with one cursor.
+
+Each user has a history of their own, and there is no order among users. So a cursor is a position for each user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+from collections import deque
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from tomldiary.errors import InvalidValue
+from tomldiary.hooks.change import Change, Position
+from tomldiary.hooks.reader import changes_of, entries_now, newest, records_after, reset_of
+from tomldiary.runtime.async_bridge import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+
+    from tomldiary.engine.engine import Engine
+
+__all__ = ["Feed"]
+
+_FORMAT = 1
+_Step = tuple[Change, Position | None]
+"""A change, and the position of its user once it was handed out; None within a transaction."""
+
+
+class Feed:
+    """The changes of users after a cursor. Iterate over it once, with `for` or `async for`.
+
+    Args:
+        engine: Stores the memory.
+        since: A cursor; None begins with the kept history.
+        users: Only these users; None is all.
+        follow: Whether to wait at the end.
+        poll: Seconds between two looks for changes of other processes.
+
+    Raises:
+        InvalidValue: `since` is no cursor.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        since: str | None,
+        *,
+        users: Collection[str] | None,
+        follow: bool,
+        poll: float,
+    ) -> None:
+        self._engine = engine
+        self._positions = _parsed(since)
+        self._only = None if users is None else frozenset(users)
+        self._follow = follow
+        self._poll = poll
+        self._steps: deque[_Step] = deque()
+        self._round: Iterator[str] | None = None
+
+    @property
+    def cursor(self) -> str:
+        """The position behind the changes handed out so far, as text to keep; give it to `changes(since=…)`.
+
+        Within a transaction it is still before the transaction. It holds the ids of all users.
+        """
+        users = {user: [each.epoch, each.seq, each.time] for user, each in self._positions.items()}
+        return json.dumps({"version": _FORMAT, "users": users}, ensure_ascii=False)
+
+    def __iter__(self) -> Iterator[Change]:
+        """Yield the changes; a thread of yours waits at the end."""
+        changed = threading.Event()
+        with self._following(changed.set):
+            while True:
+                changed.clear()
+                while self._fill():
+                    yield from self._taken()
+                if not self._follow:
+                    return
+                changed.wait(self._poll)
+
+    async def __aiter__(self) -> AsyncIterator[Change]:
+        """Yield the changes without holding the event loop."""
+        changed, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def notify() -> None:
+            with suppress(RuntimeError):  # the loop has just ended
+                loop.call_soon_threadsafe(changed.set)
+
+        with self._following(notify):
+            while True:
+                changed.clear()
+                while await in_thread(self._fill):
+                    for change in self._taken():
+                        yield change
+                if not self._follow:
+                    return
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._poll):
+                        await changed.wait()
+
+    @contextmanager
+    def _following(self, notify: Callable[[], object]) -> Generator[None]:
+        """Call `notify` after each change of this process."""
+
+        def changed(_: str) -> None:
+            notify()
+
+        engine = self._engine
+        engine.after_change = (*engine.after_change, changed)
+        try:
+            yield
+        finally:
+            engine.after_change = tuple(each for each in engine.after_change if each is not changed)
+
+    def _taken(self) -> Iterator[Change]:
+        """Yield what was read; the cursor follows."""
+        while self._steps:
+            change, position = self._steps.popleft()
+            if position is not None:
+                self._positions[change.user] = position
+            yield change
+
+    # Reading
+
+    def _fill(self) -> bool:
+        """Read the next user with changes; return False at the end of a round over all users."""
+        if self._round is None:
+            known = {*self._engine.backend.users(), *self._positions}
+            self._round = iter(sorted(known if self._only is None else known & self._only))
+        for user in self._round:
+            self._steps.extend(self._read(user))
+            if self._steps:
+                return True
+        self._round = None
+        return False
+
+    def _read(self, user: str) -> Iterator[_Step]:
+        engine = self._engine
+        end = newest(engine, user)
+        begin = self._positions.get(user) or Position(end.epoch)
+        if begin == end:
+            return
+        records = records_after(engine, user, begin)
+        if records is None:
+            with engine.backend.lock(user, engine.lock_timeout):  # no document lags behind history
+                end = newest(engine, user)
+                entries = entries_now(engine, user, end)
+            yield from _steps([reset_of(user, end), *entries.values()], end)
+            return
+        for record in records:
+            position = Position(end.epoch, record.seq, record.time)
+            steps = _steps(list(changes_of(user, end.epoch, record)), position)
+            if steps:
+                yield from steps
+            else:
+                self._positions[user] = position
+
+
+def _steps(changes: list[Change], position: Position) -> list[_Step]:
+    """Return changes, of which the last one moves the cursor."""
+    return [*((each, None) for each in changes[:-1]), *((each, position) for each in changes[-1:])]
+
+
+def _parsed(cursor: str | None) -> dict[str, Position]:
+    if cursor is None:
+        return {}
+    try:
+        found = json.loads(cursor)
+        if found["version"] != _FORMAT:
+            raise ValueError  # noqa: TRY301 - the same answer
+        return {
+            user: Position(int(e), int(n), str(t)) for user, (e, n, t) in found["users"].items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InvalidValue(
+            "expected the cursor of a feed, or None to begin anew.", where="since"
+        ) from None

@@ -1,0 +1,355 @@
+"""The hooks of a diary: a thread for each delivers in the background, retries, and repairs drift."""
+
+from __future__ import annotations
+
+import random
+import re
+import threading
+import time
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import InvalidValue, LockTimeout, UnknownEntry, cause_of
+from tomldiary.history.record import parse_record
+from tomldiary.hooks.change import CallableHook, ChangeHook
+from tomldiary.hooks.delivery import Delivery, Repaired
+from tomldiary.logging import get_logger
+from tomldiary.runtime.fork_safety import renew_after_fork
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from tomldiary.engine.commit import Prepared
+    from tomldiary.engine.engine import Engine
+    from tomldiary.hooks.change import Change, Found
+
+__all__ = ["Hooks"]
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+_FIRST_PAUSE = 0.1  # seconds
+_DOWN_AFTER = 3  # failures in a row of different users, after which the whole hook pauses
+_logger = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A user whose changes are to be delivered."""
+
+    due: float = 0.0
+    attempts: int = 0
+
+
+@dataclass(slots=True)
+class _Figures:
+    delivered: int = 0
+    failures: int = 0
+    last_error: str = ""
+    failing: set[str] = field(default_factory=set[str])
+
+
+class _Worker:
+    """The thread that delivers to one hook."""
+
+    def __init__(self, delivery: Delivery, *, poll: float, longest_pause: float) -> None:
+        self.delivery = delivery
+        self.figures = _Figures()
+        self._poll = poll
+        self._longest = longest_pause
+        self._waiting: dict[str, _Waiting] = {}
+        self._next_scan = 0.0
+        self._scans = self._scans_asked = 0
+        self._in_row = 0
+        self._resume_at = 0.0
+        self._is_closed = False
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Make a new condition; a forked child has no thread, and starts one when it writes."""
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._is_busy = False
+
+    def start(self) -> None:
+        """Start the thread unless it runs."""
+        with self._changed:
+            if self._thread is None and not self._is_closed:
+                self._thread = threading.Thread(
+                    target=self._run, name=f"tomldiary-hook-{self.delivery.name}", daemon=True
+                )
+                self._thread.start()
+
+    def notify(self, user: str) -> None:
+        """Deliver a user's changes soon."""
+        with self._changed:
+            self._waiting.setdefault(user, _Waiting())
+            self._changed.notify_all()
+        if self._thread is None:
+            self.start()
+
+    def close(self, timeout: float) -> None:
+        """Stop the thread; what is not delivered yet stays in history for the next start."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def wait(self, deadline: float) -> bool:
+        """Return whether everything that was stored before the call is delivered by the deadline."""
+        with self._changed:
+            self._scans_asked += 1  # another process may have written
+            wanted, self._next_scan = self._scans_asked, 0.0
+            self._changed.notify_all()
+            while self._scans < wanted or self._waiting or self._is_busy:
+                left = deadline - time.monotonic()
+                if left <= 0 or self._is_closed:
+                    return False
+                self._changed.wait(left)
+            return True
+
+    def waiting(self) -> int:
+        """Return the number of users whose changes wait."""
+        return len(self._waiting)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._is_busy = False
+                user = self._next()
+                while user is None and not self._is_closed and time.monotonic() < self._next_scan:
+                    self._changed.notify_all()
+                    self._changed.wait(self._until())
+                    user = self._next()
+                if self._is_closed:
+                    return
+                self._is_busy = True
+            if user is None:
+                self._scan()
+            else:
+                self._deliver(user)
+
+    def _next(self) -> str | None:
+        """Return a user who is due; the caller holds the condition."""
+        now = time.monotonic()
+        if now < self._resume_at:
+            return None
+        return next((user for user, each in self._waiting.items() if each.due <= now), None)
+
+    def _until(self) -> float:
+        """Return the seconds until something is due; the caller holds the condition."""
+        dues = [max(each.due, self._resume_at) for each in self._waiting.values()]
+        return max(0.0, min([self._next_scan, *dues]) - time.monotonic())
+
+    def _scan(self) -> None:
+        """Find users whose changes were not announced: those of other processes, or before a crash."""
+        began, number = time.monotonic(), self._scans_asked
+        found: list[str] = []
+        try:
+            found = [user for user in self.delivery.users() if self.delivery.is_behind(user)]
+        except Exception as error:  # noqa: BLE001 - a storage that is down is asked again
+            self._note_failure(error)
+        with self._changed:
+            for user in found:
+                self._waiting.setdefault(user, _Waiting())
+            took = time.monotonic() - began
+            self._scans = number
+            is_asked = self._scans_asked > number
+            self._next_scan = 0.0 if is_asked else time.monotonic() + max(self._poll, 20 * took)
+            self._changed.notify_all()
+
+    def _deliver(self, user: str) -> None:
+        with self._changed:
+            waiting = self._waiting.pop(user, _Waiting())  # a change from now on waits again
+        try:
+            self.figures.delivered += self.delivery.deliver(user)
+        except LockTimeout:
+            self._again(user, waiting)  # another process delivers
+        except Exception as error:  # noqa: BLE001 - hooks raise what they like, and it is delivered again
+            self._note_failure(error)
+            self.figures.failing.add(user)
+            self._in_row += 1
+            self._again(user, waiting)
+        else:
+            self._in_row = 0
+            self.figures.failing.discard(user)
+
+    def _again(self, user: str, waiting: _Waiting) -> None:
+        with self._changed:
+            attempts = waiting.attempts + 1
+            pause = min(self._longest, _FIRST_PAUSE * 2.0**attempts)
+            due = time.monotonic() + random.uniform(pause / 2, pause)  # noqa: S311 - no secret
+            self._waiting[user] = _Waiting(due, attempts)
+            if self._in_row >= _DOWN_AFTER:
+                self._resume_at = due
+
+    def _note_failure(self, error: Exception) -> None:
+        self.figures.failures += 1
+        self.figures.last_error = cause_of(error)
+        if self.figures.failures == 1 or self._in_row == 0:
+            _logger.warning(
+                "the hook %s failed (%s); it is tried again", self.delivery.name, cause_of(error)
+            )
+
+
+class Hooks:
+    """The hooks of a diary by name, as `diary.hooks`.
+
+    Args:
+        engine: Stores the memory.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._workers: dict[str, _Worker] = {}
+        self._checks: dict[str, Callable[[str, Prepared], None]] = {}
+
+    def __repr__(self) -> str:
+        return f"Hooks({', '.join(self._workers)})"
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._workers)
+
+    def __len__(self) -> int:
+        return len(self._workers)
+
+    def __getitem__(self, name: str) -> ChangeHook:
+        """Return a hook."""
+        return self._worker(name).delivery.hook
+
+    def _worker(self, name: str) -> _Worker:
+        found = self._workers.get(name)
+        if found is None:
+            known = ", ".join(self._workers) or "none"
+            raise UnknownEntry(f"the hook {name!r}", f"The hooks are: {known}.")
+        return found
+
+    def add(
+        self,
+        hook: ChangeHook | Callable[[Sequence[Change]], object],
+        *,
+        name: str,
+        strict: bool = False,
+        poll: float = 5.0,
+        longest_pause: float = 60.0,
+    ) -> None:
+        """Deliver all changes to a hook from now on, beginning where it was before.
+
+        Args:
+            hook: An object with `apply(changes)`, or a function of the changes of one user. Use a hook from one
+                diary at a time in a process.
+            name: Names its cursors: 1 to 40 of a-z, 0-9, "-" and "_". Another index needs another name.
+            strict: Whether the hook also gets each transaction before it is stored, and an error refuses it.
+            poll: Seconds between two looks for changes of other processes.
+            longest_pause: Most seconds between two attempts at a hook that fails.
+
+        Raises:
+            InvalidValue: The name cannot be used, or is in use.
+            NotSupported: The backend has no place for cursors.
+        """
+        if not _NAME.fullmatch(name):
+            raise InvalidValue(
+                f"expected 1 to 40 of a-z, 0-9, - and _, found {name!r}.", where="name"
+            )
+        if name in self._workers:
+            raise InvalidValue(f"there is a hook {name!r} already. Remove it first.", where="name")
+        if not isinstance(hook, ChangeHook):
+            if not callable(hook):
+                raise InvalidValue(
+                    f"expected apply(changes), or a function, found {type(hook).__name__}.",
+                    where="hook",
+                )
+            hook = CallableHook(hook)
+        delivery = Delivery(self._engine, name, hook)
+        worker = _Worker(delivery, poll=poll, longest_pause=longest_pause)
+        self._workers[name] = worker
+        self._engine.after_change = (*self._engine.after_change, worker.notify)
+        if strict:
+            check = self._checks[name] = partial(_checked, delivery)
+            self._engine.before_commit = (*self._engine.before_commit, check)
+        worker.start()
+
+    def remove(self, name: str, timeout: float = 10.0) -> None:
+        """Deliver no more to a hook; its cursors stay for the next time that it is added.
+
+        Raises:
+            UnknownEntry: There is no such hook.
+        """
+        worker = self._worker(name)
+        del self._workers[name]
+        engine = self._engine
+        engine.after_change = tuple(each for each in engine.after_change if each != worker.notify)
+        check = self._checks.pop(name, None)
+        engine.before_commit = tuple(each for each in engine.before_commit if each is not check)
+        worker.close(timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Remove all hooks. What they lack stays in history, and is delivered when they are added again."""
+        for name in list(self._workers):
+            self.remove(name, timeout)
+
+    def flush(self, timeout: float = 30.0) -> bool:
+        """Wait until all hooks have what was stored before; return False if the time was too short."""
+        deadline = time.monotonic() + timeout
+        return all(worker.wait(deadline) for worker in list(self._workers.values()))
+
+    def reconcile(self, name: str, user: str | None = None) -> Repaired:
+        """Compare a hook with the memory of one user, or of all users, and repair it.
+
+        Returns:
+            How many entries the hook lacked, had differently, or had too many.
+
+        Raises:
+            UnknownEntry: There is no such hook.
+        """
+        delivery, total = self._worker(name).delivery, Repaired()
+        for each in delivery.everybody() if user is None else [user]:
+            found = delivery.reconcile(each)
+            total.added += found.added
+            total.changed += found.changed
+            total.removed += found.removed
+        return total
+
+    def rebuild(self, name: str) -> Repaired:
+        """Remove from a hook what the memory does not hold, and deliver everything else anew.
+
+        Use it after the embedding of an index was changed.
+
+        Raises:
+            UnknownEntry: There is no such hook.
+            NotSupported: The hook cannot be emptied.
+        """
+        delivery = self._worker(name).delivery
+        delivery.clear()
+        return self.reconcile(name)
+
+    def search(self, name: str, query: str, *, user: str, limit: int = 5) -> list[Found]:
+        """Return the entries of a user that a hook finds, best first.
+
+        An entry that the memory no longer holds, or holds with other content, is left out. So a hook that is
+        behind shows nothing that was removed or forgotten.
+
+        Raises:
+            UnknownEntry: There is no such hook.
+            NotSupported: The hook cannot search.
+        """
+        return self._worker(name).delivery.search(query, user, limit)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """Return for each hook: `delivered` changes, `failures`, `failing` and `waiting` users, `last_error`."""
+        return {
+            name: {
+                "delivered": worker.figures.delivered,
+                "failures": worker.figures.failures,
+                "failing": len(worker.figures.failing),
+                "waiting": worker.waiting(),
+                "last_error": worker.figures.last_error,
+            }
+            for name, worker in self._workers.items()
+        }
+
+
+def _checked(delivery: Delivery, user: str, prepared: Prepared) -> None:
+    delivery.check(user, prepared, [parse_record(text) for text in prepared.commit.records])

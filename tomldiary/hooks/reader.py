@@ -1,0 +1,146 @@
+"""Reads the changes of one user's history after a position, and the entries that the user has now."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.entries.kinds import entry_key, entry_kind
+from tomldiary.errors import InvalidTOML
+from tomldiary.history.queries import table_changes
+from tomldiary.history.record import SNAPSHOT, Record, envelope_of
+from tomldiary.history.timeline import Timeline
+from tomldiary.hooks.change import Change, Position
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+    from tomldiary.engine.engine import Engine
+    from tomldiary.toml.document import Document, Path
+
+__all__ = [
+    "changes_of",
+    "entries_now",
+    "entry_now",
+    "newest",
+    "records_after",
+    "reset_of",
+    "touched",
+]
+
+Touched = dict[str, tuple[str, "Path", Record]]
+"""Entries by key: where each is, and the last transaction that changed it."""
+
+
+def newest(engine: Engine, user: str) -> Position:
+    """Return the end of a user's history."""
+    backend = engine.backend
+    epoch = backend.epoch(user)  # before the record: an erasure in between is then seen later
+    return Position(epoch, *envelope_of(backend.last_record(user)))
+
+
+def records_after(engine: Engine, user: str, position: Position) -> list[Record] | None:
+    """Return the transactions after a position, oldest first; None if history does not continue it."""
+    if engine.backend.epoch(user) != position.epoch:
+        return None
+    found: list[Record] = []
+    try:
+        for record in Timeline(engine.backend, user).records():
+            if record.seq <= position.seq:
+                is_same = record.time == position.time or record.type == SNAPSHOT
+                return found[::-1] if record.seq == position.seq and is_same else None
+            if record.type == SNAPSHOT:
+                return None
+            found.append(record)
+    except InvalidTOML:
+        return None  # it is unknown what a damaged record changed
+    is_whole = not found or found[-1].seq == 1
+    return found[::-1] if position.seq == 0 and is_whole else None
+
+
+def changes_of(user: str, epoch: int, record: Record) -> Iterator[Change]:
+    """Yield the change of each entry by a transaction, as history has it."""
+    for home, path, before, after in table_changes(record):
+        if not entry_kind(home).is_private:
+            yield _change(user, epoch, record, home, path, before, after)
+
+
+def _change(
+    user: str,
+    epoch: int,
+    record: Record,
+    home: str,
+    path: Path,
+    before: Mapping[str, Any] | None,
+    after: Mapping[str, Any] | None,
+) -> Change:
+    said = "" if after is None else entry_kind(home).text(after)
+    return Change(
+        user, entry_key(path, home), epoch, record.seq, record.time, record.type, record.session,
+        record.actor, record.reason, before, after, said,
+    )  # fmt: skip
+
+
+def touched(records: Iterable[Record]) -> Touched:
+    """Return the entries that transactions changed, oldest transaction first."""
+    return {
+        entry_key(path, home): (home, path, record)
+        for record in records
+        for home, path, _, _ in table_changes(record)
+        if not entry_kind(home).is_private
+    }
+
+
+def entry_now(
+    user: str,
+    end: Position,
+    place: tuple[str, Path, Record],
+    listed: Iterable[str],
+    read: Callable[[str], Document],
+) -> Change:
+    """Return what an entry holds now, as the change by the last transaction that changed it.
+
+    A change in history may have only a part of an entry with tables inside.
+
+    Args:
+        user: Whose entry.
+        end: The end of the user's history.
+        place: The entry, from `touched`.
+        listed: The names of the user's documents.
+        read: Returns a document.
+    """
+    home, path, record = place
+    names = [name for name in listed if entry_kind(name).home(name) == home]
+    tables = (read(name).table(path) for name in names)
+    after = next((table for table in tables if table is not None), None)
+    return _change(user, end.epoch, record, home, path, None, None if after is None else {**after})
+
+
+def entries_now(
+    engine: Engine, user: str, end: Position, keys: Collection[str] | None = None
+) -> dict[str, Change]:
+    """Return entries of a user by key, as changes of the type "state" by the last transaction.
+
+    Args:
+        engine: Reads them.
+        user: Whose entries.
+        end: The end of the user's history.
+        keys: Only these; None is all.
+    """
+    record = Record(end.seq, "state", [], {}, {}, time=end.time)
+    found: dict[str, Change] = {}
+    for name in engine.kinds(user):
+        kind = entry_kind(name)
+        if not kind.is_private:
+            for path, entry in kind.tables(engine.document(user, name)).items():
+                home = kind.home(name)
+                if keys is None or entry_key(path, home) in keys:
+                    change = _change(user, end.epoch, record, home, path, None, entry)
+                    found.setdefault(
+                        change.key, change
+                    )  # of two parts with one key the first counts
+    return found
+
+
+def reset_of(user: str, end: Position) -> Change:
+    """Return the change that makes all earlier ones of a user invalid."""
+    return Change(user, "", end.epoch, end.seq, end.time, "reset")

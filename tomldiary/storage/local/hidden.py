@@ -1,0 +1,115 @@
+"""Hidden documents of users as files beside the users' folders.
+
+    .tomldiary/hooks/alice.toml     the hidden document `.hooks` of alice
+
+The first line names the user, since the name of a file may be a hash of a long id. A file is replaced atomically.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.errors import BackendError
+from tomldiary.identifiers.user_ids import encode_folder
+from tomldiary.runtime.sources import redact_hidden
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from tomldiary.storage.files import FileSystem, FileToken
+
+__all__ = ["LOCK_TIMEOUT", "HiddenFiles", "redact"]
+
+LOCK_TIMEOUT = 30.0
+"""Seconds to wait for a user's lock."""
+_OWNER = "# user: "
+_SUFFIX = ".toml"
+
+
+class HiddenFiles:
+    """The hidden documents of all users; the caller of `write` holds the user's lock.
+
+    Args:
+        files: Makes the file operations.
+        root: Has a folder for each kind of hidden document.
+    """
+
+    def __init__(self, files: FileSystem, root: Path) -> None:
+        self._files = files
+        self._root = root
+
+    def _path(self, user: str, kind: str) -> Path:
+        return self._root / kind.removeprefix(".") / f"{encode_folder(user)}{_SUFFIX}"
+
+    def read(self, user: str, kind: str) -> tuple[str, FileToken | None]:
+        """Return the text and the version; "" and None if there is no file, or a damaged one."""
+        found = self._files.read_file(self._path(user, kind))
+        owner, text = _parsed(found[0]) if found is not None else (None, "")
+        return (text, found[1]) if found is not None and owner == user else ("", None)
+
+    def write(self, user: str, kind: str, text: str, *, sync: bool) -> None:
+        """Replace a file atomically; "" removes it.
+
+        Raises:
+            BackendError: The file cannot be written. It is unchanged.
+        """
+        path = self._path(user, kind)
+        try:
+            if not text:
+                self._files.discard(path)
+                return
+            self._files.make_folder(path.parent, sync=sync)
+            is_new = self._files.token(path) is None
+            temp = path.with_name(f".{path.name}.tmp")
+            self._files.discard(temp)  # left by a killed process; the user's lock excludes others
+            data = f"{_OWNER}{json.dumps(user)}\n{text}".encode()
+            self._files.write_new(str(temp), data, sync=sync)
+            self._files.replace(temp, path)
+            if sync and is_new:
+                self._files.sync_folder(path.parent)
+        except OSError as error:
+            raise BackendError(
+                f"{path}: cannot be written ({error.strerror}). Check free space and permissions."
+            ) from error
+
+    def users(self, kind: str) -> list[str]:
+        """Return the ids of the users with a file, sorted."""
+        folder = self._root / kind.removeprefix(".")
+        found: set[str] = set()
+        for path in self._files.paths_in(folder):
+            if path.name.endswith(_SUFFIX) and not path.name.startswith("."):
+                content = self._files.read_file(path)
+                owner = _parsed(content[0])[0] if content is not None else None
+                found |= {owner} if owner is not None else set()
+        return sorted(found)
+
+
+def _parsed(data: bytes) -> tuple[str | None, str]:
+    """Return the user and the text of a file; None if it is damaged."""
+    head, _, text = data.decode("utf-8", "replace").partition("\n")
+    try:
+        owner: object = json.loads(head.removeprefix(_OWNER)) if head.startswith(_OWNER) else None
+    except ValueError:
+        owner = None
+    return (owner if isinstance(owner, str) else None), text
+
+
+def redact(
+    folder: Path, user: str, selection: Mapping[str, Any], epoch: int, files: FileSystem
+) -> None:
+    """Redact a selection in a user's hidden document; `runtime.sources` calls it with the folder of a kind.
+
+    Raises:
+        OSError: The file could not be written. Call this again.
+    """
+    kind = f".{folder.name}"
+    hidden = HiddenFiles(files, folder.parent)
+    text = hidden.read(user, kind)[0]
+    fresh = redact_hidden(kind, text, user, selection, epoch)
+    if fresh != text:
+        try:
+            hidden.write(user, kind, fresh, sync=True)
+        except BackendError as error:
+            raise error.__cause__ or error from error
