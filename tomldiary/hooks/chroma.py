@@ -105,6 +105,7 @@ class ChromaHook(EmbeddingHook):
         return [
             (each["key"], each["digest"], self._score(distance))
             for each, distance in zip(found["metadatas"][0], found["distances"][0], strict=True)
+            if each is not None  # removed while Chroma answered
         ]
 
     def _score(self, distance: float) -> float:

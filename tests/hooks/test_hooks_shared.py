@@ -1,0 +1,45 @@
+"""Hooks on PostgreSQL, Redis and Firestore: cursors, erasures and refused writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from outside_index import ScriptedIndex
+from shared_engines import NAMES, engine
+from tomldiary import Diary
+from tomldiary.errors import HookError
+from tomldiary.hooks.cursors import KIND
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
+    space, index, other = engine(name), ScriptedIndex(), ScriptedIndex()
+    with Diary(space.backend(), agent="rules") as diary:
+        diary.hooks.add(index, name="index", strict=True)
+        alice = diary.user("alice")
+        alice.upsert_preference("likes", "tea")
+        alice.blocks.set("persona", "kind", session_id="s2")
+        assert diary.hooks.flush()
+        assert index.texts("alice") == {"likes/pref001": "tea", "blocks/persona": "kind"}
+        index.error = ConnectionError()
+        with pytest.raises(HookError):
+            alice.blocks.set("persona", "refused")
+        index.error = None
+        assert alice.blocks["persona"].text == "kind"
+        assert diary.hooks.flush()
+        assert index.texts("alice")["blocks/persona"] == "kind"
+        alice.forget(session_id="s2")
+        assert diary.hooks.flush()
+        assert index.texts("alice") == {"likes/pref001": "tea"}
+    with Diary(space.backend(), agent="rules") as diary:
+        alice = diary.user("alice")
+        alice.forget(everything=True)
+        assert diary.users() == []
+        assert diary.engine.backend.holders(KIND) == ["alice"]
+        diary.hooks.add(other, name="other")
+        diary.hooks.add(index, name="index")
+        assert diary.hooks.flush()
+        assert not index.entries
+        assert diary.engine.backend.holders(KIND) == []
+        alice.blocks.set("persona", "again")
+        assert [change.text for change in diary.changes(follow=False)] == ["again"]
