@@ -312,6 +312,7 @@ def test_cursors_name_no_entry_after_something_was_forgotten(tmp_path, index):
         index.error = ConnectionError()
         with pytest.raises(HookError):
             alice.blocks.set(CANARY, "text", session_id="s1")
+        diary.hooks.remove("index")
         cursor = Path(tmp_path, ".tomldiary/hooks/alice.toml")
         assert CANARY in cursor.read_text("utf-8")
         alice.forget(session_id="s1")
