@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from shared_engines import NAMES, engine
 
 from outside_index import ScriptedIndex
-from shared_engines import NAMES, engine
 from tomldiary import Diary
 from tomldiary.errors import HookError
 from tomldiary.hooks.cursors import KIND
