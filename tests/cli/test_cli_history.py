@@ -109,8 +109,8 @@ def test_counters_and_times_are_shown_only_with_all(alice, call):
     assert len(numbers(told)) == 3
     assert "_turns: 2 -> 3" in call("history", "--all", check=0)[1]
     shown = call("diff", "4", check=0)[1]
-    assert "+_count = 3" in shown
-    for word in ("seq", "turns_since_compaction", "_turns", "_updated"):
+    assert "_count = " not in shown
+    for word in ("seq", "turns_since_compaction", "_turns", "_count", "_created", "_updated"):
         assert f"\n+{word}" not in shown
     assert "\n+seq = " in call("diff", "4", "--all", check=0)[1]
 

@@ -20,7 +20,9 @@ __all__ = ["app", "run"]
 _COMMANDS = {
     "demo": "demo:demo",
     "ingest": "ingest:ingest",
+    "users": "users:users",
     "show": "show:show",
+    "add": "add:add",
     "edit": "edit:edit",
     "search": "search:search",
     "history": "history:history",
@@ -33,9 +35,11 @@ _COMMANDS = {
     "pull": "edit:pull",
     "push": "edit:push",
     "forget": "forget:forget",
+    "stats": "users:stats",
+    "writer": "writer:writer_commands",
     "doctor": "doctor:doctor",
     "schema": "schema:schema_commands",
-    "writer": "writer:writer_commands",
+    "completion": "completion:completion",
 }
 _EXIT_UNUSABLE = 2
 

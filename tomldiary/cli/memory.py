@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import BaseModel, create_model
 
+from tomldiary.cli.output import print_note
 from tomldiary.diary import Diary
 from tomldiary.entries.kinds import KINDS, PREFERENCES
 from tomldiary.entries.models import PreferenceItem
 from tomldiary.errors import IdentifierError, InvalidValue
 from tomldiary.storage.shared.urls import is_shared_url
+from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from tomldiary.toml.document import Document
     from tomldiary.user.user import UserDiary
 
-__all__ = ["full_key", "known_user", "open_memory", "point", "stored_preferences"]
+__all__ = ["full_key", "known_user", "open_memory", "point", "stored_preferences", "user_to_change"]
+
+_NAMED = 10  # users in an error
 
 
 def open_memory(path: str) -> Diary:
@@ -34,18 +38,58 @@ def open_memory(path: str) -> Diary:
     return Diary(path, agent="rules")
 
 
-def known_user(path: str, user: str) -> Diary:
-    """Open a folder for one user who is in it, with the categories that the user's file has.
+def known_user(path: str, user: str | None) -> UserDiary:
+    """Return one user who is in a folder, with the categories that the user's file has.
+
+    Args:
+        path: The folder, or the URL of a database.
+        user: Whose memory; None is the only user, who is then named on a terminal.
 
     Raises:
-        InvalidValue: There is no such folder.
+        InvalidValue: There is no such folder, or `user` is None and there is not exactly one user.
         IdentifierError: Nothing is known about the user.
     """
     diary = open_memory(path)
+    if user is None:
+        user = _only_user(diary, path)
+        print_note(f"{one_line(user)} in {one_line(path)}")
     if not diary.engine.backend.kinds(user):
         raise IdentifierError(f"nothing is known about {user!r} in {path}")
-    document = diary.engine.entries(user, "preferences")
-    return Diary(diary.engine.backend, _table_of(document), agent="rules")
+    document = diary.engine.entries(user, PREFERENCES.name)
+    return Diary(diary.engine.backend, _table_of(document), agent="rules").user(user)
+
+
+def user_to_change(path: str, user: str | None, table: type[BaseModel] | None) -> UserDiary:
+    """Return a user whose memory is changed by hand; a named one may be new.
+
+    The categories are those of `table`, else those of the user's file and, unless that was written with another
+    table, of the built-in table.
+    """
+    if user is None:
+        diary = open_memory(path)
+        user = _only_user(diary, path)
+        print_note(f"{one_line(user)} in {one_line(path)}")
+    else:
+        diary = Diary(path, agent="rules")
+    if table is None:
+        document = diary.engine.entries(user, PREFERENCES.name)
+        schema = (document.table(("_meta",)) or {}).get("schema_name", diary.schema_name)
+        if schema == diary.schema_name and set(stored_preferences(document)) <= {*diary.allowed}:
+            return diary.user(user)
+        table = _table_of(document)
+    return Diary(diary.engine.backend, table, agent="rules").user(user)
+
+
+def _only_user(diary: Diary, path: str) -> str:
+    users = diary.users()
+    if len(users) == 1:
+        return users[0]
+    if not users:
+        raise InvalidValue("there are no users in it yet", where=path)
+    named = ", ".join(users[:_NAMED]) + (", …" if len(users) > _NAMED else "")
+    raise InvalidValue(
+        f"there are {len(users)} users in it; name one with --user: {named}", where=path
+    )
 
 
 def stored_preferences(document: Document) -> dict[str, dict[str, Any]]:

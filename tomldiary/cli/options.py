@@ -9,13 +9,36 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["AsJson", "DryRun", "MemoryPath", "PreferenceTable", "Yes"]
+from tomldiary.cli.completion import complete_user
+
+__all__ = [
+    "DEFAULT_PATH",
+    "AsJson",
+    "DryRun",
+    "MemoryPath",
+    "PreferenceTable",
+    "UserName",
+    "Whose",
+    "Yes",
+]
+
+DEFAULT_PATH = "./memories"
 
 MemoryPath = Annotated[
     str,
     typer.Option(
         help="The folder of the memory, or the URL of its database.",
         envvar=["TOMLDIARY_URL", "TOMLDIARY_PATH"],
+    ),
+]
+Whose = Annotated[str, typer.Option(help="Whose memory.", autocompletion=complete_user)]
+UserName = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        help="Whose memory; without it, that of the only user.",
+        envvar="TOMLDIARY_USER",
+        autocompletion=complete_user,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

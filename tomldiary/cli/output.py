@@ -13,8 +13,10 @@ __all__ = [
     "counted",
     "heading",
     "is_terminal",
+    "print_diff",
     "print_json",
     "print_not_done",
+    "print_note",
     "print_text",
     "print_toml",
     "ranges",
@@ -24,6 +26,9 @@ __all__ = [
 _WIDTH = 80
 _NARROWEST = 20
 _HANGING = 8
+_DIFF_STYLES = {
+    "---": "bold", "+++": "bold", "+": "green", "-": "red", "@": "cyan",
+}  # fmt: skip
 
 
 def is_terminal() -> bool:
@@ -42,6 +47,12 @@ def print_text(text: str = "") -> None:
     if is_terminal():
         shown = "\n".join(part for line in shown.split("\n") for part in _wrapped(line, width()))
     sys.stdout.write(f"{shown}\n")
+
+
+def print_note(text: str) -> None:
+    """Print on stderr what was chosen by default, if a person reads it there."""
+    if sys.stderr.isatty():
+        sys.stderr.write(f"{printable(text)}\n")
 
 
 def print_not_done(needed: str = "--yes") -> None:
@@ -85,6 +96,21 @@ def print_toml(text: str) -> None:
 
     shown = printable(_lines(text)).rstrip("\n")
     Console().print(Syntax(shown, "toml", background_color="default", word_wrap=True))
+
+
+def print_diff(text: str) -> None:
+    """Print a unified diff; on a terminal it is coloured, and long lines are wrapped between words."""
+    shown = printable(_lines(text))
+    if not is_terminal():
+        sys.stdout.write(f"{shown}\n")  # a patch: lines stay whole
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.text import Text  # noqa: PLC0415 - the same
+
+    console = Console(width=width(), highlight=False)
+    for line in shown.split("\n"):
+        for part in _wrapped(line, width()):
+            console.print(Text(part, _DIFF_STYLES.get(line[:3]) or _DIFF_STYLES.get(line[:1], "")))
 
 
 def print_json(value: Any) -> None:

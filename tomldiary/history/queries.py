@@ -44,7 +44,7 @@ __all__ = [
 
 _State = dict[str, Any] | None
 """The fields of an entry; None where it does not exist."""
-_BOOKKEEPING = re.compile(r"_(turns|updated|updated_by) = ")
+_BOOKKEEPING = re.compile(r"_(count|created|created_by|turns|updated|updated_by) = ")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -239,7 +239,7 @@ class HistoryQueries:
         Args:
             before: As for `diff`.
             after: As for `diff`.
-            bookkeeping: Whether it includes `_meta`, counters of turns and times of updates.
+            bookkeeping: Whether it includes `_meta`, counters, times and sessions.
         """
         lines: list[str] = []
         for kind, *documents in self._versions(before, after):

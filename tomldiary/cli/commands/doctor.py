@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import open_memory
-from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.diary import Diary
@@ -22,7 +22,7 @@ __all__ = ["doctor"]
 
 def doctor(
     *,
-    path: MemoryPath = "./memories",
+    path: MemoryPath = DEFAULT_PATH,
     user: Annotated[str | None, typer.Option(help="Look at this user only.")] = None,
     table: PreferenceTable = None,
     as_json: AsJson = False,

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tomldiary.cli.completion import complete_document
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import MemoryPath
-from tomldiary.cli.output import counted, print_text
+from tomldiary.cli.mistakes import mistakes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
+from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.entries.kinds import PREFERENCES
 from tomldiary.errors import DocumentError, InvalidValue
 from tomldiary.hand_edits.detect import check_version
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
@@ -23,6 +26,7 @@ from tomldiary.toml.document import Document
 
 if TYPE_CHECKING:
     from tomldiary.diary import Diary
+    from tomldiary.storage.protocol import Backend
 
 __all__ = ["edit", "pull", "push"]
 
@@ -30,37 +34,73 @@ _Folder = Annotated[Path, typer.Argument(help="A folder of this machine.")]
 
 
 def edit(
-    document: Annotated[str, typer.Argument(help="The document, such as preferences.")],
+    document: Annotated[
+        str,
+        typer.Argument(help="The document, such as preferences.", autocompletion=complete_document),
+    ] = PREFERENCES.name,
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
+    as_json: AsJson = False,
 ) -> None:
-    """Open a document in $EDITOR and store what was saved. What others write meanwhile is kept."""
-    diary = known_user(path, user)
-    backend = diary.engine.backend
-    stored = backend.read(user, document)
+    """Open a document in $EDITOR and store what was saved. What others write meanwhile is kept.
+
+    Mistakes are explained with their lines before anything is stored, and the editor opens again.
+    """
+    alice = known_user(path, user)
+    backend = alice.diary.engine.backend
+    stored = backend.read(alice.user_id, document)
     if stored is None:
-        names = ", ".join(backend.kinds(user))
+        names = ", ".join(backend.kinds(alice.user_id))
         raise InvalidValue(f"there is no such document; there are {names}", where=document)
-    if not isinstance(backend, SharedBackend):
-        _edited(Path(backend.place(user, document)))
-        _show_problems(diary, user)
-        return
     with tempfile.TemporaryDirectory(prefix="tomldiary-") as folder:
         file = Path(folder) / f"{document.replace('/', '-')}.toml"
-        file.write_text(stored.text, "utf-8")
+        file.write_text(stored.text, "utf-8", newline="")
+        file.chmod(0o600)
         text = _edited(file)
-        while (problem := _problem(text, file)) is not None:
-            print_text(one_line(problem))
-            if not typer.confirm("Open it again?", default=True):
-                raise InvalidValue("nothing was stored", where=document)
+        while text != stored.text and (found := mistakes(alice.diary, document, text, stored.text)):
+            for told in found:
+                typer.echo(told.explained, err=as_json)
+            if not _is_wanted_again():
+                if any(told.is_fatal for told in found):
+                    raise InvalidValue("nothing was stored", where=document)
+                break
             text = _edited(file)
-    if text != stored.text:
+    is_changed = text != stored.text
+    problems: list[str] = []
+    if is_changed:
+        _save(backend, alice.user_id, document, text)
+        problems = [one_line(problem) for problem in alice.problems()]
+    if as_json:
+        print_json({"document": document, "is_changed": is_changed, "problems": problems})
+        return
+    for problem in problems:
+        print_text(problem)
+    print_text(f"{'stored' if is_changed else 'unchanged'}: {one_line(document)}")
+
+
+def _is_wanted_again() -> bool:
+    try:
+        return typer.confirm("Open it again?", default=True, err=True)
+    except typer.Abort:  # nobody is there to answer
+        return False
+
+
+def _save(backend: Backend, user: str, document: str, text: str) -> None:
+    """Store a hand edit as an editor does; the engine merges it with the writes since it was opened."""
+    if isinstance(backend, SharedBackend):
         backend.save_edit(user, document, text)
-        _show_problems(diary, user)
+        return
+    file = Path(backend.place(user, document))
+    fresh = file.with_name(f".{file.name}.edit")
+    fresh.unlink(missing_ok=True)
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w", encoding="utf-8", newline="") as out:  # noqa: PTH123 - a descriptor is no path
+        out.write(text)
+    fresh.replace(file)
 
 
-def pull(folder: _Folder, *, path: MemoryPath = "./memories") -> None:
+def pull(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Write all documents of a database to a folder, to read and to edit them there."""
     backend = open_memory(path).engine.backend
     count = 0
@@ -73,10 +113,13 @@ def pull(folder: _Folder, *, path: MemoryPath = "./memories") -> None:
                 file.write_text(stored.text, "utf-8")
                 file.chmod(0o600)
                 count += 1
+    if as_json:
+        print_json({"folder": str(folder), "documents": count})
+        return
     print_text(f"wrote {counted(count, 'document')} to {one_line(folder)}")
 
 
-def push(folder: _Folder, *, path: MemoryPath = "./memories") -> None:
+def push(folder: _Folder, *, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Store the documents of a folder that were edited since `pull`. What others wrote meanwhile is kept.
 
     All files are checked before any is stored.
@@ -94,16 +137,23 @@ def push(folder: _Folder, *, path: MemoryPath = "./memories") -> None:
         if user is None or not parts:
             raise InvalidValue("is not a file that pull wrote", where=str(file))
         text = file.read_text("utf-8")
-        problem = _problem(text, file)
-        if problem is not None:
-            raise problem
+        check_version(Document.parse(text, path=str(file)), str(file))
         if not _is_known(diary, user, kind, text):
             edited.append((user, kind, text))
     for user, kind, text in edited:
         backend.save_edit(user, kind, text)
+    problems = [
+        one_line(problem)
+        for user in sorted({user for user, _, _ in edited})
+        for problem in diary.user(user).problems()
+    ]
+    if as_json:
+        stored = [{"user": user, "document": kind} for user, kind, _ in edited]
+        print_json({"stored": stored, "problems": problems})
+        return
     print_text(f"stored {counted(len(edited), 'edited document')}")
-    for user in sorted({user for user, _, _ in edited}):
-        _show_problems(diary, user)
+    for problem in problems:
+        print_text(problem)
 
 
 def _is_known(diary: Diary, user: str, kind: str, text: str) -> bool:
@@ -127,17 +177,5 @@ def _edited(file: Path) -> str:
     done = subprocess.run([*shlex.split(editor), str(file)], check=False)  # noqa: S603 - the user's own editor
     if done.returncode != 0:
         raise InvalidValue(f"ended with code {done.returncode}; nothing was stored", where=editor)
-    return file.read_text("utf-8")
-
-
-def _problem(text: str, file: Path) -> DocumentError | None:
-    try:
-        check_version(Document.parse(text, path=str(file)), str(file))
-    except DocumentError as error:
-        return error
-    return None
-
-
-def _show_problems(diary: Diary, user: str) -> None:
-    for problem in diary.user(user).problems():
-        print_text(one_line(problem))
+    with file.open(encoding="utf-8", errors="surrogateescape", newline="") as saved:
+        return saved.read()

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Whose, Yes
 from tomldiary.cli.output import counted, print_json, print_not_done, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
@@ -19,8 +19,8 @@ __all__ = ["forget"]
 
 def forget(
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: Whose,
+    path: MemoryPath = DEFAULT_PATH,
     session: Annotated[
         str | None, typer.Option(help="Content that only this session wrote.")
     ] = None,
@@ -49,16 +49,13 @@ def forget(
     moment = None if before is None else _time(before)
     diary = open_memory(path)
     is_known = bool(diary.engine.backend.kinds(user))
-    receipt = (
-        (known_user(path, user) if is_known else diary)
-        .user(user)
-        .forget(
-            session_id=session,
-            before=moment,
-            source=source,
-            everything=everything,
-            dry_run=not is_done,
-        )
+    alice = known_user(path, user) if is_known else diary.user(user)
+    receipt = alice.forget(
+        session_id=session,
+        before=moment,
+        source=source,
+        everything=everything,
+        dry_run=not is_done,
     )
     if as_json:
         print_json({**asdict(receipt), "is_done": is_done})

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tomldiary.cli.completion import complete_key
 from tomldiary.cli.memory import full_key, known_user, point
-from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
-from tomldiary.cli.output import print_json, print_not_done, print_text, ranges
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
+from tomldiary.cli.output import print_diff, print_json, print_not_done, print_text, ranges
+from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.errors import InvalidValue
-from tomldiary.text.visible import one_line, printable
+from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -24,16 +25,27 @@ if TYPE_CHECKING:
 __all__ = ["diff", "history", "why"]
 
 _ALL = 1_000_000_000
+_COLUMNS = (
+    Column("seq", "dim", is_number=True),
+    Column("time (UTC)", "dim"),
+    Column("by"),
+    Column("key", "cyan"),
+    Column("change", is_change=True),
+)
 _ROUTINE = {"_updated", "_updated_by"}  # these change whenever anything does
 
 
 def history(
     key: Annotated[
-        str | None, typer.Argument(help="category/id or conversations/session; without it, all.")
+        str | None,
+        typer.Argument(
+            help="category/id or conversations/session; without it, all.",
+            autocompletion=complete_key,
+        ),
     ] = None,
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
     limit: Annotated[int, typer.Option(help="Most changes shown.", min=1)] = 50,
     since: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="Only after this transaction or time.")
@@ -61,7 +73,7 @@ def history(
     as_json: AsJson = False,
 ) -> None:
     """List changes, newest first; times are UTC. --keep and --drop-before drop old history."""
-    alice = known_user(path, user).user(user)
+    alice = known_user(path, user)
     if keep is not None or drop_before is not None:
         _drop(alice, keep, drop_before, is_done=yes and not dry_run, as_json=as_json)
         return
@@ -127,14 +139,17 @@ def _drop(
 
 
 def why(
-    key: Annotated[str, typer.Argument(help="category/id or conversations/session.")],
+    key: Annotated[
+        str,
+        typer.Argument(help="category/id or conversations/session.", autocompletion=complete_key),
+    ],
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
     as_json: AsJson = False,
 ) -> None:
     """Show the origin of an entry: its turn, its session, and every change since, oldest first."""
-    origin = known_user(path, user).user(user).why(full_key(key))
+    origin = known_user(path, user).why(full_key(key))
     if as_json:
         print_json(asdict(origin))
         return
@@ -159,8 +174,8 @@ def diff(
         str | None, typer.Argument(metavar="B", help="The same; without it, now.")
     ] = None,
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
     every: Annotated[
         bool, typer.Option("--all", help="Also counters and times, so that it is a patch.")
     ] = False,
@@ -169,16 +184,19 @@ def diff(
     ] = False,
 ) -> None:
     """Show what changed between two transactions or times, as a unified diff of the files."""
-    alice = known_user(path, user).user(user)
+    alice = known_user(path, user)
     first = max(0, alice.last_transaction() - 1) if before is None else point(before, alice)
     last = None if after is None else point(after, alice)
     if as_json:
         print_json([asdict(difference) for difference in alice.diff(first, last)])
         return
     shown = alice.diff_text(first, last, bookkeeping=every)
-    sys.stdout.write(
-        f"{printable(shown) or 'No differences.'}\n"
-    )  # lines of a diff are not wrapped
+    if shown:
+        print_diff(shown)
+    elif not every and alice.diff(first, last):
+        print_text("Only counters and times differ; --all shows them.")
+    else:
+        print_text("No differences.")
 
 
 def _is_routine(change: HistoryEntry) -> bool:
@@ -192,21 +210,22 @@ def _is_routine(change: HistoryEntry) -> bool:
 
 def _print_changes(changes: Iterable[HistoryEntry]) -> None:
     """Print changes, each with session, actor and reason below it."""
+    rows: list[Row] = []
     for change in changes:
         moment = change.time[:19].replace("T", " ")
         mark = "  (displaced by hand)" if change.is_conflict else ""
-        print_text(
-            f"{change.seq:>5}  {one_line(moment)}  {one_line(change.type):<10}"
-            f"  {one_line(change.key)}  {_told(change.before, change.after)}{mark}"
-        )
+        told = f"{_told(change.before, change.after)}{mark}"
         who = [
             f"{word} {one_line(value)}"
             for word, value in (("session", change.session), ("by", change.actor))
             if value
         ]
         why = f": {one_line(change.reason)}" if change.reason else ""
-        if who or why:
-            print_text(f"       {', '.join(who)}{why}")
+        below = f"\n{', '.join(who)}{why}" if who or why else ""
+        rows.append(
+            (f"{change.seq:>5}", moment, f"{change.type:<10}", change.key, f"{told}{below}")
+        )
+    print_rows(_COLUMNS, rows)
 
 
 def _told(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> str:

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tomldiary.cli.options import AsJson, MemoryPath, PreferenceTable
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable
 from tomldiary.cli.output import print_json, print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.compat.default_table import DefaultPrefTable
@@ -31,7 +31,7 @@ def ingest(
     file: Annotated[str, typer.Argument(help="A chat log in JSON or JSON Lines.")],
     *,
     user: Annotated[str, typer.Option(help="The user whose memory is changed.")],
-    path: MemoryPath = "./memories",
+    path: MemoryPath = DEFAULT_PATH,
     log_format: Annotated[str, typer.Option("--format", help=f"One of: {_FORMATS}.")] = "auto",
     agent: Annotated[
         str, typer.Option(help='The extractor: "rules" (offline) or a model name.')

@@ -13,8 +13,9 @@ import typer
 from rich.console import Console
 from rich.progress import track
 
+from tomldiary.cli.completion import complete_user
 from tomldiary.cli.memory import known_user, open_memory
-from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import counted, print_json, print_not_done, print_text
 from tomldiary.diary import Diary
 from tomldiary.errors import EntryConflict, InvalidValue
@@ -29,15 +30,15 @@ __all__ = ["copy_memory", "export_memory", "import_memory"]
 
 def export_memory(
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
     output: Annotated[
         Path | None,
         typer.Option(help="A new file, mode 0600; by default the export is printed."),
     ] = None,
 ) -> None:
     """Print everything about a user as JSON, or write it to a file."""
-    exported = known_user(path, user).user(user).export()
+    exported = known_user(path, user).export()
     if output is None:
         print_json(exported)
         return
@@ -54,8 +55,11 @@ def export_memory(
 def import_memory(
     file: Annotated[str, typer.Argument(help="The export; - is standard input.")],
     *,
-    user: Annotated[str, typer.Option(help="The user whose memory is changed.")],
-    path: MemoryPath = "./memories",
+    user: Annotated[
+        str,
+        typer.Option(help="The user whose memory is changed.", autocompletion=complete_user),
+    ],
+    path: MemoryPath = DEFAULT_PATH,
     replace: Annotated[
         bool,
         typer.Option("--replace", help="Replace the memory by the export, with --yes."),

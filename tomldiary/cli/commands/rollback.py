@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from tomldiary.cli.memory import known_user, point
-from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import print_json, print_not_done, print_text, ranges
 from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
@@ -18,8 +18,8 @@ __all__ = ["rollback"]
 
 def rollback(
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
     steps: Annotated[
         int | None,
         typer.Option(help="Undo this many transactions; 1 by default.", min=1),
@@ -39,7 +39,7 @@ def rollback(
     if steps is not None and to is not None:
         raise InvalidValue("use --steps or --to, not both")
     is_done = yes and not dry_run
-    alice = known_user(path, user).user(user)
+    alice = known_user(path, user)
     try:
         result = alice.rollback(
             steps or 1,

@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tomldiary.cli.memory import known_user
-from tomldiary.cli.options import AsJson, MemoryPath
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
 from tomldiary.cli.output import print_json, print_text
+from tomldiary.cli.rows import Column, Row, print_rows
 from tomldiary.text.visible import one_line
 
+if TYPE_CHECKING:
+    from tomldiary.user.recall import Hit
+
 __all__ = ["search"]
+
+_COLUMNS = (Column("score", "green", is_number=True), Column("key", "cyan"), Column("text"))
 
 
 def search(
     query: Annotated[str, typer.Argument(help="A question or words.")],
     *,
-    user: Annotated[str, typer.Option(help="Whose memory.")],
-    path: MemoryPath = "./memories",
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
     limit: Annotated[int, typer.Option(help="Most entries shown.", min=1)] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Search entries and store items, best match first."""
-    alice = known_user(path, user).user(user)
-    hits = alice.recall(query, limit)
+    hits = known_user(path, user).recall(query, limit)
     if as_json:
         print_json([{**asdict(hit), "key": hit.full_key} for hit in hits])
         return
-    for hit in hits:
-        print_text(f"{hit.score:6.2f}  {one_line(hit.full_key)}  {one_line(hit.text)}")
-        words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else "word forms"
-        print_text(
-            f"        {hit.kind}, {words}, updated {one_line(hit.updated[:10] or 'unknown')}"
-        )
+    print_rows(_COLUMNS, [_row(hit) for hit in hits])
     if not hits:
         print_text("No entry has these words.")
+
+
+def _row(hit: Hit) -> Row:
+    words = f"words: {', '.join(map(one_line, hit.reasons))}" if hit.reasons else "word forms"
+    found = f"{hit.kind}, {words}, updated {one_line(hit.updated[:10] or 'unknown')}"
+    return f"{hit.score:6.2f}", hit.full_key, f"{one_line(hit.text)}\n{found}"

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tomldiary.cli.completion import complete_category, complete_user
+from tomldiary.cli.entries import print_entries, stored_entries
 from tomldiary.cli.memory import known_user, open_memory, point, stored_preferences
-from tomldiary.cli.options import AsJson, MemoryPath
-from tomldiary.cli.output import heading, print_json, print_text, print_toml, width
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath
+from tomldiary.cli.output import (
+    heading,
+    is_terminal,
+    print_json,
+    print_text,
+    print_toml,
+    width,
+)
 from tomldiary.compat.default_table import DefaultPrefTable
 from tomldiary.compat.pretty_print import pretty_print_conversations, pretty_print_preferences
 from tomldiary.entries.conversations import Conversations
@@ -24,18 +34,27 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from tomldiary.diary import Diary
+    from tomldiary.user.user import UserDiary
 
 __all__ = ["show"]
 
 
 def show(
     name: Annotated[
-        str | None, typer.Argument(help="Whose memory, as --user; without it, all users.")
+        str | None,
+        typer.Argument(
+            help="Whose memory, as --user; without it, all users.", autocompletion=complete_user
+        ),
     ] = None,
     *,
-    user: Annotated[str | None, typer.Option(help="Whose memory.")] = None,
-    path: MemoryPath = "./memories",
-    category: Annotated[str | None, typer.Option(help="Preferences of this category only.")] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Whose memory.", autocompletion=complete_user)
+    ] = None,
+    path: MemoryPath = DEFAULT_PATH,
+    category: Annotated[
+        str | None,
+        typer.Option(help="Preferences of this category only.", autocompletion=complete_category),
+    ] = None,
     at: Annotated[
         str | None, typer.Option(metavar="N|TIME", help="As it was after this transaction or time.")
     ] = None,
@@ -51,7 +70,7 @@ def show(
             raise InvalidValue("--at needs a user", where="--at")
         _show_users(open_memory(path), path, as_json=as_json)
         return
-    alice = known_user(path, user).user(user)
+    alice = known_user(path, user)
     if at is not None:
         alice = alice.as_of(point(at, alice))
     names = dict.fromkeys(("preferences", "conversations", *alice.documents()))
@@ -74,6 +93,8 @@ def show(
             print_toml(document.text)
     elif category is not None and not stored_preferences(preferences):
         print_text(f"No preferences in {one_line(category)}.")
+    elif is_terminal():
+        _show_entries(alice, category)
     else:
         _show_documents(shown)
 
@@ -89,6 +110,18 @@ def _joined(documents: Mapping[str, Document]) -> dict[str, Document]:
             parts = parts_among(kind.name, documents)
             found[kind.name] = join(kind, [documents[each] for each in parts if each in documents])
     return found
+
+
+def _show_entries(alice: UserDiary, category: str | None) -> None:
+    """Print the entries of each kind, or of one category, as a table."""
+    for number, (kind, entries) in enumerate(
+        groupby(stored_entries(alice), lambda each: each.kind)
+    ):
+        if category is None:
+            heading(f"{chr(10) if number else ''}{kind}")
+            print_entries(entries)
+        elif kind == PREFERENCES.name:
+            print_entries(each for each in entries if each.key.startswith(f"{category}/"))
 
 
 def _show_documents(shown: Mapping[str, Document]) -> None:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from tomldiary.cli.options import AsJson, DryRun, MemoryPath, Yes
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, Yes
 from tomldiary.cli.output import counted, print_json, print_text
 from tomldiary.errors import InvalidValue
 from tomldiary.storage.local.backend import LocalBackend
@@ -35,7 +35,7 @@ _User = Annotated[
 
 
 @writer_commands.command("list")
-def list_letters(*, path: MemoryPath = "./memories", as_json: AsJson = False) -> None:
+def list_letters(*, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False) -> None:
     """Show the turns that could not be applied, oldest first, with the error."""
     found = _letters(path).list()
     if as_json:
@@ -55,7 +55,7 @@ def list_letters(*, path: MemoryPath = "./memories", as_json: AsJson = False) ->
 def retry(
     ids: _Ids = None,
     *,
-    path: MemoryPath = "./memories",
+    path: MemoryPath = DEFAULT_PATH,
     user: _User = None,
     every: _All = False,
     as_json: AsJson = False,
@@ -72,7 +72,7 @@ def retry(
 def drop(
     ids: _Ids = None,
     *,
-    path: MemoryPath = "./memories",
+    path: MemoryPath = DEFAULT_PATH,
     user: _User = None,
     every: _All = False,
     dry_run: DryRun = False,

@@ -1,0 +1,122 @@
+"""`users` and `stats`: how much is stored, and what the storage guarantees."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, cast
+
+import typer
+
+from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
+from tomldiary.cli.output import counted, print_json, print_text
+from tomldiary.cli.rows import Column, print_rows
+from tomldiary.entries.kinds import KINDS
+from tomldiary.text.visible import one_line
+
+__all__ = ["stats", "users"]
+
+_COLUMNS = (
+    Column("user", "cyan"),
+    Column("entries", is_number=True),
+    Column("characters", is_number=True),
+    Column("changes", is_number=True),
+    Column("last seen"),
+)
+_LOSS = {
+    "full": "nothing that was acknowledged",
+    "process": "what was written in the last seconds, if the machine loses power",
+    "none": "everything, if the process ends",
+}
+
+
+def users(
+    *,
+    path: MemoryPath = DEFAULT_PATH,
+    limit: Annotated[int, typer.Option(help="Most users shown.", min=1)] = 100,
+    as_json: AsJson = False,
+) -> None:
+    """List the users with the size of their memory and when they were last there."""
+    diary = open_memory(path)
+    names = diary.users()
+    found = [_figures(path, name) for name in names[:limit]]
+    if as_json:
+        print_json(found)
+        return
+    rows = [
+        (
+            each["user"],
+            str(each["entries"]),
+            str(each["characters"]),
+            str(each["transactions"]),
+            one_line(each["last_seen"][:16].replace("T", " ")),
+        )
+        for each in found
+    ]
+    print_rows(_COLUMNS, rows)
+    if len(names) > limit:
+        print_text(f"{counted(len(names) - limit, 'more user')}; --limit {len(names)} shows all.")
+    if not names:
+        print_text(f"There are no users in {path} yet.")
+
+
+def stats(
+    *, user: UserName = None, path: MemoryPath = DEFAULT_PATH, as_json: AsJson = False
+) -> None:
+    """Show what the storage guarantees and how much it holds, in all or of one user."""
+    diary = open_memory(path)
+    guarantees: dict[str, Any] = diary.stats()
+    names = diary.users()
+    figures = None if user is None else _figures(path, user)
+    if as_json:
+        print_json({**guarantees, "users": len(names), "user": figures})
+        return
+    rows = [
+        ("storage", str(guarantees["backend"])),
+        (
+            "durability",
+            f"{guarantees['durability']}; a crash loses {_LOSS.get(guarantees['durability'], 'unknown')}",
+        ),
+        (
+            "a turn is",
+            "stored all or nothing" if guarantees["is_atomic"] else "not atomic over documents",
+        ),
+        ("writers", "several processes" if guarantees["is_shared"] else "one process"),
+        ("users", str(len(names))),
+    ]
+    if figures is not None:
+        rows += [
+            (name, _shown(value)) for name, value in figures.items() if value not in ({}, 0, "")
+        ]
+    print_rows((Column("", "dim"), Column("")), [(f"{name:<12}", told) for name, told in rows])
+
+
+def _figures(path: str, name: str) -> dict[str, Any]:
+    """Return the numbers of one user: entries of each kind, characters and kept transactions."""
+    alice = known_user(path, name)
+    profile = alice.profile()
+    kept = alice.kept_history()
+    counts = {kind: profile[kind] for kind in KINDS if kind in profile}
+    return {
+        "user": name,
+        "entries": sum(
+            map(
+                _total, (counts[kind] if kind != "blocks" else len(counts[kind]) for kind in counts)
+            )
+        ),
+        "characters": sum(len(alice.document(each)) for each in alice.documents()),
+        "transactions": kept.last,
+        "kept_from": kept.first,
+        "last_seen": profile["last_seen"],
+        **counts,
+    }
+
+
+def _total(count: Any) -> int:
+    return sum(cast("dict[str, int]", count).values()) if isinstance(count, dict) else count
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        counts = cast("dict[str, int]", value)
+        return ", ".join(f"{one_line(name)} {number}" for name, number in counts.items())
+    return one_line(value)

@@ -1,0 +1,96 @@
+"""Mistakes in an edited document: each with its line, the line itself and the remedy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tomldiary.entries.kinds import entry_kind
+from tomldiary.errors import DocumentError
+from tomldiary.hand_edits.detect import check_version
+from tomldiary.text.visible import one_line
+from tomldiary.toml.document import Document
+from tomldiary.toml.values import render_path
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tomldiary.diary import Diary
+
+__all__ = ["Mistake", "mistakes"]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One mistake; `is_fatal` if the document cannot be read with it, else only its entry is ignored."""
+
+    message: str
+    line: int | None = None
+    column: int | None = None
+    text: str = ""
+    """The line."""
+    is_fatal: bool = False
+
+    @property
+    def explained(self) -> str:
+        """The message, and the line below it with a mark under the column."""
+        shown = one_line(self.message)
+        if self.line is None:
+            return shown
+        front = f"  {self.line} | "
+        mark = f"\n{' ' * (len(front) + self.column - 1)}^" if self.column else ""
+        return f"{shown}\n{front}{one_line(self.text)}{mark}"
+
+
+def mistakes(diary: Diary, document: str, text: str, before: str) -> list[Mistake]:
+    """Return what is wrong with an edited document, and was not wrong before.
+
+    Args:
+        diary: Its tables and types say which fields entries may have.
+        document: The name of the document.
+        text: The text to check.
+        before: The text that was edited.
+    """
+    name = f"{document}.toml"
+    try:
+        parsed = Document.parse(text, path=name)
+        check_version(parsed, name)
+    except DocumentError as error:
+        lines = text.split("\n")
+        line = error.line if error.line is not None and error.line <= len(lines) else None
+        shown = lines[line - 1] if line is not None else ""
+        return [Mistake(str(error), line, error.column, shown, is_fatal=True)]
+    known = set(_problems(diary, document, before))
+    return [
+        _located(name, parsed, where, message)
+        for where, message in _problems(diary, document, text)
+        if (where, message) not in known
+    ]
+
+
+def _problems(diary: Diary, document: str, text: str) -> Iterator[tuple[str, str]]:
+    try:
+        parsed = Document.parse(text)
+    except DocumentError:
+        return
+    for problem in entry_kind(document).problems(parsed, diary):
+        yield problem.where, f"{problem.message}. {problem.remedy}"
+
+
+def _located(name: str, document: Document, where: str, message: str) -> Mistake:
+    """Return a mistake with the line of the field, or of the table, that a place in TOML words names."""
+    lines = document.text.split("\n")
+    line, number = None, 1
+    for block in document.blocks:
+        place = render_path(block.path) if block.path else ""
+        if place and (where == place or where.startswith(f"{place}.")):
+            field = re.escape(where[len(place) + 1 :].partition(".")[0])
+            within = block.text.split("\n")
+            pattern = rf"\s*[\"']?{field}[\"']?\s*[=.]" if field else r"\s*\["
+            at = next((at for at, each in enumerate(within) if re.match(pattern, each)), 0)
+            line = number + at
+        number += block.text.count("\n")
+    if line is None:
+        return Mistake(f"{name}: {where}: {message}")
+    return Mistake(f"{name}:{line}: {where}: {message}", line, text=lines[line - 1])

@@ -1,0 +1,96 @@
+"""Rows of values: aligned columns with a head on a terminal, one plain line each everywhere else."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tomldiary.cli.output import is_terminal, width
+from tomldiary.text.visible import one_line, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Column", "Row", "print_rows"]
+
+_GAP = 2
+_TEXT_SHARE = 0.4
+"""The part of a line that the text needs beside the other columns; with less it goes below them."""
+_BELOW = "    "
+
+Row = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: `style` is one of rich, and the last column is the text, which is wrapped between words."""
+
+    title: str
+    style: str = ""
+    is_number: bool = False
+    is_change: bool = False
+    """Whether its texts begin with + or -, and are coloured so."""
+
+
+def print_rows(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    """Print rows of one cell for each column. Only the last cell may have several lines.
+
+    Piped output has no head, no colour, no padding and no wrapping, so a line depends on its own row alone:
+    cells are separated by two spaces, empty ones are left out, and further lines of a text are indented.
+    """
+    cells = [
+        (*map(one_line, row[:-1]), printable(row[-1].replace("\r\n", "\n").replace("\t", " ")))
+        for row in rows
+    ]
+    if is_terminal():
+        _print_for_people(columns, cells)
+        return
+    for row in cells:
+        first, *further = row[-1].split("\n")
+        line = "  ".join([*(cell for cell in row[:-1] if cell), first]).rstrip()
+        sys.stdout.write("\n".join([line, *(f"{_BELOW}{line}" for line in further)]) + "\n")
+
+
+def _print_for_people(columns: Sequence[Column], rows: Sequence[Row]) -> None:
+    from rich.cells import cell_len  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415 - the same
+    from rich.padding import Padding  # noqa: PLC0415 - the same
+    from rich.table import Table  # noqa: PLC0415 - the same
+    from rich.text import Text  # noqa: PLC0415 - the same
+
+    shown = [at for at in range(len(columns) - 1) if any(row[at] for row in rows)]
+    heads = [columns[at].title for at in shown]
+    fixed = sum(
+        max([cell_len(head), *(cell_len(row[at]) for row in rows)]) + _GAP
+        for at, head in zip(shown, heads, strict=True)
+    )
+    console = Console(width=width(), highlight=False)
+    longest = max((cell_len(line) for row in rows for line in row[-1].split("\n")), default=0)
+    if fixed + min(longest, width() * _TEXT_SHARE) > width():
+        for row in rows:
+            line = Text("  ").join(Text(row[at], columns[at].style) for at in shown if row[at])
+            console.print(line, soft_wrap=False, overflow="fold")
+            text = Text(row[-1], _style(columns[-1], row[-1]))
+            console.print(Padding(text, (0, 0, 0, len(_BELOW))), overflow="fold")
+        return
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for at in [*shown, len(columns) - 1]:
+        column, is_last = columns[at], at == len(columns) - 1
+        table.add_column(
+            column.title,
+            style=column.style,
+            justify="right" if column.is_number else "left",
+            no_wrap=not is_last,
+            overflow="fold",
+        )
+    for row in rows:
+        text = Text(row[-1], _style(columns[-1], row[-1]))
+        table.add_row(*(Text(row[at]) for at in shown), text)
+    console.print(table)
+
+
+def _style(column: Column, text: str) -> str:
+    if not column.is_change:
+        return column.style
+    return {"+": "green", "-": "red"}.get(text[:1], "")
