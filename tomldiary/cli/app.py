@@ -18,27 +18,27 @@ __all__ = ["app", "run"]
 
 # A command is imported when it is called, because imports dominate the start-up time.
 _COMMANDS = {
-    "demo": "demo:demo",
-    "ingest": "ingest:ingest",
-    "users": "users:users",
-    "show": "show:show",
-    "add": "add:add",
-    "edit": "edit:edit",
-    "search": "search:search",
-    "history": "history:history",
-    "why": "history:why",
-    "diff": "history:diff",
-    "rollback": "rollback:rollback",
-    "export": "portability:export_memory",
-    "import": "portability:import_memory",
-    "copy": "portability:copy_memory",
-    "pull": "edit:pull",
-    "push": "edit:push",
-    "forget": "forget:forget",
-    "stats": "users:stats",
-    "writer": "writer:writer_commands",
-    "doctor": "doctor:doctor",
-    "schema": "schema:schema_commands",
+    "demo": "commands.demo:demo",
+    "ingest": "commands.ingest:ingest",
+    "users": "commands.users:users",
+    "show": "commands.show:show",
+    "add": "commands.edit:add",
+    "edit": "commands.edit:edit",
+    "search": "commands.search:search",
+    "history": "commands.history:history",
+    "why": "commands.history:why",
+    "diff": "commands.history:diff",
+    "rollback": "commands.history:rollback",
+    "export": "commands.portability:export_memory",
+    "import": "commands.portability:import_memory",
+    "copy": "commands.portability:copy_memory",
+    "pull": "commands.edit:pull",
+    "push": "commands.edit:push",
+    "forget": "commands.forget:forget",
+    "stats": "commands.users:stats",
+    "writer": "commands.writer:writer_commands",
+    "doctor": "commands.doctor:doctor",
+    "schema": "commands.schema:schema_commands",
     "completion": "completion:completion",
 }
 _EXIT_UNUSABLE = 2
@@ -56,7 +56,7 @@ class _Commands(TyperGroup):
         if cmd_name not in _COMMANDS:
             return None
         module, _, name = _COMMANDS[cmd_name].partition(":")
-        found: Any = getattr(import_module(f"tomldiary.cli.commands.{module}"), name)
+        found: Any = getattr(import_module(f"tomldiary.cli.{module}"), name)
         if not isinstance(found, typer.Typer):
             program = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             program.command(cmd_name)(found)

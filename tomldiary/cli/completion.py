@@ -1,10 +1,13 @@
-"""What the shell completes: users, categories and keys of the memory that the command line names."""
+"""Completion: what a shell offers of the memory that the command line names, and `completion`, which prints its script."""
 
 from __future__ import annotations
 
 import os
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from tomldiary.text.visible import one_line
 
@@ -13,9 +16,17 @@ if TYPE_CHECKING:
 
     from tomldiary.user.user import UserDiary
 
-__all__ = ["complete_category", "complete_document", "complete_key", "complete_user"]
+__all__ = [
+    "Shell",
+    "complete_category",
+    "complete_document",
+    "complete_key",
+    "complete_user",
+    "completion",
+]
 
 _MOST = 500
+_PROGRAM, _VARIABLE = "tomldiary", "_TOMLDIARY_COMPLETE"
 
 
 def complete_user(ctx: Any, incomplete: str) -> list[str]:
@@ -71,3 +82,40 @@ def _keys(alice: UserDiary) -> Iterator[str]:
     from tomldiary.cli.entries import stored_entries  # noqa: PLC0415 - only completion needs it here
 
     return (entry.key for entry in stored_entries(alice))
+
+
+class Shell(StrEnum):
+    """The shells that there is a script for."""
+
+    bash = "bash"
+    zsh = "zsh"
+    fish = "fish"
+
+
+def completion(
+    shell: Annotated[Shell, typer.Argument(help="The shell.")] = Shell.bash,
+    *,
+    install: Annotated[
+        bool, typer.Option("--install", help="Add it to the shell's start-up.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Print the completion script of a shell: eval "$(tomldiary completion bash)", or install it."""
+    import typer.completion  # noqa: PLC0415 - the other commands need no script
+
+    from tomldiary.cli.output import print_json, print_text  # noqa: PLC0415 - the same
+
+    script = typer.completion.get_completion_script(  # pyright: ignore[reportPrivateImportUsage] - as typer's own options do
+        prog_name=_PROGRAM, complete_var=_VARIABLE, shell=shell.value
+    )
+    place = None
+    if install:
+        _, place = typer.completion.install(  # pyright: ignore[reportPrivateImportUsage] - the same
+            shell=shell.value, prog_name=_PROGRAM, complete_var=_VARIABLE
+        )
+    if as_json:
+        print_json({"shell": shell.value, "script": script, "installed": place and str(place)})
+    elif place is not None:
+        print_text(f"installed in {place}; open a new shell")
+    else:
+        print_text(script)

@@ -1,4 +1,4 @@
-"""The commands, one module each.
+"""The commands, those of one kind in a module.
 
 Each registers itself with `app` and prints through `output`.
 """

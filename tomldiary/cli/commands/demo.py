@@ -8,21 +8,22 @@ from __future__ import annotations
 import os
 import tempfile
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from tomldiary.cli.output import heading, print_text, print_toml
+from tomldiary.cli.options import AsJson
+from tomldiary.cli.output import heading, print_json, print_text, print_toml
 from tomldiary.diary import Diary
 from tomldiary.errors import InvalidValue
 from tomldiary.text.visible import one_line
 from tomldiary.writer.writer import MemoryWriter, Turn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Iterator
 
 __all__ = ["demo"]
 
@@ -44,38 +45,58 @@ def demo(
     path: Annotated[
         str | None, typer.Option(help="Keep the memory in this new or empty folder.")
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Show a chat, the file it becomes, and each installed framework reading it."""
     with _folder(path) as folder:
         diary = Diary(folder, agent="rules")
-        heading("1. Two people chat; a background writer applies every turn.")
-        _chat(diary)
-        heading("\n2. This is the memory: alice/preferences.toml, yours to read, edit and diff.")
-        print_toml(diary.user("alice").document("preferences"))
-        heading(f"\n3. Asked: {_QUESTION}")
-        for hit in diary.user("alice").recall(_QUESTION, limit=2):
-            words = ", ".join(map(one_line, hit.reasons))
-            print_text(
-                f"   {hit.score:.2f}  {one_line(hit.key)}  {one_line(hit.text)}  (matches: {words})"
-            )
-        heading("\n4. The same file through each framework, with scripted models:")
-        readings = read_with_adapters(diary, "alice", _QUESTION, _ANSWER)
-        for reading in readings:
-            print_text(f"   {reading.framework:<12} {one_line(' '.join(reading.told.split()))}")
-        if path is not None:
-            print_text(
-                f"\nThe memory is kept in {path}; show it with: tomldiary show --path {path}"
-            )
+        readings = _as_json(diary) if as_json else _for_people(diary, path)
     if any(reading.state == "failed" for reading in readings):
         raise typer.Exit(1)
 
 
-def _chat(diary: Diary) -> None:
+def _as_json(diary: Diary) -> list[Reading]:
+    _chat(diary)
+    alice = diary.user("alice")
+    readings = read_with_adapters(diary, "alice", _QUESTION, _ANSWER)
+    print_json(
+        {
+            "users": diary.users(),
+            "documents": {kind: alice.document(kind) for kind in alice.documents()},
+            "hits": [asdict(hit) for hit in alice.recall(_QUESTION, limit=2)],
+            "readings": [asdict(reading) for reading in readings],
+        }
+    )
+    return readings
+
+
+def _for_people(diary: Diary, path: str | None) -> list[Reading]:
+    heading("1. Two people chat; a background writer applies every turn.")
+    for user, said in _chat(diary):
+        print_text(f"   {user:>5}: {said}")
+    heading("\n2. This is the memory: alice/preferences.toml, yours to read, edit and diff.")
+    print_toml(diary.user("alice").document("preferences"))
+    heading(f"\n3. Asked: {_QUESTION}")
+    for hit in diary.user("alice").recall(_QUESTION, limit=2):
+        words = ", ".join(map(one_line, hit.reasons))
+        print_text(
+            f"   {hit.score:.2f}  {one_line(hit.key)}  {one_line(hit.text)}  (matches: {words})"
+        )
+    heading("\n4. The same file through each framework, with scripted models:")
+    readings = read_with_adapters(diary, "alice", _QUESTION, _ANSWER)
+    for reading in readings:
+        print_text(f"   {reading.framework:<12} {one_line(' '.join(reading.told.split()))}")
+    if path is not None:
+        print_text(f"\nThe memory is kept in {path}; show it with: tomldiary show --path {path}")
+    return readings
+
+
+def _chat(diary: Diary) -> Iterator[tuple[str, str]]:
     with MemoryWriter(diary, workers=2) as writer:
         receipts = [writer.submit_nowait(Turn(*turn)) for turn in _CHAT]
     for receipt in receipts:
         receipt.wait(0)
-        print_text(f"   {receipt.turn.user_id:>5}: {receipt.turn.user_msg}")
+    return ((receipt.turn.user_id, receipt.turn.user_msg) for receipt in receipts)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`edit`, `pull` and `push`: hand edits of documents, also of those in a database."""
+"""`add`, `edit`, `pull` and `push`: changes by hand, also of documents in a database."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import os
 import shlex
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tomldiary.cli.completion import complete_document
-from tomldiary.cli.memory import known_user, open_memory
+from tomldiary.cli.completion import complete_category, complete_document, complete_user
+from tomldiary.cli.memory import known_user, open_memory, user_to_change
 from tomldiary.cli.mistakes import mistakes
-from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, UserName
+from tomldiary.cli.options import DEFAULT_PATH, AsJson, MemoryPath, PreferenceTable, UserName
 from tomldiary.cli.output import counted, print_json, print_text
-from tomldiary.entries.kinds import PREFERENCES
+from tomldiary.cli.tables import load_table
+from tomldiary.entries.kinds import BLOCKS, PREFERENCES
 from tomldiary.errors import DocumentError, InvalidValue
 from tomldiary.hand_edits.detect import check_version
 from tomldiary.identifiers.user_ids import decode_folder, encode_folder
@@ -28,9 +30,59 @@ if TYPE_CHECKING:
     from tomldiary.diary import Diary
     from tomldiary.storage.protocol import Backend
 
-__all__ = ["edit", "pull", "push"]
+__all__ = ["add", "edit", "pull", "push"]
+
+_SETTLED = 2.0  # seconds; longer than the engine waits
 
 _Folder = Annotated[Path, typer.Argument(help="A folder of this machine.")]
+
+
+def add(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="CATEGORY[/ID] | blocks/NAME",
+            help="Where it is stored.",
+            autocompletion=complete_category,
+        ),
+    ],
+    text: Annotated[str, typer.Argument(help="What to remember.")],
+    *,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose memory, also of a new user; without it, that of the only user.",
+            envvar="TOMLDIARY_USER",
+            autocompletion=complete_user,
+        ),
+    ] = None,
+    path: MemoryPath = DEFAULT_PATH,
+    context: Annotated[
+        list[str] | None, typer.Option(help="A label of the preference; may be repeated.")
+    ] = None,
+    table: PreferenceTable = None,
+    as_json: AsJson = False,
+) -> None:
+    """Store a preference, or the text of a block. An entry with the id is changed."""
+    alice = user_to_change(path, user, load_table(table) if table else None)
+    first, _, name = where.partition("/")
+    if first == BLOCKS.name and name:
+        alice.blocks.set(name, text, actor="hand", reason="tomldiary add")
+        key = where
+    else:
+        found, _ = alice.upsert_preference(
+            first,
+            text,
+            id=name or None,
+            contexts=context or (),
+            actor="hand",
+            reason="tomldiary add",
+        )
+        key = f"{first}/{found}"
+    if as_json:
+        print_json({"user": alice.user_id, "key": key, "seq": alice.last_transaction()})
+        return
+    print_text(f"stored: {one_line(key)} of {one_line(alice.user_id)}")
 
 
 def edit(
@@ -82,7 +134,7 @@ def edit(
 def _is_wanted_again() -> bool:
     try:
         return typer.confirm("Open it again?", default=True, err=True)
-    except typer.Abort:  # nobody is there to answer
+    except typer.Abort:  # the input has ended
         return False
 
 
@@ -97,6 +149,9 @@ def _save(backend: Backend, user: str, document: str, text: str) -> None:
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with open(descriptor, "w", encoding="utf-8", newline="") as out:  # noqa: PTH123 - a descriptor is no path
         out.write(text)
+    # The engine waits before it merges a fresh save that lost entries, in case it is half of one. This one is whole.
+    whole = time.time() - _SETTLED
+    os.utime(fresh, (whole, whole))
     fresh.replace(file)
 
 

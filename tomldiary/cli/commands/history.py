@@ -1,4 +1,4 @@
-"""`history`, `why` and `diff`: the changes of entries, their origin, and the difference of two points."""
+"""`history`, `why`, `diff` and `rollback`: the changes of entries, their origin, differences, and going back."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tomldiary.cli.memory import full_key, known_user, point
 from tomldiary.cli.options import DEFAULT_PATH, AsJson, DryRun, MemoryPath, UserName, Yes
 from tomldiary.cli.output import print_diff, print_json, print_not_done, print_text, ranges
 from tomldiary.cli.rows import Column, Row, print_rows
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import EntryConflict, InvalidValue
 from tomldiary.text.visible import one_line
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tomldiary.history.queries import HistoryEntry
     from tomldiary.user.user import UserDiary
 
-__all__ = ["diff", "history", "why"]
+__all__ = ["diff", "history", "rollback", "why"]
 
 _ALL = 1_000_000_000
 _COLUMNS = (
@@ -250,3 +250,53 @@ def _shown(entry: Mapping[str, Any], key: str) -> str:
 
 def _text(entry: Mapping[str, Any]) -> str:
     return str(entry.get("text", entry.get("summary", "")))
+
+
+def rollback(
+    *,
+    user: UserName = None,
+    path: MemoryPath = DEFAULT_PATH,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Undo this many transactions; 1 by default.", min=1),
+    ] = None,
+    to: Annotated[
+        str | None, typer.Option(metavar="N|TIME", help="Undo all after this transaction or time.")
+    ] = None,
+    session: Annotated[str | None, typer.Option(help="Only transactions of this session.")] = None,
+    dry_run: DryRun = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also overwrite entries that others changed since.")
+    ] = False,
+    yes: Yes = False,
+    as_json: AsJson = False,
+) -> None:
+    """Undo transactions, newest first; a dry run unless --yes is given. The undo can be undone."""
+    if steps is not None and to is not None:
+        raise InvalidValue("use --steps or --to, not both")
+    is_done = yes and not dry_run
+    alice = known_user(path, user)
+    try:
+        result = alice.rollback(
+            steps or 1,
+            session_id=session,
+            to=None if to is None else point(to, alice),
+            dry_run=not is_done,
+            force=force,
+            actor="hand",
+            reason="tomldiary rollback",
+        )
+    except EntryConflict as error:
+        keys = ", ".join(map(one_line, error.keys))
+        raise EntryConflict(
+            f"{keys} changed since. Nothing was undone; --force overwrites.", keys=error.keys
+        ) from None
+    if as_json:
+        print_json({**asdict(result), "is_done": is_done})
+        return
+    many = f" ({len(result.undone)} transactions)" if len(result.undone) > 1 else ""
+    print_text(f"{'undone' if is_done else 'would undo'}: {ranges(result.undone)}{many}")
+    for key in result.keys:
+        print_text(f"  {one_line(key)}{'  (changed since)' if key in result.conflicts else ''}")
+    if not is_done:
+        print_not_done("--yes --force" if result.conflicts and not force else "--yes")

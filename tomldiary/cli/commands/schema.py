@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from tomldiary.cli.options import AsJson
 from tomldiary.cli.output import print_text
 from tomldiary.cli.tables import load_table
 from tomldiary.compat.default_table import DefaultPrefTable
@@ -31,13 +32,18 @@ def preferences(
     ] = None,
     *,
     form: _Format = "pretty",
+    as_json: AsJson = False,
 ) -> None:
     """Show a preference table: its categories, what they hold and what they are for."""
     found = DefaultPrefTable if table is None else load_table(table)
-    print_text(show_preferences_schema(found, cast("SchemaFormat", form)))
+    print_text(show_preferences_schema(found, _form(form, as_json=as_json)))
 
 
 @schema_commands.command()
-def conversations(*, form: _Format = "pretty") -> None:
+def conversations(*, form: _Format = "pretty", as_json: AsJson = False) -> None:
     """Show what is stored about a conversation."""
-    print_text(show_conversations_schema(cast("SchemaFormat", form)))
+    print_text(show_conversations_schema(_form(form, as_json=as_json)))
+
+
+def _form(form: str, *, as_json: bool) -> SchemaFormat:
+    return cast("SchemaFormat", "json" if as_json else form)

@@ -85,9 +85,11 @@ def stats(
     ]
     if figures is not None:
         rows += [
-            (name, _shown(value)) for name, value in figures.items() if value not in ({}, 0, "")
+            (name.replace("_", " "), _shown(value))
+            for name, value in figures.items()
+            if value not in ({}, 0, "")
         ]
-    print_rows((Column("", "dim"), Column("")), [(f"{name:<12}", told) for name, told in rows])
+    print_rows((Column("", "dim"), Column("")), [(f"{name:<13}", told) for name, told in rows])
 
 
 def _figures(path: str, name: str) -> dict[str, Any]:

@@ -1,0 +1,54 @@
+"""CPU time that `tomldiary show` needs, beside what it is made of.
+
+Usage: python benchmarks/startup.py [RUNS]
+
+Prints the least of some runs in milliseconds of CPU, user and system, of a new process each.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+
+from tomldiary import Diary
+
+LINES = {
+    "python": ["-c", "pass"],
+    "import typer, rich": ["-c", "import typer, rich"],
+    "import pydantic": ["-c", "from pydantic import BaseModel"],
+    "import tomldiary": ["-c", "from tomldiary import Diary"],
+    "show": ["-m", "tomldiary", "show"],
+    "show alice": ["-m", "tomldiary", "show", "alice"],
+    "search": ["-m", "tomldiary", "search", "tea", "--user", "alice"],
+}
+
+
+def cpu_of(line: list[str], folder: str) -> float:
+    """Return the CPU seconds of one run."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run(
+        [sys.executable, *line],
+        env={**os.environ, "TOMLDIARY_PATH": folder},
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def main() -> None:
+    """Print one line for each program."""
+    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    with tempfile.TemporaryDirectory() as folder:
+        Diary(folder, agent="rules").user("alice").upsert_preference("likes", "tea")
+        for name, line in LINES.items():
+            best = min(cpu_of(line, folder) for _ in range(runs))
+            print(f"{name:<20} {best * 1000:6.0f} ms")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+"""Every command: its help, its page, its JSON, its tables on a terminal, and what the shell completes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+
+import pytest
+import typer
+from test_cli import ROOT, call, on_a_terminal
+from typer.testing import CliRunner
+
+from tomldiary import Diary
+from tomldiary.cli.app import app
+
+PAGE = (ROOT / "docs/cli.md").read_text("utf-8")
+LONG = "I love " + " ".join(f"word{number}" for number in range(30))
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+
+
+def commands(group=None, front=()):
+    """Yield each command with its words; of a group, its commands."""
+    group = group or typer.main.get_command(app)
+    context = typer.Context(group)
+    for name in group.list_commands(context):
+        found = group.get_command(context, name)
+        if hasattr(found, "list_commands"):
+            yield from commands(found, (*front, name))
+        else:
+            yield (*front, name), found
+
+
+COMMANDS = dict(commands())
+
+
+@pytest.fixture
+def memories(tmp_path):
+    place = tmp_path / "memories"
+    alice = Diary(place, agent="rules", durability="process").user("alice")
+    alice.add_turn("I'm allergic to walnuts. I love dark roast.", "Noted.", "s1")
+    alice.add_turn("I love dark roast.", "I know.", "s2")
+    alice.upsert_preference("likes", LONG, id="long", contexts=["talks"])
+    alice.blocks.set("persona", "Be short.\nBe kind.")
+    return place
+
+
+# Help and documentation
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_has_help_and_is_on_the_page(words):
+    command = COMMANDS[words]
+    assert command.help
+    nameless = [each.name for each in command.params if not getattr(each, "help", "")]
+    assert nameless == []
+    rows = [line for line in PAGE.split("\n") if line.startswith("| `")]
+    assert any(re.search(rf"`(?:{words[0]} )?{words[-1]}[` ]", row) for row in rows), words
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_prints_json(words):
+    if words == ("export",):
+        return  # always JSON
+    assert "--json" in {name for each in COMMANDS[words].params for name in each.opts}
+
+
+def documented(command):
+    row = next(line for line in PAGE.split("\n") if (line.startswith(f"| `{command}` | ") and "a list of `" in line) or line.startswith(f"| `{command}` | `"))  # fmt: skip
+    return set(re.findall(r"`(\w+)`", row.split(" | ", 1)[1].partition("(")[0])) - {"history"}
+
+
+JSON = {
+    "search": ["search", "walnuts", "--user", "alice"],
+    "add": ["add", "likes", "tea", "--user", "alice"],
+    "history": ["history", "--user", "alice"],
+    "history --keep": ["history", "--keep", "1", "--user", "alice"],
+    "why": ["why", "likes/long", "--user", "alice"],
+    "diff": ["diff", "0", "--user", "alice"],
+    "rollback": ["rollback", "--user", "alice"],
+    "forget": ["forget", "--everything", "--user", "alice"],
+    "stats": ["stats"],
+    "export": ["export"],
+}
+
+
+@pytest.mark.parametrize("command", JSON)
+def test_json_has_the_documented_keys(memories, command):
+    more = [] if command == "export" else ["--json"]
+    done = call(*JSON[command], "--path", memories, *more, check=0)
+    found = json.loads(done.stdout)
+    assert set(found[0] if isinstance(found, list) else found) == documented(command)
+    done.stdout.encode("ascii")
+
+
+def test_the_json_of_users_counts_each_kind(memories):
+    found = json.loads(call("users", "--path", memories, "--json", check=0).stdout)
+    assert [each["user"] for each in found] == ["alice"]
+    assert documented("users") <= {*found[0]}
+    assert found[0]["entries"] == 6
+    assert found[0]["preferences"] == {"likes": 2, "allergies": 1}
+    assert found[0]["blocks"] == {"persona": 18}
+
+
+# Users, defaults, add, stats
+
+
+def test_the_only_user_and_the_folder_are_the_defaults(memories):
+    named = call("history", "--user", "alice", "--path", memories, check=0).stdout
+    assert call("history", "--path", memories, check=0).stdout == named
+    assert call("history", check=0, cwd=memories.parent).stdout == named
+    Diary(memories).user("bob").upsert_preference("likes", "tea")
+    refused = call("history", "--path", memories)
+    assert refused.returncode == 2
+    assert "name one with --user: alice, bob." in refused.stderr
+    assert call("history", "--path", memories, check=0, TOMLDIARY_USER="alice").stdout == named
+
+
+def test_a_terminal_is_told_the_default_user_and_folder(memories):
+    line = [sys.executable, "-m", "tomldiary", "why", "likes/long", "--path", memories]
+    assert on_a_terminal(*line).startswith(f"alice in {memories}\n")
+    assert "alice in" not in call(*line[3:], check=0).stdout
+
+
+def test_forget_and_ingest_need_a_named_user(memories):
+    for line in (["forget", "--everything"], ["ingest", "chat.json"]):
+        assert "--user" in call(*line, "--path", memories).stderr
+
+
+def test_add_stores_a_preference_or_a_block(memories):
+    place = ("--path", memories)
+    told = call("add", "likes", "green tea", "--context", "morning", *place, check=0).stdout
+    assert told == "stored: likes/pref002 of alice\n"
+    call("add", "likes/pref002", "black tea", *place, check=0)
+    call("add", "blocks/persona", "Be brief.", *place, check=0)
+    alice = Diary(memories).user("alice")
+    assert alice.preferences("likes")["pref002"].text == "black tea"
+    assert alice.preferences("likes")["pref002"].contexts == ["morning"]
+    assert alice.blocks["persona"].text == "Be brief."
+    assert {change.actor for change in alice.history(limit=3)} == {"hand"}
+    call("add", "goals", "rest", "--user", "new", *place, check=0)
+    assert Diary(memories).users() == ["alice", "new"]
+    wrong = call("add", "gaols", "rest", "--user", "alice", *place)
+    assert (wrong.returncode, "unknown category 'gaols'" in wrong.stderr) == (2, True)
+
+
+def test_stats_show_what_a_crash_loses(memories):
+    told = call("stats", "--path", memories, "--user", "alice", check=0).stdout
+    assert "full; a crash loses nothing that was acknowledged" in told
+    assert "allergies 1, likes 2" in told
+
+
+# Tables
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("command", ["show", "search word7", "history", "why likes/long", "diff 2", "doctor", "users", "stats"])  # fmt: skip
+def test_no_word_is_cut_on_a_terminal(memories, command, columns):
+    line = [sys.executable, "-m", "tomldiary", *command.split(), "--path", memories]
+    if command not in {"users", "doctor"}:
+        line += ["--user", "alice"]
+    shown = COLOUR.sub("", on_a_terminal(*line, columns=columns))
+    lines = shown.split("\n")
+    assert max(map(len, lines)) <= columns
+    if command.split()[0] in {"show", "search", "history", "why", "diff"}:
+        words = re.findall(r"\w+", shown)
+        for number in range(30):
+            assert f"word{number}" in words
+    assert "_meta" not in shown
+    assert "_count" not in shown or not command.startswith("diff")
+
+
+def test_a_terminal_gets_heads_and_colours_and_a_pipe_neither(memories):
+    line = ["diff", "2", "--path", memories]
+    shown = on_a_terminal(sys.executable, "-m", "tomldiary", *line)
+    assert re.search(r'\x1b\[32m\+text = "Be short', shown.replace('"""\n\x1b[0m', '"')) or "\x1b[32m+" in shown  # fmt: skip
+    assert "\x1b" not in call(*line, check=0).stdout
+    assert "entries" in on_a_terminal(sys.executable, "-m", "tomldiary", "users", "--path", memories)  # fmt: skip
+    assert call("users", "--path", memories, check=0).stdout.startswith("alice  6  ")
+
+
+def test_a_piped_row_does_not_depend_on_the_other_rows(memories):
+    alone = call("search", "walnuts", "--path", memories, check=0).stdout
+    Diary(memories).user("alice").upsert_preference("likes", "walnuts", id="a-much-longer-key")
+    both = call("search", "walnuts", "--path", memories, check=0).stdout
+    assert alone.partition("  ")[2].split("\n")[0].partition("  ")[2] in both
+    assert "  allergies/pref001  I'm allergic to walnuts.\n" in both
+
+
+def test_a_diff_of_counters_alone_says_so(memories):
+    Diary(memories).user("alice").upsert_preference("likes", id="long")
+    told = call("diff", "--path", memories, check=0).stdout
+    assert told == "Only counters and times differ; --all shows them.\n"
+    assert "+_count = 2" in call("diff", "--all", "--path", memories, check=0).stdout
+
+
+# edit
+
+EDITOR = """
+import pathlib, sys
+steps = pathlib.Path(sys.argv[1])
+old, new, *rest = steps.read_text().split("|")
+steps.write_text("|".join(rest))
+file = pathlib.Path(sys.argv[2])
+text = file.read_text()
+assert old in text, text
+file.write_text(text.replace(old, new, 1))
+"""
+
+
+@pytest.fixture
+def edit(memories, tmp_path, monkeypatch):
+    """Run `edit` with an editor that replaces texts, one at a time; return code, stdout and stderr."""
+    (tmp_path / "editor.py").write_text(EDITOR)
+
+    def edited(*steps, answers="", arguments=("preferences",)):
+        (tmp_path / "steps").write_text("|".join(steps))
+        parts = [sys.executable, tmp_path / "editor.py", tmp_path / "steps"]
+        monkeypatch.setenv("VISUAL", shlex.join(map(str, parts)))
+        line = ["edit", *arguments, "--path", str(memories)]
+        return CliRunner().invoke(app, line, input=answers)
+
+    return edited
+
+
+def likes(memories):
+    return [item.text for item in Diary(memories).user("alice").preferences("likes").values()]
+
+
+def test_edit_explains_a_mistake_and_opens_the_editor_again(memories, edit):
+    done = edit('text = "I love dark', 'text "I love dark', 'text "I', 'text = "I', answers="y\n")
+    assert done.exit_code == 0, done.output
+    told = done.stdout.split("\n")
+    assert re.match(r'preferences\.toml:(\d+):6: expected "=" after a key', told[0])
+    number = re.search(r"toml:(\d+)", told[0])[1]
+    assert told[1] == f'  {number} | text "I love dark roast."'
+    assert told[2] == f"{' ' * (len(number) + 5 + 5)}^"
+    assert "Open it again?" in done.stderr
+    assert told[-2] == "unchanged: preferences"
+
+
+def test_edit_stores_nothing_that_does_not_parse(memories, edit):
+    before = (memories / "alice/preferences.toml").read_bytes()
+    for answers in ("n\n", ""):
+        done = edit("[preferences.likes", "[preferences..likes", answers=answers)
+        assert "nothing was stored" in str(done.exception)
+        assert (memories / "alice/preferences.toml").read_bytes() == before
+    assert not [*(memories / "alice").glob(".*edit")]
+
+
+def test_edit_names_the_line_of_a_field_that_does_not_fit(memories, edit):
+    done = edit('text = "I love dark roast."', "text = 3", answers="n\n")
+    text = (memories / "alice/preferences.toml").read_text()
+    number = text[: text.index("text = 3")].count("\n") + 1
+    assert f"preferences.toml:{number}: preferences.likes.pref001.text: " in done.stdout
+    assert f"  {number} | text = 3\n" in done.stdout
+    assert "stored: preferences" in done.stdout
+
+
+def test_edit_keeps_what_an_agent_wrote_meanwhile(memories, tmp_path):
+    script = tmp_path / "writes.py"
+    script.write_text(
+        "import sys; from tomldiary import Diary\n"
+        f"Diary({str(memories)!r}).user('alice').upsert_preference('likes', 'late tea')\n"
+        "file = sys.argv[1]; text = open(file).read()\n"
+        "open(file, 'w').write(text.replace('dark roast', 'light roast'))\n"
+    )
+    paths = os.pathsep.join([str(ROOT), str(ROOT / "integrations")])
+    editor = {"VISUAL": shlex.join([sys.executable, str(script)]), "PYTHONPATH": paths}
+    done = CliRunner(env=editor).invoke(app, ["edit", "--path", str(memories)])
+    assert done.exit_code == 0, done.output
+    assert {"I love light roast.", "late tea"} <= {*likes(memories)}
+
+
+def test_edit_as_json_says_whether_it_changed(memories, edit):
+    done = edit("dark", "light", arguments=("preferences", "--json"))
+    assert json.loads(done.stdout) == {"document": "preferences", "is_changed": True, "problems": []}  # fmt: skip
+
+
+# Completion
+
+
+def completed(line, **environment):
+    """Return what bash is offered for the last word of a line."""
+    words = line.split(" ")
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[0] = 'tomldiary'; from tomldiary.__main__ import main; main()",
+        ],
+        capture_output=True,
+        encoding="utf-8",
+        env={
+            **os.environ,
+            "PYTHONPATH": str(ROOT),
+            "_TOMLDIARY_COMPLETE": "complete_bash",
+            "COMP_WORDS": line,
+            "COMP_CWORD": str(len(words) - 1),
+            **environment,
+        },
+        check=False,
+    )
+    assert "Traceback" not in done.stderr
+    return done.stdout.split("\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("tomldiary his", "history"),
+        ("tomldiary show al", "alice"),
+        ("tomldiary history --user al", "alice"),
+        ("tomldiary why likes/lo", "likes/long"),
+        ("tomldiary why --user alice blocks/", "blocks/persona"),
+        ("tomldiary show alice --category aller", "allergies"),
+        ("tomldiary edit bl", "blocks"),
+    ],
+)
+def test_the_shell_completes_users_categories_and_keys(memories, line, offered):
+    assert offered in completed(line, TOMLDIARY_PATH=str(memories))
+
+
+def test_a_completion_without_a_memory_is_empty(tmp_path):
+    assert completed("tomldiary why x", TOMLDIARY_PATH=str(tmp_path / "none")).count("") == 2
+
+
+def test_the_completion_script_is_printed():
+    for shell in ("bash", "zsh", "fish"):
+        assert "_TOMLDIARY_COMPLETE" in call("completion", shell, check=0).stdout
+    assert call("completion", "tcsh").returncode == 2
