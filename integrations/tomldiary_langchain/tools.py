@@ -95,15 +95,23 @@ def tools_of(
 
     @described_by(MemoryVerbs.remember)
     def remember(
-        text: str, category: str, config: RunnableConfig, contexts: list[str] | None = None
+        text: str,
+        category: str,
+        config: RunnableConfig,
+        contexts: list[str] | None = None,
+        fields: dict[str, Any] | None = None,
     ) -> Answer:
-        return verbs(config).remember(text, category, contexts)
+        return verbs(config).remember(text, category, contexts, fields)
 
     @described_by(MemoryVerbs.update)
     def update(
-        key: str, text: str, config: RunnableConfig, contexts: list[str] | None = None
+        key: str,
+        config: RunnableConfig,
+        text: str = "",
+        contexts: list[str] | None = None,
+        fields: dict[str, Any] | None = None,
     ) -> Answer:
-        return verbs(config).update(key, text, contexts)
+        return verbs(config).update(key, text, contexts, fields)
 
     @described_by(MemoryVerbs.forget)
     def forget(key: str, config: RunnableConfig) -> Answer:
@@ -126,7 +134,7 @@ def tools_of(
     described, renamed = descriptions or {}, names or {}
     known_tools("descriptions", described, TOOL_NAMES)
     known_tools("names", renamed, TOOL_NAMES)
-    notes = {"remember": f"Categories: {naming_categories(diary.allowed)}"}
+    notes = {"remember": f"Categories: {naming_categories(diary)}"}
     return [
         _tool(functions[name], renamed.get(name, name), described.get(name), notes.get(name, ""))
         for name in chosen_tools(tools, TOOL_NAMES, READING_VERBS)

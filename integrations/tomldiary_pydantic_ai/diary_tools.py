@@ -18,11 +18,12 @@ from pydantic_ai.exceptions import UserError
 from tomldiary.agents.verbs import Answer, MemoryVerbs, described_by, failure, naming_categories
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator, Sequence
+    from collections.abc import Callable, Coroutine, Generator
 
     from pydantic_ai import RunContext
     from pydantic_ai.tools import ToolDefinition
 
+    from tomldiary.diary import Diary
 
 __all__ = ["call_id", "diary_functions", "span", "telling_categories"]
 
@@ -68,15 +69,25 @@ def diary_functions(
 
     @described_by(MemoryVerbs.remember)
     async def remember(
-        ctx: RunContext[Any], text: str, category: str, contexts: list[str] | None = None
+        ctx: RunContext[Any],
+        text: str,
+        category: str,
+        contexts: list[str] | None = None,
+        fields: dict[str, Any] | None = None,
     ) -> str:
-        return await answer(ctx, "remember", text, category, contexts)
+        more = [] if fields is None else [fields]
+        return await answer(ctx, "remember", text, category, contexts, *more)
 
     @described_by(MemoryVerbs.update)
     async def update(
-        ctx: RunContext[Any], key: str, text: str, contexts: list[str] | None = None
+        ctx: RunContext[Any],
+        key: str,
+        text: str = "",
+        contexts: list[str] | None = None,
+        fields: dict[str, Any] | None = None,
     ) -> str:
-        return await answer(ctx, "update", key, text, contexts)
+        more = [] if fields is None else [fields]
+        return await answer(ctx, "update", key, text, contexts, *more)
 
     @described_by(MemoryVerbs.forget)
     async def forget(ctx: RunContext[Any], key: str) -> str:
@@ -111,20 +122,21 @@ def call_id(ctx: RunContext[Any], verb: str, *arguments: Any) -> str:
 
 
 def telling_categories(
-    categories: Sequence[str],
+    diary: Diary,
 ) -> Callable[[RunContext[Any], ToolDefinition], Coroutine[Any, Any, ToolDefinition]]:
     """Return a `prepare` function that names the diary's categories where `remember` asks for one.
 
     They are named, not enforced: an enumeration would make a test model write into the diary.
     """
-    told: dict[str, Any] | None = None  # the same for every request
+    # The same for every request, until a type of facts is registered.
+    told: tuple[object, dict[str, Any]] | None = None
 
     async def prepare(_ctx: RunContext[Any], definition: ToolDefinition) -> ToolDefinition:
         nonlocal told
-        if told is None:
+        if told is None or told[0] is not diary.fact_schemas:
             schema = copy.deepcopy(definition.parameters_json_schema)
-            schema["properties"]["category"]["description"] += f" {naming_categories(categories)}"
-            told = schema
-        return replace(definition, parameters_json_schema=told)
+            schema["properties"]["category"]["description"] += f" {naming_categories(diary)}"
+            told = diary.fact_schemas, schema
+        return replace(definition, parameters_json_schema=told[1])
 
     return prepare

@@ -128,7 +128,7 @@ class DiaryToolset(FunctionToolset[AgentDepsT]):
         known_tools("descriptions", described, VERBS)
         needs_approval = known_tools("approve", approve, names)
         functions = diary_functions(self._verbs)
-        prepare = {"remember": telling_categories(self.diary.allowed)}
+        prepare = {"remember": telling_categories(self.diary)}
         for name in names:
             self.add_tool(
                 Tool(

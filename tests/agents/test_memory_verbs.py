@@ -368,13 +368,15 @@ def test_a_key_with_a_document_prefix_names_a_preference(full, verbs):
 def test_an_update_of_another_kind_changes_it_or_names_the_verb(full, verbs):
     assert verbs.update("blocks/persona", "Say hazel.") == "✅ Changed blocks/persona."
     assert full.block("persona").text == "Say hazel."
+    assert verbs.update("facts/diet/user", "hazel") == "✅ Changed facts/diet/user."
+    assert full.facts.get("diet/user").data.food == "hazel"
     before = full.export()["documents"]
     episode = full.episodes()[0].id
     for key, hint in {
         "blocks/notes": "replace_in_block",
         "blocks/none": "blocks/none does not exist",
         "blocks/persona": "blank",
-        "facts/diet/user": "removed with forget",
+        "facts/none/user": "not registered",
         f"episodes/{episode}": "removed with forget",
     }.items():
         answer = verbs.update(key, " " if hint == "blank" else "x")

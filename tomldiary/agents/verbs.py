@@ -13,7 +13,15 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Self, TypeVar
 
 from tomldiary.entries.fields import data_text
 from tomldiary.entries.kind import EntryKind, EntryLine
-from tomldiary.entries.kinds import BLOCKS, EPISODES, FACTS, KINDS, PREFERENCES, entry_kind
+from tomldiary.entries.kinds import (
+    BLOCKS,
+    CONVERSATIONS,
+    FACTS,
+    ITEMS,
+    KINDS,
+    PREFERENCES,
+    entry_kind,
+)
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry, without_paths
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.render import (
@@ -24,9 +32,11 @@ from tomldiary.runtime.async_bridge import async_twin
 from tomldiary.text.visible import as_stored, escape_for_model, escape_lines, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable
+    from collections.abc import Callable, Generator
 
+    from tomldiary.diary import Diary
     from tomldiary.entries.blocks import TextBlock
+    from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.models import PreferenceItem
     from tomldiary.user.recall import Hit
     from tomldiary.user.user import UserDiary
@@ -53,8 +63,6 @@ READING_VERBS = ("recall", "read_block")
 MOST_HITS = 20
 """Most entries that one look-up returns."""
 
-_NAMED = (PREFERENCES, BLOCKS, FACTS, EPISODES)
-"""The kinds of entries that keys name; a category of the same name goes first."""
 _ANSWER_TOKENS = 4_000
 _ANSWER_CHARACTERS = 16_000
 _SIMILAR_SHOWN = 3
@@ -171,14 +179,24 @@ class MemoryVerbs:
     arecall = async_twin(recall)
 
     @_answering
-    def remember(self, text: str, category: str, contexts: list[str] | None = None) -> Answer:
+    def remember(
+        self,
+        text: str,
+        category: str,
+        contexts: list[str] | None = None,
+        fields: dict[str, Any] | None = None,
+    ) -> Answer:
         """Note down a lasting fact about the user or a preference of theirs; once is enough.
 
         Args:
             text: One short statement that makes sense on its own.
             category: The category to file it under.
             contexts: Short labels of the situations it applies to, such as "work" or "travel".
+            fields: The fields of a typed fact, if the category is a type of facts.
         """
+        schema = self._user.diary.fact_schemas.get(category)
+        if schema is not None and category not in self._user.diary.allowed:
+            return self._commit(schema, fields, text)
         with self._once():
             similar = self._user.similar(category, text, limit=_SIMILAR_SHOWN + 1)
             key, item = self._user.upsert_preference(
@@ -203,18 +221,39 @@ class MemoryVerbs:
 
     aremember = async_twin(remember)
 
+    def _commit(self, schema: FactSchema, fields: dict[str, Any] | None, text: str) -> Answer:
+        field = schema.only_text()
+        values = fields or ({field: text} if field is not None and text.strip() else {})
+        with self._once():
+            key = self._user.facts.commit(
+                schema.name, values, session_id=self._session, actor=self._actor
+            )
+            fact = self._user.facts.get(key)
+        said = {} if fact is None else schema.data(fact.data)
+        stored = escape_for_model(data_text(said))
+        return Answer(f"✅ Noted as facts/{key}: {stored}", {"id": key, **said})
+
     @_answering
-    def update(self, key: str, text: str, contexts: list[str] | None = None) -> Answer:
+    def update(
+        self,
+        key: str,
+        text: str = "",
+        contexts: list[str] | None = None,
+        fields: dict[str, Any] | None = None,
+    ) -> Answer:
         """Replace the text of an entry that has changed or was not exact.
 
         Args:
             key: The key of the entry as it was looked up, such as "likes/pref001".
             text: The new statement.
             contexts: Labels to add to those of the entry.
+            fields: New values of fields, for an entry that has fields instead of one text.
         """
         kind, name = self._place(key)
         if kind is BLOCKS:
             return self._update_block(name, text)
+        if kind in {FACTS, ITEMS}:
+            return self._update_fields(kind, name, text, fields)
         if kind is not PREFERENCES:
             why = kind.unchanged_because or "only the application changes such an entry."
             raise InvalidValue(f"{why} Nothing was changed.", where=key)
@@ -233,6 +272,42 @@ class MemoryVerbs:
         return Answer(f"✅ Changed {key}.", _data(category, name, item))
 
     aupdate = async_twin(update)
+
+    def _update_fields(
+        self, kind: EntryKind, name: str, text: str, fields: dict[str, Any] | None
+    ) -> Answer:
+        """Change fields of a fact or an item; a text alone is the new value of its only text."""
+        why: Any = {"session_id": self._session, "actor": self._actor}
+        key = f"{kind.name}/{name}"
+        with self._once():
+            changes = fields or self._only_text(kind, name, text)
+            if kind is FACTS:
+                fresh = f"{kind.name}/{self._user.facts.update(name, changes, **why)}"
+            else:
+                fresh = key
+                self._user.items.update(name, changes, **why)
+        after = "" if fresh == key else f", now {fresh}"
+        return Answer(f"✅ Changed {key}{after}.", {"id": fresh.partition("/")[2], **changes})
+
+    def _only_text(self, kind: EntryKind, name: str, text: str) -> dict[str, Any]:
+        if kind is FACTS:
+            schema = self._user.diary.fact_schemas.get(name.partition("/")[0])
+            if schema is None:
+                return {"text": text}  # which the type's absence refuses
+            known, field = schema.described, schema.only_text()
+        else:
+            value = self._user.items.get(name) or {}
+            known = ", ".join(value)
+            texts = [field for field, each in value.items() if isinstance(each, str)]
+            field = texts[0] if len(texts) == 1 else None
+            if not value:
+                raise UnknownEntry(f"{kind.name}/{name}")
+        if field is None or not text.strip():
+            raise InvalidValue(
+                f"say which fields change, with `fields`. It has: {known}. Nothing was changed.",
+                where=f"{kind.name}/{name}",
+            )
+        return {field: text}
 
     def _update_block(self, name: str, text: str) -> Answer:
         if "\n" in self._user.blocks[name].text.strip():
@@ -274,6 +349,13 @@ class MemoryVerbs:
         if kind is BLOCKS:
             block = self._user.blocks.delete(name, **why)
             return block.text, _block_data(name, block)
+        if kind is ITEMS:
+            value = self._user.items.delete(name, **why)
+            return data_text(value), {"id": name, **value}
+        if kind is CONVERSATIONS:
+            found = self._user.conversations().get(name)
+            self._user.remove_conversation(name)
+            return ("", {"id": name}) if found is None else (found.summary, {"id": name})
         episode = self._user.episodes.delete(name, **why)
         return f"{episode.input} {episode.output}", asdict(episode)
 
@@ -281,7 +363,7 @@ class MemoryVerbs:
         """Return the kind and the name of an entry by its key as look-ups show it."""
         first, slash, name = key.partition("/")
         kind = KINDS.get(first)
-        if slash and first not in self._user.diary.allowed and kind in _NAMED:
+        if slash and kind is not None and first not in self._user.diary.allowed:
             return kind, name
         return PREFERENCES, key
 
@@ -356,9 +438,13 @@ def described_by(verb: Callable[..., Answer]) -> Callable[[F], F]:
     return describe
 
 
-def naming_categories(categories: Iterable[str]) -> str:
-    """Return the sentence that tells a model which categories `remember` can file under."""
-    return f"One of: {', '.join(categories)}."
+def naming_categories(diary: Diary) -> str:
+    """Return what tells a model which categories and types of facts `remember` can file under."""
+    found = f"One of: {', '.join(diary.allowed)}."
+    types = [
+        each.described for each in diary.fact_schemas.values() if each.name not in diary.allowed
+    ]
+    return f"{found} Or a type of facts, with `fields`: {' | '.join(types)}." if types else found
 
 
 def _split(key: str) -> tuple[str, str]:

@@ -164,6 +164,27 @@ class FactSchema:
         """Whether the model takes fields that it does not name."""
         return self.model.model_config.get("extra") == "allow"
 
+    @property
+    def described(self) -> str:
+        """What a model is told of the type, in one line: its name, its docstring and its fields."""
+        about = " ".join((self.model.__doc__ or "").split())
+        schema = self.model.model_json_schema(by_alias=True)
+        known: dict[str, Any] = schema.get("properties", {})
+        needed: list[str] = schema.get("required", [])
+        fields = "; ".join(
+            _described(name, each, is_needed=name in needed) for name, each in known.items()
+        )
+        return f"{self.name}{f' ({about})' if about else ''}: {fields}"
+
+    def only_text(self) -> str | None:
+        """Return the one field of text that does not identify a fact; None if there are more or none."""
+        texts = [
+            each.serialization_alias or name
+            for name, each in self.model.model_fields.items()
+            if each.annotation is str and name not in self.constraint.keys
+        ]
+        return texts[0] if len(texts) == 1 else None
+
     def check_fields(self, names: Sequence[str]) -> None:
         """Raise InvalidValue if the model has no such field: what it ignores would be lost unseen."""
         for name in names:
@@ -250,6 +271,15 @@ class FactSchema:
             if isinstance(found.get(name), str):
                 found[name] = normal_form(found[name])
         return found
+
+
+def _described(name: str, field: Mapping[str, Any], *, is_needed: bool) -> str:
+    """Return a field of a JSON schema in words."""
+    choices = field.get("enum") or ([field["const"]] if "const" in field else None)
+    kind = f"one of {', '.join(map(str, choices))}" if choices else str(field.get("type", "value"))
+    said = " ".join(str(field.get("description", "")).split())
+    notes = [kind, *([] if is_needed else ["optional"]), *([said] if said else [])]
+    return f"{name} ({', '.join(notes)})"
 
 
 def normal_form(text: str) -> str:

@@ -216,6 +216,9 @@ class ConversationKind(EntryKind):
     order = 3
     shape = "conversations/session"
     shown_at_most = 3
+    unchanged_because = (
+        "the summary of a conversation is written from its turns; it can be removed with forget."
+    )
 
     def entries(self, tables: Tables, rules: Rules) -> Iterator[tuple[str, Mapping[str, Any]]]:
         return Conversations(tables).entries()

@@ -33,6 +33,7 @@ from tomldiary.user.deprecated import DeprecatedNames
 from tomldiary.user.episodes import UserEpisodes
 from tomldiary.user.export import UserExport
 from tomldiary.user.facts import UserFacts
+from tomldiary.user.items import UserItems
 from tomldiary.user.preferences import UserConversations, UserPreferences
 from tomldiary.user.recall import UserRecall
 
@@ -116,6 +117,11 @@ class UserDiary(Viewed, DeprecatedNames):
     def episodes(self) -> UserEpisodes:
         """Turns word for word: `add`, `messages`, `list`, `delete`."""
         return UserEpisodes(self._context)
+
+    @cached_property
+    def items(self) -> UserItems:
+        """What stores put in namespaces of this user: `get`, `update`, `delete`, by the key that `recall` shows."""
+        return UserItems(self._context)
 
     # Preferences
 

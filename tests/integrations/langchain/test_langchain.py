@@ -125,8 +125,8 @@ def test_a_model_is_offered_the_tools_without_the_user_or_the_config(diary):
     fields = {name: set(one["parameters"]["properties"]) for name, one in shown.items()}
     assert fields == {
         "recall": {"query", "limit"},
-        "remember": {"category", "text", "contexts"},
-        "update": {"key", "text", "contexts"},
+        "remember": {"category", "text", "contexts", "fields"},
+        "update": {"key", "text", "contexts", "fields"},
         "forget": {"key"},
         "read_block": {"name"},
         "append_block": {"name", "text"},

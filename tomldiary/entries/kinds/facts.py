@@ -38,7 +38,6 @@ class FactKind(EntryKind):
     shape = "facts/type/key"
     is_guarded = True
     has_times = True
-    unchanged_because = "a fact has fields of its own, which the application changes; it can be removed with forget."
 
     def resolved(
         self, path: Path, read: Callable[[str], Document], rules: Rules, at: datetime

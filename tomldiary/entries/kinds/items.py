@@ -5,13 +5,16 @@
 from __future__ import annotations
 
 from copy import copy
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from tomldiary.entries.facts import moment
-from tomldiary.entries.fields import columns_of, data_text, entry_data
+from tomldiary.entries.fields import columns_of, data_text, entry_data, with_value
 from tomldiary.entries.kind import EntryKind, EntryLine, Group, Rules
 from tomldiary.entries.kinds.parts import part_of
+from tomldiary.entries.models import timestamp
+from tomldiary.errors import UnknownEntry
 from tomldiary.text.json_paths import searched_text
 from tomldiary.toml.values import decode_nulls
 
@@ -20,10 +23,12 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.entries.fields import Problem
-    from tomldiary.entries.kind import Tables
+    from tomldiary.entries.kind import Collected, Tables, Writing
     from tomldiary.toml.document import Document, Path
 
-__all__ = ["ItemKind"]
+__all__ = ["ItemKind", "item_value"]
+
+_ESCAPED = ("_", "\\")
 
 
 class ItemKind(EntryKind):
@@ -70,12 +75,12 @@ class ItemKind(EntryKind):
         return lambda _, entry: _lives(entry, at)
 
     def text(self, entry: Mapping[str, Any]) -> str:
-        value = _value(entry)
+        value = item_value(entry)
         only = next(iter(value.values())) if len(value) == 1 else None
         return only if isinstance(only, str) else data_text(value)
 
     def body(self, name: str, entry: Mapping[str, Any]) -> str:
-        return searched_text(_value(entry), entry.get("_index"))
+        return searched_text(item_value(entry), entry.get("_index"))
 
     def line(self, name: str, entry: Mapping[str, Any], group: Group) -> EntryLine | None:
         if entry.get("_index") is False:
@@ -105,12 +110,37 @@ class ItemKind(EntryKind):
     def problems(self, document: Document, rules: Rules) -> Iterator[Problem]:
         yield from ()
 
+    def put(
+        self, writing: Writing, collection: Collected, key: str, value: Mapping[str, Any]
+    ) -> None:
+        documents, path = self.places((collection[1], key), writing.documents)
+        found = [(edit, old) for edit in map(writing.edit, documents) if (old := edit.table(path))]
+        for edit, old in found:
+            fields = {f"\\{name}" if name[:1] in _ESCAPED else name: value[name] for name in value}
+            fresh = with_value(fields, old, writing.now)
+            if writing.session or "_updated_by" in old:
+                fresh["_updated_by"] = writing.session
+            ttl = fresh.get("_ttl")
+            if isinstance(ttl, int | float) and "_expires" in fresh:
+                since = moment(fresh["_updated"])
+                fresh["_expires"] = (
+                    old["_expires"] if since is None else timestamp(since + timedelta(minutes=ttl))
+                )
+            edit.put(path, fresh)
+        if not found:
+            raise UnknownEntry(self.key((collection[1], key)))
+
+    def delete(self, writing: Writing, collection: Collected, key: str) -> None:
+        documents, path = self.places((collection[1], key), writing.documents)
+        for document in documents:
+            writing.edit(document).delete(path)
+
 
 def _quoted(key: str) -> str:
     return key.replace("%", "%25").replace("/", "%2f")
 
 
-def _value(entry: Mapping[str, Any]) -> dict[str, Any]:
+def item_value(entry: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of an item: a field that begins with an underscore has a backslash in the file."""
     fields = decode_nulls(entry_data(entry))
     return {name.removeprefix("\\"): value for name, value in fields.items()}

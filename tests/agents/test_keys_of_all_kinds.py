@@ -1,0 +1,133 @@
+"""An agent's tools write typed facts, and change and remove entries of every kind by key."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tomldiary import Constraint, Diary
+from tomldiary.agents.verbs import MemoryVerbs, naming_categories
+from tomldiary.store.operations import Get, Put
+from tomldiary.store.store import ItemStore
+
+
+class Diet(BaseModel):
+    """What a person eats."""
+
+    role: str = Field(description="Who it is about.")
+    food: Literal["vegan", "omnivore"]
+    since: int | None = None
+
+
+class Note(BaseModel):
+    text: str
+
+
+NAMESPACE = ("alice", "memories", "work")
+
+
+@pytest.fixture
+def diary():
+    diary = Diary("memory:")
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    diary.register_schema("note", Note, Constraint(limit=1, immutable=True))
+    return diary
+
+
+@pytest.fixture
+def alice(diary):
+    return diary.user("alice")
+
+
+@pytest.fixture
+def verbs(alice):
+    return MemoryVerbs(alice, "s1", operation_id="")
+
+
+def test_a_model_is_told_types_of_facts_with_their_fields(diary):
+    said = naming_categories(diary)
+    assert "diet (What a person eats.): role (string, Who it is about.)" in said
+    assert "food (one of vegan, omnivore)" in said
+    assert "optional" in said
+    assert "fact" not in naming_categories(Diary("memory:"))
+
+
+def test_a_typed_fact_is_remembered_with_its_fields(alice, verbs):
+    answer = verbs.remember("", "diet", fields={"role": "user", "food": "vegan"})
+    assert answer == "✅ Noted as facts/diet/user: role = user, food = vegan"
+    assert alice.facts.get("diet/user").data == Diet(role="user", food="vegan")
+    assert alice.history("facts/diet/user")[0].session == "s1"
+    note = verbs.remember("The gate is green.", "note")
+    assert note.startswith("✅ Noted as facts/note/")
+    assert note.data["text"] == "The gate is green."
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint"),
+    [
+        ({"role": "user", "food": "rocks"}, "diet.food: expected 'vegan' or 'omnivore'"),
+        ({"role": "user"}, "diet.food: expected a value, found nothing"),
+        ({"role": "user", "hat": 1}, "diet.hat: Diet has no such field"),
+        (None, "expected a value, found nothing"),
+    ],
+)
+def test_a_wrong_fact_is_answered_with_a_sentence(alice, verbs, fields, hint):
+    answer = verbs.remember("x", "diet", fields=fields)
+    assert answer.is_error
+    assert hint in answer
+    assert alice.facts.count() == 0
+
+
+def test_constraints_answer_as_sentences(verbs):
+    first = verbs.remember("The gate is green.", "note")
+    assert "note is full (1/1)" in verbs.remember("The gate is red.", "note")
+    key = f"facts/{first.data['id']}"
+    assert "is never changed" in verbs.update(key, "The gate is red.")
+    assert "is never changed" in verbs.forget(key)
+
+
+def test_fields_of_facts_and_items_are_updated(alice, verbs, diary):
+    store = ItemStore(diary)
+    store.run([Put(NAMESPACE, "a/b", {"text": "a red bicycle", "_n": 1}, ttl=60)])
+    verbs.remember("", "diet", fields={"role": "user", "food": "vegan"})
+    assert verbs.update("facts/diet/user", fields={"since": 2020}) == "✅ Changed facts/diet/user."
+    assert alice.facts.get("diet/user").data.since == 2020
+    (hit,) = alice.recall("bicycle")
+    assert verbs.update(hit.full_key, "a blue bicycle") == f"✅ Changed {hit.full_key}."
+    assert verbs.update(hit.full_key, fields={"n": 2}).startswith("✅")
+    (item,) = store.run([Get(NAMESPACE, "a/b")])
+    assert item.value == {"text": "a blue bicycle", "_n": 1, "n": 2}
+    assert item.updated_at > item.created_at
+    (change, *_) = alice.history(hit.full_key)
+    assert (change.session, change.actor, change.type) == ("s1", "agent", "update_item")
+    assert "say which fields change" in verbs.update("facts/diet/user", "rice")
+    assert "does not exist" in verbs.update("items/memories/work/none", "x")
+    assert "does not exist" in verbs.update("items/none/x", fields={"a": 1})
+
+
+def test_items_and_conversations_are_forgotten_by_key(alice, verbs, diary):
+    store = ItemStore(diary)
+    store.run([Put(NAMESPACE, "a/b", {"text": "a red bicycle"})])
+    answer = verbs.forget("items/memories/work/a%2fb")
+    assert answer == "🗑️ Removed items/memories/work/a%2fb: text = a red bicycle"
+    assert store.run([Get(NAMESPACE, "a/b")]) == [None]
+    assert alice.recall("bicycle") == []
+    assert verbs.forget("items/memories/work/a%2fb").is_error
+    alice.rollback()
+    assert alice.items.get("memories/work/a%2fb") == {"text": "a red bicycle"}
+    assert alice.items.get("memories/work/none") is None
+
+
+def test_items_have_coroutine_twins(alice, diary):
+    ItemStore(diary).run([Put(NAMESPACE, "k", {"text": "x"})])
+
+    async def use():
+        await alice.items.aupdate("items/memories/work/k", {"text": "y"})
+        return await alice.items.aget("memories/work/k"), await alice.items.adelete(
+            "memories/work/k"
+        )
+
+    assert asyncio.run(use()) == ({"text": "y"}, {"text": "y"})

@@ -1,0 +1,126 @@
+"""`alice.items`: what stores put in the namespaces of a user, read, changed and removed by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.engine.transaction import Source, fingerprint
+from tomldiary.entries.kind import Writing
+from tomldiary.entries.kinds import ITEMS
+from tomldiary.entries.kinds.items import item_value
+from tomldiary.entries.models import timestamp
+from tomldiary.errors import UnknownEntry
+from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.user.fact_queries import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tomldiary.engine.engine import Transaction
+    from tomldiary.toml.document import Path
+    from tomldiary.user.context import UserContext
+
+__all__ = ["UserItems"]
+
+
+class UserItems:
+    """The items of one user, as `alice.items`. A key is `namespace/key`, as `recall` shows it.
+
+    A store puts new items. `items/` may stand in front of a key, and a slash in an item's own key is `%2f`.
+    """
+
+    def __init__(self, context: UserContext) -> None:
+        self._context = context
+
+    def __repr__(self) -> str:
+        return f"UserItems({self._context.user_id!r})"
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return the value of an item, or None."""
+        path = _path(key)
+        names, place = ITEMS.places(path, self._context.kinds())
+        tables = (self._context.document(name).table(place) for name in names)
+        found = next((table for table in tables if table is not None), None)
+        return None if found is None else item_value(found)
+
+    aget = async_twin(get)
+
+    def update(
+        self,
+        key: str,
+        changes: Mapping[str, Any],
+        *,
+        session_id: str = "",
+        actor: str = "",
+        reason: str = "",
+    ) -> dict[str, Any]:
+        """Change fields of an item, and return its value; it lives as long again as a put gives it.
+
+        Args:
+            key: `namespace/key`.
+            changes: New values by field; other fields stay.
+            session_id: Stored with the item and in history.
+            actor: Who makes the change, for history.
+            reason: Why, for history.
+
+        Raises:
+            UnknownEntry: There is no such item.
+            InvalidValue: A value cannot be stored. Nothing was changed.
+        """
+        path, fields = _path(key), plain(changes, key)
+        session_id = self._context.session(session_id)
+
+        def change(tx: Transaction) -> dict[str, Any]:
+            value = {**self._existing(tx, key, path), **fields}
+            writing = self._writing(tx, session_id)
+            ITEMS.put(writing, (ITEMS.name, path[0]), path[1], value)
+            return value
+
+        asked = fingerprint("update_item", key, fields)
+        return self._context.write(
+            change, Source("update_item", session_id, actor, reason, content=asked)
+        )
+
+    aupdate = async_twin(update)
+
+    def delete(
+        self, key: str, *, session_id: str = "", actor: str = "", reason: str = ""
+    ) -> dict[str, Any]:
+        """Remove an item from its file and return its value; history keeps it.
+
+        Raises:
+            UnknownEntry: There is no such item.
+        """
+        path = _path(key)
+
+        def change(tx: Transaction) -> dict[str, Any]:
+            value = self._existing(tx, key, path)
+            ITEMS.delete(self._writing(tx, ""), (ITEMS.name, path[0]), path[1])
+            return value
+
+        asked = fingerprint("delete_item", key)
+        return self._context.write(
+            change, Source("delete_item", session_id, actor, reason, content=asked)
+        )
+
+    adelete = async_twin(delete)
+
+    def _writing(self, tx: Transaction, session: str) -> Writing:
+        listed = {*tx.engine.kinds(tx.user), *tx.changed()}
+        return Writing(self._context.diary, tx.edit, tx.entries, listed, timestamp(), session)
+
+    @staticmethod
+    def _existing(tx: Transaction, key: str, path: Path) -> dict[str, Any]:
+        names, place = ITEMS.places(path, {*tx.engine.kinds(tx.user), *tx.changed()})
+        for name in names:
+            entry = tx.document(name).table(place)
+            if entry is not None:
+                return item_value(entry)
+        raise UnknownEntry(f"{ITEMS.name}/{key.removeprefix(f'{ITEMS.name}/')}")
+
+
+def _path(key: str) -> Path:
+    path = ITEMS.path(key) or ITEMS.path(f"{ITEMS.name}/{key}")
+    if path is None:
+        raise UnknownEntry(key, "The key of an item is items/namespace/key.")
+    return path
