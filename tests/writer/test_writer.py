@@ -103,22 +103,6 @@ def gated():
 # Nothing lost, everything in order
 
 
-@pytest.mark.parametrize("workers", [1, 2, 8, 32])
-def test_turns_of_one_user_keep_their_order_with_many_workers(tmp_path, workers):
-    diary = diary_at(tmp_path)
-
-    async def use():
-        async with MemoryWriter(diary, workers=workers) as writer:
-            for number in range(100):
-                await writer.submit("alice", "s", f"turn {number}", "ok")
-        return writer.stats()
-
-    stats = run(use())
-    assert (stats["completed"], stats["failed"], stats["pending"]) == (100, 0, 0)
-    assert texts(diary, "alice") == [f"turn {number}" for number in range(100)]
-    assert diary.user("alice").conversations()["s"].turns == 100
-
-
 def test_turns_of_500_users_are_in_order_for_each(tmp_path):
     diary = diary_at(tmp_path)
     with MemoryWriter(diary, workers=8, qsize=2500) as writer:
@@ -129,32 +113,6 @@ def test_turns_of_500_users_are_in_order_for_each(tmp_path):
     assert {user: texts(diary, user) for user in diary.users()} == {
         f"user {user}": expected for user in range(500)
     }
-
-
-def test_two_processes_with_a_writer_each_lose_no_turn(tmp_path):
-    script = """if True:
-        import asyncio, sys
-        from tomldiary import Diary, MemoryWriter
-        folder, name = sys.argv[1:]
-        async def remember(message, *, deps):
-            await asyncio.sleep(0.001)
-            deps.upsert(deps.allowed_cats[0], None, deps.user_msg, ())
-        diary = Diary(folder, agent=remember, max_prefs_per_category=1000, durability="process")
-        async def main():
-            async with MemoryWriter(diary) as writer:
-                for number in range(50):
-                    await writer.submit("alice", name, f"{name} {number}", "ok")
-        asyncio.run(main())
-    """
-    both = [
-        subprocess.Popen([sys.executable, "-c", script, str(tmp_path), name]) for name in ("a", "b")
-    ]
-    assert [process.wait(LONG) for process in both] == [0, 0]
-    found = texts(Diary(tmp_path, agent="rules"), "alice")
-    for name in ("a", "b"):
-        assert [text for text in found if text.startswith(name)] == [
-            f"{name} {n}" for n in range(50)
-        ]
 
 
 def test_one_user_has_at_most_one_worker():

@@ -83,30 +83,6 @@ def test_failing_models_and_users_lose_no_turn_of_other_users(tmp_path, caplog):
     assert "no text for a model" not in caplog.text
 
 
-def test_a_retry_keeps_its_users_order_and_delays_no_other_user(tmp_path):
-    failing = threading.Event()
-    failing.set()
-    calls = []
-
-    async def remember(message, *, deps):
-        calls.append(deps.user_msg)
-        if deps.user_msg == "first" and failing.is_set():
-            raise RateLimited
-        deps.upsert("likes", None, deps.user_msg, ())
-
-    diary = diary_at(tmp_path, remember)
-    policy = RetryPolicy(attempts=1000, first_pause=0.01, longest_pause=0.01)
-    with MemoryWriter(diary, workers=1, retry=policy, breaker=1000) as writer:
-        writer.submit_nowait(Turn("alice", "s", "first", "ok"))
-        second = writer.submit_nowait(Turn("alice", "s", "second", "ok"))
-        writer.submit_nowait(Turn("bob", "s", "tea", "ok")).wait(LONG)
-        assert not second.is_done
-        failing.clear()
-        second.wait(LONG)
-    assert texts(diary, "alice") == ["first", "second"]
-    assert calls.count("second") == 1
-
-
 def test_a_storage_failure_does_not_repeat_the_extraction(tmp_path, monkeypatch):
     calls = []
 
@@ -128,31 +104,6 @@ def test_a_storage_failure_does_not_repeat_the_extraction(tmp_path, monkeypatch)
         assert (done.applied, done.transaction, done.is_repeated) == (1, 1, False)
         assert writer.stats()["retries"] == 3
     assert calls == ["tea"]
-
-
-def test_the_same_operation_id_has_one_effect_also_after_a_restart(tmp_path):
-    calls = []
-
-    def remember(message, *, deps):
-        calls.append(deps.user_msg)
-        deps.upsert("likes", None, deps.user_msg, ())
-
-    diary = diary_at(tmp_path, remember)
-    turn = Turn("alice", "s", "tea", "ok", operation_id="run-1")
-    with MemoryWriter(diary) as writer:
-        first = writer.submit_nowait(turn).wait(LONG)
-        again = writer.submit_nowait(turn).wait(LONG)
-    assert (first.is_repeated, again.is_repeated) == (False, True)
-    assert again.transaction == first.transaction == 1
-    with MemoryWriter(diary_at(tmp_path, remember)) as writer:
-        assert writer.submit_nowait(turn).wait(LONG).is_repeated
-        other = Turn("alice", "s", "coffee", "ok", operation_id="run-1")
-        with pytest.raises(Conflict, match="different content"):
-            writer.submit_nowait(other).wait(LONG)
-        for text in ("thanks", "thanks"):  # without an id, a second one counts
-            writer.submit_nowait(Turn("alice", "s", text, "ok")).wait(LONG)
-    assert calls == ["tea", "thanks", "thanks"]
-    assert diary.user("alice").conversations()["s"].turns == 3
 
 
 def test_a_queued_operation_id_gives_the_same_receipt(tmp_path):

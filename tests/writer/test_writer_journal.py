@@ -349,25 +349,6 @@ def test_a_running_writer_takes_over_journals_periodically(tmp_path):
     assert diary.user("alice").conversations()["s"].turns == 1
 
 
-def test_turns_submitted_before_a_crash_come_before_new_turns(tmp_path):
-    other = MemoryWriter(Diary(tmp_path, agent=hang))
-    for number in range(20):
-        receipt = other.submit_nowait(Turn("alice", "s", f"before {number}", "ok"))
-    receipt.wait_stored(LONG)
-    other.close_sync(drain=False)
-
-    async def use():
-        async with MemoryWriter(Diary(tmp_path, agent=remember, similarity=101)) as writer:
-            for number in range(20):
-                await writer.submit("alice", "s", f"now {number}", "ok")
-
-    asyncio.run(use())
-    found = Diary(tmp_path, agent="rules").user("alice").preferences("likes").values()
-    assert [item.text for item in found] == [
-        f"{when} {number}" for when in ("before", "now") for number in range(20)
-    ]
-
-
 def test_without_durability_there_is_no_journal(tmp_path):
     for diary in (
         Diary("memory:", agent=remember),

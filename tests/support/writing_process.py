@@ -1,6 +1,8 @@
-"""A process with a writer on a shared database; it is killed and started again by tests.
+"""A process with a writer, on any storage; it is killed and started again by tests.
 
-shared_writer.py URL FIRST LAST TURNS     submits the turns of users FIRST to LAST, and works until stdin ends
+    writing_process.py PLACE NAME FIRST LAST TURNS
+
+It submits TURNS turns of each of the users FIRST to LAST, with NAME in their texts, and works until stdin ends.
 """
 
 from __future__ import annotations
@@ -12,14 +14,14 @@ from tomldiary import Diary, MemoryWriter, Turn
 
 
 def main() -> None:
-    url, *numbers = sys.argv[1:]
+    place, name, *numbers = sys.argv[1:]
     first, last, turns = map(int, numbers)
-    diary = Diary(url, agent="rules", max_prefs_per_category=1000)
+    diary = Diary(place, agent="rules", max_prefs_per_category=1000, similarity=101)
     with MemoryWriter(diary, lease=2.0, qsize=100_000) as writer:
         for number in range(turns):
             for user in range(first, last):
-                text = f"I love thing number {number} of {user}."
-                turn = Turn(f"u{user}", "s", text, "Noted.", operation_id=f"{user}-{number}")
+                text = f"I love thing {name} {number} of {user}."
+                turn = Turn(f"u{user}", "s", text, "Noted.", operation_id=f"{name}-{user}-{number}")
                 writer.submit_nowait(turn)
         sys.stdout.write("submitted\n")
         sys.stdout.flush()
