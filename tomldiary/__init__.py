@@ -201,6 +201,7 @@ __getattr__, __dir__ = lazy_names(
         "get_conversations_schema": "entries.schema",
         "get_preferences_schema": "entries.schema",
         "load_conversations": "compat.loaders",
+        "load_ipython_extension": "views.magics",
         "load_preferences": "compat.loaders",
         "pretty_print_conversations": "compat.pretty_print",
         "pretty_print_preferences": "compat.pretty_print",

@@ -15,10 +15,10 @@ from tomldiary.errors import BackendError, Forgotten
 from tomldiary.extraction.operations import TurnOperation
 from tomldiary.ingest.formats import read_turns
 from tomldiary.runtime.async_bridge import run_coroutine
-from tomldiary.runtime.views import Viewed
+from tomldiary.runtime.views import Viewed, drawn
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from tomldiary.diary import Diary
@@ -58,7 +58,7 @@ def ingest(
     *,
     format: str = "auto",  # noqa: A002 - the word of read_turns
     speaker: str | None = None,
-    progress: Callable[[int, int], object] | None = None,
+    progress: Callable[[int, int], object] | bool | None = None,
 ) -> IngestReport:
     """Apply the turns of a chat log to a user's memory, each exactly once.
 
@@ -72,7 +72,8 @@ def ingest(
         user_id: The user whose memory is changed.
         format: As for `read_turns`.
         speaker: As for `read_turns`.
-        progress: Called after each turn with the number of turns done and of all turns.
+        progress: Called after each turn with the number of turns done and of all turns. True shows a bar, False
+            none; None shows one in IPython, if tqdm is installed and the ingest takes over a second.
 
     Raises:
         InvalidValue, UnsupportedFormat: The log cannot be read. Nothing was changed.
@@ -86,30 +87,8 @@ def ingest(
     user = diary.user(user_id)
     applied = 0
     if log.turns:
-        backend = diary.engine.backend
-        if not backend.is_atomic:
-            raise BackendError(
-                f"{backend!r} keeps no history, so turns that were read before cannot be recognised."
-                " Read the log into a diary in a folder."
-            )
-        epoch, last = backend.epoch(user_id), user.last_transaction()
-        done = diary.engine.done_operations(user_id)
-        todo = [(id_, turn) for turn in log.turns if (id_ := operation_id(turn)) not in done]
-        count = len(log.turns) - len(todo)
-        if progress is not None and count:
-            progress(count, len(log.turns))
-        for id_, turn in todo:
-            if backend.epoch(user_id) != epoch or user.last_transaction() < last:
-                raise Forgotten(
-                    "something of this user was forgotten while a chat log was read. The remaining turns were not"
-                    " applied; read the log again if they are still wanted."
-                )
-            if not _apply(diary, user_id, turn, id_, epoch):
-                applied += 1
-            last = user.last_transaction()
-            count += 1
-            if progress is not None:
-                progress(count, len(log.turns))
+        with drawn("progress:reporting", progress, "turns") as report:
+            applied = _apply_all(diary, user_id, log.turns, report)
     return IngestReport(
         turns=len(log.turns),
         applied=applied,
@@ -121,6 +100,40 @@ def ingest(
         ),
         notes=[*log.skipped, *_full(diary, user_id)],
     )
+
+
+def _apply_all(
+    diary: Diary,
+    user_id: str,
+    turns: Sequence[ChatTurn],
+    report: Callable[[int, int], object] | None,
+) -> int:
+    """Apply the turns that no earlier call applied, and return their number."""
+    backend, user = diary.engine.backend, diary.user(user_id)
+    if not backend.is_atomic:
+        raise BackendError(
+            f"{backend!r} keeps no history, so turns that were read before cannot be recognised."
+            " Read the log into a diary in a folder."
+        )
+    epoch, last = backend.epoch(user_id), user.last_transaction()
+    done = diary.engine.done_operations(user_id)
+    todo = [(id_, turn) for turn in turns if (id_ := operation_id(turn)) not in done]
+    count, applied = len(turns) - len(todo), 0
+    if report is not None and count:
+        report(count, len(turns))
+    for id_, turn in todo:
+        if backend.epoch(user_id) != epoch or user.last_transaction() < last:
+            raise Forgotten(
+                "something of this user was forgotten while a chat log was read. The remaining turns were not"
+                " applied; read the log again if they are still wanted."
+            )
+        if not _apply(diary, user_id, turn, id_, epoch):
+            applied += 1
+        last = user.last_transaction()
+        count += 1
+        if report is not None:
+            report(count, len(turns))
+    return applied
 
 
 def operation_id(turn: ChatTurn) -> str:

@@ -1,0 +1,149 @@
+"""`%load_ext tomldiary` in a real IPython shell, and progress bars."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import sys
+
+import pytest
+from IPython.core.error import UsageError
+from IPython.core.interactiveshell import InteractiveShell
+
+from tomldiary import Diary
+from tomldiary.ingest import ingest
+from tomldiary.user.recall import Hits
+from tomldiary.views.progress import reporting
+
+
+@pytest.fixture
+def shell(tmp_path, monkeypatch):
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    shell = InteractiveShell()
+    shell.history_manager.enabled = False
+    shell.run_line_magic("load_ext", "tomldiary")
+    yield shell
+    shell.history_manager.end_session()
+    InteractiveShell.clear_instance()
+
+
+@pytest.fixture
+def alice(shell, tmp_path):
+    return shell.run_line_magic("diary", f"'{tmp_path / 'm'}' alice")
+
+
+def test_a_diary_is_opened_and_its_names_are_set(shell, alice, tmp_path):
+    assert repr(alice) == "UserDiary('alice')"
+    assert shell.user_ns["user"] is alice
+    assert isinstance(shell.user_ns["diary"], Diary)
+    again = shell.run_line_magic("diary", f"'{tmp_path / 'm'}' bob")
+    assert again.diary is alice.diary  # opened once
+    assert shell.run_line_magic("diary", "").user_id == "bob"
+
+
+def test_a_text_is_remembered_and_found(shell, alice):
+    changes = shell.run_line_magic("remember", "I'm allergic to walnuts.")
+    assert "allergies/pref001" in repr(changes)
+    assert shell.run_line_magic("remember", "likes: $dark {roast} coffee")[0].key == "likes/pref001"
+    found = shell.run_line_magic("recall", "roast coffee?")
+    assert isinstance(found, Hits)
+    assert found[0].text == "$dark {roast} coffee"  # no variable is put in
+
+
+@pytest.mark.parametrize("text", ["I love tea.", "likes: tea", "What is the time?"])
+def test_a_cell_that_runs_again_changes_nothing(shell, alice, text, capsys):
+    shell.run_line_magic("remember", text)
+    before = {name: alice.document(name) for name in alice.documents()}
+    number = alice.last_transaction()
+    assert shell.run_line_magic("remember", text) is None
+    assert "nothing was changed" in capsys.readouterr().out
+    assert {name: alice.document(name) for name in alice.documents()} == before
+    assert alice.last_transaction() == number
+
+
+def test_a_whole_cell_is_one_turn(shell, alice):
+    changes = shell.run_cell_magic("remember", "", "I love tea.\nMy goal is a marathon.\n")
+    assert {change.key for change in changes} >= {"likes/pref001", "goals/pref001"}
+
+
+def test_a_text_without_a_statement_is_said_to_be_none(shell, alice, capsys):
+    shell.run_line_magic("remember", "What is the time?")
+    assert "%remember likes:" in capsys.readouterr().out
+
+
+def test_magics_work_inside_a_running_loop(shell, alice):
+    async def cell():
+        shell.run_line_magic("remember", "I love tea.")
+        return shell.run_line_magic("recall", "tea"), await alice.arecall("tea")
+
+    once, awaited = asyncio.run(cell())
+    assert once == awaited
+    assert type(once) is type(awaited)
+
+
+@pytest.mark.parametrize(
+    ("magic", "line"),
+    [("diary", ""), ("diary", "a b c"), ("diary", "m --agent"), ("diary", "m --user x"), ("diary", "'m"),
+     ("recall", "tea"), ("remember", "I love tea."), ("recall", " "), ("remember", "")],
+)  # fmt: skip
+def test_a_wrong_use_is_one_sentence(shell, magic, line):
+    with pytest.raises(UsageError):
+        shell.run_line_magic(magic, line)
+
+
+def test_an_error_of_the_diary_is_one_sentence(shell, alice):
+    with pytest.raises(UsageError, match="the text is blank"):
+        shell.run_line_magic("remember", "likes:")
+
+
+# Progress
+
+
+def log_of(path, turns):
+    lines = [
+        message
+        for number in range(turns)
+        for message in (
+            {"role": "user", "content": f"I love tea number {number}."},
+            {"role": "assistant", "content": "ok"},
+        )
+    ]
+    path.write_text(json.dumps(lines))
+    return path
+
+
+def test_an_ingest_reports_each_turn(tmp_path):
+    told = []
+    log = log_of(tmp_path / "log.json", 3)
+    ingest(Diary("memory:", agent="rules"), log, "ann", progress=lambda *step: told.append(step))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_script_without_ipython_shows_no_bar_unless_asked(monkeypatch):
+    monkeypatch.setitem(sys.modules, "IPython", None)
+    with reporting(None, "turns") as report:
+        assert report is None
+    with reporting(False, "turns") as report:
+        assert report is None
+    with reporting(True, "turns") as report:
+        report(1, 2)
+
+
+def test_a_bar_counts_the_steps_and_is_removed(monkeypatch):
+    screen = io.StringIO()
+    screen.isatty = lambda: True
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setattr("tomldiary.views.progress._DELAY", 0)
+    with reporting(True, "turns") as report:
+        report(1, 4)
+        report(4, 4)
+    shown = screen.getvalue()
+    assert "turns" in shown
+    assert shown.rstrip(" \r") == "" or shown.endswith("\r")
+
+
+def test_without_tqdm_no_bar_is_shown(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    with reporting(True, "turns") as report:
+        assert report is None

@@ -1,0 +1,148 @@
+"""The IPython extension: `%load_ext tomldiary`, then `%diary`, `%remember` and `%recall`.
+
+Texts are taken literally: `$name` and `{name}` in them are not replaced. Running a cell again stores nothing twice.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from hashlib import sha256
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tomldiary.diary import Diary
+from tomldiary.errors import DiaryError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.history.queries import Changes
+    from tomldiary.user.recall import Hits
+    from tomldiary.user.user import UserDiary
+
+__all__ = ["DiaryMagics", "load_ipython_extension"]
+
+_SESSION = "notebook"
+_DIGITS = 32
+_USAGE = "%diary FOLDER [USER] [--agent NAME]"
+
+
+class DiaryMagics:
+    """The magics of one notebook, and the diary and user that they are about.
+
+    Args:
+        shell: The IPython shell.
+    """
+
+    def __init__(self, shell: Any) -> None:
+        self._shell = shell
+        self._diary: Diary | None = None
+        self._opened: tuple[str, str] | None = None
+        self._user: UserDiary | None = None
+
+    def diary(self, line: str) -> Diary | UserDiary:
+        """Open a diary and show it, or the card of one of its users: `%diary FOLDER [USER] [--agent NAME]`.
+
+        The variables `diary` and `user` are set. The extractor is "rules", which works offline, unless `--agent`
+        names another one. Without arguments the open diary is shown.
+        """
+        words = shlex.split(line)
+        agent = "rules"
+        if "--agent" in words:
+            at = words.index("--agent")
+            agent = "".join(words[at + 1 : at + 2])
+            del words[at : at + 2]
+        if len(words) > 2 or not agent or any(word.startswith("--") for word in words):  # noqa: PLR2004 - a folder and a user
+            raise self._usage(_USAGE)
+        if words and self._opened != (words[0], agent):
+            self._diary, self._opened = Diary(words[0], agent=agent), (words[0], agent)
+            self._user = None
+        if self._diary is None:
+            raise self._usage(_USAGE)
+        if len(words) > 1:
+            self._user = self._diary.user(words[1])
+            self._shell.push({"user": self._user})
+        self._shell.push({"diary": self._diary})
+        return self._user if self._user is not None else self._diary
+
+    def remember(self, line: str, cell: str = "") -> Changes | None:
+        """Store a statement of the user and show what changed: `%remember [CATEGORY:] TEXT`, or a whole cell.
+
+        With a category the text is stored as it is. Without one, the diary's extractor reads it as a turn.
+        """
+        text = "\n".join(part for part in (line.strip(), cell.strip()) if part)
+        if not text:
+            raise self._usage("%remember [CATEGORY:] TEXT")
+        user = self._chosen()
+        before = user.last_transaction()
+        hashed = sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        operation = f"remember-{hashed[:_DIGITS]}"
+        category, colon, rest = text.partition(":")
+        if colon and category.strip() in user.diary.allowed:
+            user.upsert_preference(
+                category.strip(), rest.strip(), session_id=_SESSION, operation_id=operation
+            )
+        else:
+            user.add_turn(text, "", session_id=_SESSION, operation_id=operation)
+        if user.last_transaction() == before:
+            self._say("This was stored before; nothing was changed.")
+            return None
+        changes = user.history(since=before)
+        if all(change.key == f"conversations/{_SESSION}" for change in changes):
+            known = ", ".join(user.diary.allowed)
+            self._say(
+                "No statement was recognised; only the turn was counted. To store a text as it is, name a category:"
+                f" %remember likes: …  ({known})"
+            )
+        return changes
+
+    def recall(self, line: str) -> Hits:
+        """Show the entries that match a question best: `%recall QUESTION`."""
+        if not line.strip():
+            raise self._usage("%recall QUESTION")
+        return self._chosen().recall(line)
+
+    def _chosen(self) -> UserDiary:
+        if self._user is None:
+            raise self._usage(f"no user is chosen; run {_USAGE.replace('[USER]', 'USER')} first")
+        return self._user
+
+    @staticmethod
+    def _say(text: str) -> None:
+        sys.stdout.write(f"{text}\n")
+
+    @staticmethod
+    def _usage(text: str) -> Exception:
+        """Return the error that IPython shows without a traceback."""
+        error: type[Exception] = import_module("IPython.core.error").UsageError
+        return error(text)
+
+    def register(self) -> None:
+        """Add the magics to the shell."""
+        literal: Callable[[Any], Any] = import_module("IPython.core.magic").no_var_expand
+        for name, kind, is_literal in (
+            ("diary", "line", False),
+            ("remember", "line_cell", True),
+            ("recall", "line", True),
+        ):
+            magic = self._explained(getattr(self, name))
+            magic = literal(magic) if is_literal else magic
+            self._shell.register_magic_function(magic, kind, name)
+
+    def _explained(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a magic whose errors are shown as one sentence."""
+
+        def magic(line: str, cell: str | None = None) -> Any:
+            try:
+                return method(line) if cell is None else method(line, cell)
+            except (DiaryError, ValueError) as error:
+                raise self._usage(str(error)) from None
+
+        magic.__doc__ = method.__doc__
+        return magic
+
+
+def load_ipython_extension(shell: Any) -> None:
+    """Add `%diary`, `%remember` and `%recall` to a notebook; `%load_ext tomldiary` calls it."""
+    DiaryMagics(shell).register()
