@@ -50,6 +50,14 @@ def test_a_document_of_a_user_who_was_recreated_is_known(diary, tmp_path):
     assert types(diary) == ["put", "put", "hand", "put"]
 
 
+def test_an_index_of_records_that_were_not_stored_is_built_again(diary, tmp_path):
+    put(diary, "items/a")
+    index = diary.engine.logged.changes("alice")
+    put(diary, "items/b")
+    index.record, index.found["items/b"] = "[[tx]]\nseq = 2\nof a step that was refused\n", 1
+    assert "items/b" not in diary.engine.logged.changes("alice").found
+
+
 def test_new_documents_cause_no_scan_of_history(diary, files):
     for key in "ab":
         put(diary, f"items/{key}")  # history is read once, to know what is in it

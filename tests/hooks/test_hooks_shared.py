@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import pytest
-from shared_engines import NAMES, engine
 
+from engines import SERVERS, space
 from outside_index import ScriptedIndex
 from tomldiary import Diary
 from tomldiary.errors import HookError
 from tomldiary.hooks.cursors import KIND
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", SERVERS)
 def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
-    space, index, other = engine(name), ScriptedIndex(), ScriptedIndex()
-    with Diary(space.backend(), agent="rules") as diary:
+    place, index, other = space(name), ScriptedIndex(), ScriptedIndex()
+    with Diary(place.backend(), agent="rules") as diary:
         diary.hooks.add(index, name="index", strict=True)
         alice = diary.user("alice")
         alice.upsert_preference("likes", "tea")
@@ -31,7 +31,7 @@ def test_a_shared_database_keeps_cursors_and_delivers_erasures(name):
         alice.forget(session_id="s2")
         assert diary.hooks.flush()
         assert index.texts("alice") == {"likes/pref001": "tea"}
-    with Diary(space.backend(), agent="rules") as diary:
+    with Diary(place.backend(), agent="rules") as diary:
         alice = diary.user("alice")
         alice.forget(everything=True)
         assert diary.users() == []

@@ -31,11 +31,12 @@ from tomldiary.history.index import HistoryIndex
 from tomldiary.history.record import next_sequence, operation_of, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE, OwnThread
-from tomldiary.storage.protocol import KeepsDisplacedEdits
+from tomldiary.storage.protocol import KeepsDisplacedEdits, OptimisticWrites
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
+    from contextlib import AbstractContextManager
 
     from tomldiary.engine.commit import Changed, Prepared
     from tomldiary.hand_edits.detect import Known
@@ -74,6 +75,7 @@ class Engine(DocumentCache):
         super().__init__(backend, save_timeout=save_timeout)
         if isinstance(backend, KeepsDisplacedEdits):
             backend.merge_displaced = merge_displaced
+        self._optimistic = backend if isinstance(backend, OptimisticWrites) else None
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
         self.part_size = part_size
@@ -246,29 +248,44 @@ class Engine(DocumentCache):
             if joined.has_operation:
                 joined.contents.append(source.fingerprint())
             return result
-        with self.backend.lock(user, self.lock_timeout):
-            results: list[R] = []
+        results: list[R] = []
 
-            def run() -> Transaction | None:
-                if epoch is not None and self.backend.epoch(user) != epoch:
-                    raise Forgotten(
-                        "something of this user was forgotten while this was worked on, and it may hold what was"
-                        " forgotten. Nothing was written; do it again if it is still wanted."
-                    )
-                if check is not None:
-                    check()
-                before = self.repetition(user, source)
-                if before is not None and on_repeat is not None:
-                    results.append(on_repeat(before))
-                    return None
-                transaction = Transaction(self, user)
-                results.append(change(transaction))
-                return transaction if before is None else None
+        def run() -> Transaction | None:
+            if epoch is not None and self.backend.epoch(user) != epoch:
+                raise Forgotten(
+                    "something of this user was forgotten while this was worked on, and it may hold what was"
+                    " forgotten. Nothing was written; do it again if it is still wanted."
+                )
+            if check is not None:
+                check()
+            before = self.repetition(user, source)
+            if before is not None and on_repeat is not None:
+                results.append(on_repeat(before))
+                return None
+            transaction = Transaction(self, user)
+            results.append(change(transaction))
+            return transaction if before is None else None
 
-            transaction = run()
-            if transaction is not None:
-                self._commit(transaction, source, run)
-            return results[-1]
+        deadline = time.monotonic() + self.lock_timeout
+        while True:
+            try:
+                with self._attempt(user):
+                    transaction = run()
+                    if transaction is not None:
+                        self._commit(transaction, source, run)
+            except RevisionConflict:
+                if time.monotonic() > deadline:
+                    raise
+            else:
+                return results[-1]
+            finally:
+                self._notify(user)  # an attempt is stored at its end
+
+    def _attempt(self, user: str) -> AbstractContextManager[object]:
+        """Hold the user's lock; a hook that sees transactions before they are stored sees none on assumed state."""
+        if self._optimistic is None or self.before_commit:
+            return self.backend.lock(user, self.lock_timeout)
+        return self._optimistic.attempt(user, self.lock_timeout)
 
     @contextmanager
     def transaction(

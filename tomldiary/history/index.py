@@ -30,6 +30,8 @@ class Indexed(Generic[V]):
     """The transaction after which it is complete."""
     last: int = 0
     """The newest transaction."""
+    record: str | None = None
+    """Its record; another text shows that the indexed history was not stored, or was replaced."""
     epoch: int = 0
     found: dict[str, V] = field(default_factory=dict[str, Any])
 
@@ -66,13 +68,13 @@ class HistoryIndex(Generic[V]):
         with self._guard:
             self._users.pop(user, None)
 
-    def note(self, user: str, seq: int, found: Mapping[str, V]) -> None:
-        """Add the keys of the latest transaction; the caller holds the user's lock."""
+    def note(self, user: str, seq: int, record: str | None, found: Mapping[str, V]) -> None:
+        """Add the keys of the latest transaction, whose record is given as stored; the caller holds the user's lock."""
         with self._guard:
             known = self._users.get(user)
         if known is not None and known.last == seq - 1:
             known.found.update(found)
-            known.last = seq
+            known.last, known.record = seq, record
 
     def of(self, user: str) -> Indexed[V]:
         """Return the values by key and the range they cover; the caller holds the user's lock.
@@ -81,27 +83,38 @@ class HistoryIndex(Generic[V]):
             InvalidTOML: A record is damaged.
         """
         epoch = self._backend.epoch(user) if self._is_whole else 0
-        last = next_sequence(self._backend.last_record(user)) - 1  # repairs a torn log tail
+        record = self._backend.last_record(user)  # repairs a torn log tail
+        last = next_sequence(record) - 1
         with self._guard:
             known = self._users.get(user)
-        if known is None or known.epoch != epoch or last < known.last:
-            # `last < known.last`: the user was removed and has a new history.
+        if known is None or known.epoch != epoch or not self._extend(user, known, last, record):
             start = 0 if self._is_whole else last
-            known = Indexed[V](start, start, epoch)
+            known = Indexed[V](start, start, epoch=epoch)
+            self._extend(user, known, last, record)
+        with self._guard:
+            self._users.keep(user, known)
+        return known
+
+    def _extend(self, user: str, known: Indexed[V], last: int, record: str | None) -> bool:
+        """Add the records up to the newest one; return False if history does not continue what is indexed.
+
+        That is so if the user was removed, if history was rewritten, or if a transaction was not stored after all.
+        """
+        continues = known.record is None or (last == known.last and record == known.record)
         fresh: dict[str, V] = {}
         for text in self._backend.records(user) if last > known.last else ():
             seq = next_sequence(text) - 1
             if seq <= known.last:
+                continues = continues or text == known.record
                 break
             for key, value in self._read(seq, text).items():
                 fresh.setdefault(key, value)
             if is_snapshot(text):
                 break
-        known.found.update(fresh)  # safe: the user's lock is held
-        known.last = last
-        with self._guard:
-            self._users.keep(user, known)
-        return known
+        if continues:
+            known.found.update(fresh)  # safe: the user's lock is held
+            known.last, known.record = last, record
+        return continues
 
 
 class LoggedKinds:
@@ -111,6 +124,7 @@ class LoggedKinds:
     """
 
     def __init__(self, backend: Backend) -> None:
+        self._backend = backend
         self._index = HistoryIndex(backend, lambda _, text: dict.fromkeys(result_kinds(text)))
         self._changes = HistoryIndex(
             backend, lambda seq, text: dict.fromkeys(result_kinds(text), seq), is_whole=False
@@ -118,9 +132,9 @@ class LoggedKinds:
 
     def note(self, user: str, seq: int, kinds: Iterable[str]) -> None:
         """Add the documents that the latest transaction changed; the caller holds the user's lock."""
-        found = list(kinds)
-        self._index.note(user, seq, dict.fromkeys(found))
-        self._changes.note(user, seq, dict.fromkeys(found, seq))
+        found, record = list(kinds), self._backend.last_record(user)
+        self._index.note(user, seq, record, dict.fromkeys(found))
+        self._changes.note(user, seq, record, dict.fromkeys(found, seq))
 
     def changes(self, user: str) -> Indexed[int]:
         """Return the last transaction that changed each document; the caller holds the user's lock.

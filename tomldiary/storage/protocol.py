@@ -36,6 +36,7 @@ __all__ = [
     "ListsFolders",
     "LocalFolder",
     "Merge",
+    "OptimisticWrites",
     "Rewrite",
     "RewrittenDocument",
     "Stored",
@@ -167,6 +168,19 @@ class ListsFolders(CheapTokens, Protocol):
         """Return values that change when a document is added to a folder or removed; None if unknown.
 
         All are false if none of the folders exists.
+        """
+        ...
+
+
+@runtime_checkable
+class OptimisticWrites(Protocol):
+    """A backend that runs a transaction on assumed state, and tells at its end whether that was the stored one."""
+
+    def attempt(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Hold the user's lock for one attempt of a transaction.
+
+        Raises:
+            RevisionConflict: At the end, also in place of an error of the block: nothing was stored. Try again.
         """
         ...
 

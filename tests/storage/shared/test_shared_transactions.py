@@ -65,7 +65,7 @@ class Unreliable:
 )
 def test_a_broken_connection_leaves_each_step_applied_once(opened, loses):
     backend = opened()
-    backend.database = Unreliable(backend.database)
+    backend.transactions.database = Unreliable(backend.database)
     alice = Diary(backend, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     backend.database.loses = loses
@@ -77,7 +77,7 @@ def test_a_broken_connection_leaves_each_step_applied_once(opened, loses):
 
 def test_a_lost_answer_is_told_from_the_step_of_another_process(opened):
     backend = opened()
-    backend.database = Unreliable(backend.database)
+    backend.transactions.database = Unreliable(backend.database)
     one, two = (
         Diary(backend, agent="rules").user("alice"),
         Diary(opened(), agent="rules").user("alice"),
@@ -102,7 +102,7 @@ def test_a_lost_answer_is_told_from_the_step_of_another_process(opened):
 
 def test_a_lost_answer_does_not_hide_what_was_written_behind_it(opened):
     backend = opened()
-    backend.database = Unreliable(backend.database)
+    backend.transactions.database = Unreliable(backend.database)
     one = Diary(backend, agent="rules").user("alice")
     two = Diary(opened(), agent="rules").user("alice")
     one.upsert_preference("likes", "tea")
@@ -123,7 +123,7 @@ def test_a_lost_answer_does_not_hide_what_was_written_behind_it(opened):
 
 def test_a_slow_first_attempt_is_not_repeated(opened):
     backend = opened()
-    backend.database = Unreliable(backend.database)
+    backend.transactions.database = Unreliable(backend.database)
     alice = Diary(backend, agent="rules").user("alice")
     alice.blocks.set("log", "a")
     apply, late = backend.database.apply, []
@@ -143,7 +143,8 @@ def test_a_slow_first_attempt_is_not_repeated(opened):
 
 
 def test_a_step_of_unknown_outcome_says_so(opened):
-    backend = opened(timeout=0.2)
+    backend = opened()
+    backend.transactions.timeout = 0.2
     alice = Diary(backend, agent="rules").user("alice")
     alice.upsert_preference("likes", "tea")
     database = backend.database
@@ -156,10 +157,10 @@ def test_a_step_of_unknown_outcome_says_so(opened):
         def lost(self, user, kinds=()):
             raise DatabaseLost("broken")
 
-    backend.database = Gone(database)
+    backend.transactions.database = Gone(database)
     with pytest.raises(BackendError, match="unknown whether the change is stored"):
         alice.upsert_preference("likes", "coffee")
-    backend.database = database
+    backend.transactions.database = database
     assert len(alice.history()) == 1
 
 

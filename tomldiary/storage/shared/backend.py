@@ -1,4 +1,4 @@
-"""Maps transactions of the core onto the atomic step of a shared database.
+"""Maps the calls of the core onto the atomic step of a shared database.
 
 Writers of one process wait for each other. Writers of different processes do not: a step is applied only if the
 user's revision is still the one that the transaction began with. Otherwise the engine runs the change again on
@@ -7,56 +7,33 @@ fresh state. So a transaction sees one state of the user, and no update is lost.
 
 from __future__ import annotations
 
-import random
-import threading
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from hashlib import sha256
-from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
-from tomldiary.errors import BackendError, IdentifierError, RevisionConflict
+from tomldiary.errors import RevisionConflict
 from tomldiary.history.record import next_sequence
 from tomldiary.runtime.lru import Recent
 from tomldiary.runtime.sources import redact_hidden
 from tomldiary.storage.async_methods import AsyncVerbs
-from tomldiary.storage.locks import UserLocks
 from tomldiary.storage.protocol import Stored
-from tomldiary.storage.shared.database import (
-    WHOLE_HISTORY,
-    DatabaseLost,
-    Head,
-    Step,
-    is_hidden,
-)
+from tomldiary.storage.shared.database import WHOLE_HISTORY, Head, Step, is_hidden
+from tomldiary.storage.shared.transactions import Transactions, check_user
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from tomldiary.storage.protocol import Commit, Durability, Rewrite, Token
     from tomldiary.storage.shared.database import Database
 
 __all__ = ["SharedBackend"]
 
-R = TypeVar("R")
 _CACHED = 1024  # hidden documents in memory
 _PAGE = 50  # history records read at a time
-_FIRST_PAUSE = 0.005  # seconds
-_LONGEST_PAUSE = 0.5  # seconds
-
-
-@dataclass(slots=True)
-class _Hold:
-    """A user's lock as this process holds it."""
-
-    thread: int
-    head: Head | None = None
-    """The state that the transaction began with; None before the first access and after a conflict."""
-    conflicts: int = 0
-    wanted: tuple[str, ...] = ()
-    """Documents of the last attempt; after a conflict they are read together with the head."""
 
 
 class SharedBackend(AsyncVerbs):
@@ -75,14 +52,16 @@ class SharedBackend(AsyncVerbs):
     replaces_files = True
 
     def __init__(self, database: Database, *, timeout: float = 10.0) -> None:
-        self.database = database
-        self.timeout = timeout
-        self._locks = UserLocks(None)
-        self._holds: dict[str, _Hold] = {}
+        self.transactions = Transactions(database, timeout)
         self._hidden: Recent[tuple[str, str], tuple[str, Token | None]] = Recent(_CACHED)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({str(self.database)!r})"
+
+    @property
+    def database(self) -> Database:
+        """The database."""
+        return self.transactions.database
 
     @property
     def durability(self) -> Durability:
@@ -95,40 +74,20 @@ class SharedBackend(AsyncVerbs):
 
     # Locks
 
-    @contextmanager
-    def lock(self, user: str, timeout: float) -> Generator[None]:
+    def lock(self, user: str, timeout: float) -> AbstractContextManager[None]:
         """Exclude other writers of `user` in this process; the commit excludes those of other processes."""
-        _check_user(user)
-        with self._locks.hold(user, timeout):
-            self._holds[user] = _Hold(threading.get_ident())
-            try:
-                yield
-            finally:
-                del self._holds[user]
+        return self.transactions.lock(user, timeout)
+
+    def attempt(self, user: str, timeout: float) -> AbstractContextManager[None]:
+        """Hold the user's lock for one attempt of a transaction.
+
+        Raises:
+            RevisionConflict: At the end, also in place of an error of the block: nothing was stored. Try again.
+        """
+        return self.transactions.attempt(user, timeout)
 
     def _head(self, user: str) -> Head:
-        """Return the state that the caller's transaction began with, or the present one without a transaction."""
-        _check_user(user)
-        hold = self._holds.get(user)
-        if hold is None or hold.thread != threading.get_ident():
-            return self._asked(lambda: self.database.head(user))
-        if hold.head is None:
-            hold.head = self._asked(lambda: self.database.head(user, hold.wanted))
-        return hold.head
-
-    def _asked(self, read: Callable[[], R]) -> R:
-        """Return the answer of a read, which is repeated while the database cannot be reached."""
-        deadline = time.monotonic() + self.timeout
-        for number in count():
-            try:
-                return read()
-            except DatabaseLost as error:
-                if time.monotonic() >= deadline:
-                    raise BackendError(
-                        f"{self.database}: cannot be reached ({error}). Check the address and that the server runs."
-                    ) from error
-                _pause(number)
-        raise AssertionError
+        return self.transactions.head(user)
 
     # Reading
 
@@ -147,12 +106,12 @@ class SharedBackend(AsyncVerbs):
 
     def read(self, user: str, kind: str) -> Stored | None:
         """Return a document, or None."""
-        _check_user(user)
-        hold = self._holds.get(user)
-        head = hold.head if hold is not None and hold.thread == threading.get_ident() else None
+        check_user(user)
+        hold = self.transactions.mine(user)
+        head = hold.head if hold is not None else None
         if head is not None and kind in head.texts:
             return Stored(head.texts[kind], head.versions[kind])
-        found = self._asked(lambda: self.database.read(user, [kind])).get(kind)
+        found = self.transactions.asked(lambda: self.database.read(user, [kind])).get(kind)
         return Stored(*found) if found is not None else None
 
     def is_new(self, user: str) -> bool:  # noqa: ARG002 - the same for every user
@@ -185,11 +144,14 @@ class SharedBackend(AsyncVerbs):
         return self._head(user).record
 
     def records(self, user: str) -> Iterator[str]:
-        """Yield all records, newest first, read in pages."""
-        _check_user(user)
+        """Yield all records, newest first, read in pages; in an attempt with those of its group."""
+        check_user(user)
+        hold = self.transactions.mine(user)
+        if hold is not None and hold.group is not None:
+            yield from [text for _, text in reversed(hold.group.records)]
         below, size = WHOLE_HISTORY, 1  # most callers need only the newest
         while True:
-            page = self._asked(partial(self.database.records, user, below, size))
+            page = self.transactions.asked(partial(self.database.records, user, below, size))
             yield from (text for _, text in page)
             if len(page) < size:
                 return
@@ -197,7 +159,7 @@ class SharedBackend(AsyncVerbs):
 
     def users(self) -> list[str]:
         """Return all user ids that have a document, sorted."""
-        return sorted(set(self._asked(lambda: list(self.database.users()))))
+        return sorted(set(self.transactions.asked(lambda: list(self.database.users()))))
 
     def epoch(self, user: str) -> int:
         """Return the fencing token: how often data of the user was erased."""
@@ -221,77 +183,8 @@ class SharedBackend(AsyncVerbs):
         if head.record is not None and records:
             is_fresh = is_fresh and records[0][0] == next_sequence(head.record)
         if not is_fresh:  # a document was read after the head, and another process wrote in between
-            raise self._conflict(user, [*commit.expected])
-        return self._applied(user, head, Step(commit.texts, records=records))
-
-    def _applied(self, user: str, head: Head, step: Step) -> dict[str, Token]:
-        """Apply a step and follow it in the head of the lock's holder."""
-        try:
-            versions = self.database.apply(user, head, step)
-        except DatabaseLost as error:
-            versions = self._outcome(user, head, step, error)
-        if versions is None:
-            raise self._conflict(user, [*step.contents])
-        head.texts.clear()
-        head.versions.update(versions)
-        for kind in step.removed:
-            head.versions.pop(kind, None)
-        head.revision += 1
-        head.epoch += step.erasures
-        head.record = step.newest(head.record)
-        return versions
-
-    def _outcome(
-        self, user: str, head: Head, step: Step, error: DatabaseLost
-    ) -> dict[str, Token] | None:
-        """Find out whether a step was applied although its answer is missing.
-
-        Raises:
-            BackendError: It was not applied, or that cannot be found out.
-        """
-        deadline = time.monotonic() + self.timeout
-        while True:
-            try:
-                now = self._asked(lambda: self.database.head(user))
-                if now.revision == head.revision:
-                    versions = self.database.apply(user, head, step)
-                    if versions is None:
-                        continue  # the first attempt was only slow
-                    return versions
-                if not step.records:
-                    return None
-                seq, text = step.records[-1]
-                found = self._asked(partial(self.database.records, user, seq + 1, 1))
-            except DatabaseLost as lost:
-                if time.monotonic() >= deadline:
-                    raise self._unknown(error) from lost
-                continue
-            except BackendError as lost:
-                raise self._unknown(error) from lost
-            if found != [(seq, text)]:
-                return None
-            # After a further step of another process the versions are not those of our texts.
-            is_newest = now.revision == head.revision + 1
-            return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
-
-    def _unknown(self, error: DatabaseLost) -> BackendError:
-        return BackendError(
-            f"{self.database}: the connection broke during a write ({error}). It is unknown whether the change is"
-            " stored; check before you repeat it."
-        )
-
-    def _conflict(self, user: str, kinds: Sequence[str]) -> RevisionConflict:
-        """Return the error for a user whom another process changed, after a pause that grows.
-
-        `kinds` are the documents that are read together with the head next.
-        """
-        hold = self._holds.get(user)
-        if hold is not None:
-            hold.head = None
-            hold.wanted = tuple(kinds)
-            hold.conflicts += 1
-            _pause(hold.conflicts)
-        return RevisionConflict.of(user)
+            raise self.transactions.conflict(user, [*commit.expected])
+        return self.transactions.commit(user, head, Step(commit.texts, records=records))
 
     def save_edit(self, user: str, kind: str, text: str) -> None:
         """Store a hand edit, as an editor saves a file: the engine merges it with the writes since its base version.
@@ -301,11 +194,11 @@ class SharedBackend(AsyncVerbs):
             kind: Which document.
             text: The edited text. Its `_meta.seq` names the version that was edited.
         """
-        with self.lock(user, self.timeout):
-            deadline = time.monotonic() + self.timeout
+        with self.transactions.lock(user, self.transactions.timeout):
+            deadline = time.monotonic() + self.transactions.timeout
             while True:
                 try:
-                    self._applied(user, self._head(user), Step({kind: text}))
+                    self.transactions.apply(user, self._head(user), Step({kind: text}))
                 except RevisionConflict:
                     if time.monotonic() > deadline:
                         raise
@@ -345,29 +238,34 @@ class SharedBackend(AsyncVerbs):
         Raises:
             RevisionConflict: Another process was faster at each attempt during the timeout.
         """
-        with self._joined(user):
-            deadline = time.monotonic() + self.timeout
+        with self._joined(user) as is_first:
+            hold = self.transactions.mine(user)
+            assert hold is not None  # noqa: S101 - for the type checker
+            hold.may_assume = is_first  # a caller that holds the lock has seen more of the state
+            deadline = time.monotonic() + self.transactions.timeout
             while True:
-                self._holds[user].wanted = (kind,)
                 head = self._head(user)
                 text, version = self.hidden(user, kind)
                 fresh = change(text, head.epoch)
                 if fresh == text:
-                    return
+                    if not hold.is_assumed:
+                        return
+                    hold.head, hold.may_assume = None, False  # the stored text may be another one
+                    continue
                 step = Step({kind: fresh}) if fresh else Step(removed=[kind])
                 try:
                     if version == head.versions.get(kind):
-                        versions = self._applied(user, head, step)
+                        versions = self.transactions.apply(user, head, step)
                         self._hidden.keep((user, kind), (fresh, versions.get(kind)))
                         return
-                    self._conflict(user, [kind])
+                    self.transactions.conflict(user, [kind])
                 except RevisionConflict:
                     if time.monotonic() > deadline:
                         raise
 
     def holders(self, kind: str) -> list[str]:
         """Return the ids of the users with a hidden document, sorted."""
-        return sorted(set(self._asked(lambda: list(self.database.holders(kind)))))
+        return sorted(set(self.transactions.asked(lambda: list(self.database.holders(kind)))))
 
     # Removal
 
@@ -378,20 +276,21 @@ class SharedBackend(AsyncVerbs):
             names = [*head.versions] if kind is None else [kind] * (kind in head.versions)
             if not names and (kind is not None or head.record is None):
                 return False
-            self._applied(
+            self.transactions.apply(
                 user, head, Step(removed=names, dropped=WHOLE_HISTORY if kind is None else 0)
             )
             return True
 
     @contextmanager
-    def _joined(self, user: str) -> Generator[None]:
-        """Hold the user's lock, unless this thread holds it."""
-        hold = self._holds.get(user)
-        if hold is not None and hold.thread == threading.get_ident():
-            yield
+    def _joined(self, user: str) -> Generator[bool]:
+        """Hold the user's lock, unless this thread holds it; yield whether this begins a transaction."""
+        hold = self.transactions.mine(user)
+        if hold is not None:
+            assert not hold.is_attempt  # noqa: S101 - its step would be applied before those of its group
+            yield False
             return
-        with self.lock(user, self.timeout):
-            yield
+        with self.transactions.lock(user, self.transactions.timeout):
+            yield True
 
     def rewrite(self, user: str, rewrite: Rewrite) -> dict[str, str]:
         """Store a redaction and the new fencing token as one step; the caller holds the user's lock.
@@ -415,8 +314,8 @@ class SharedBackend(AsyncVerbs):
             records = [(next_sequence(text) - 1, text) for text in (*kept, *rewrite.added)]
             step = Step(contents, removed, records, WHOLE_HISTORY, 1)
         step = self._with_hidden(user, head, rewrite, step)
-        self._applied(user, head, step)
-        found = self._asked(lambda: self.database.read(user, [*head.versions]))
+        self.transactions.apply(user, head, step)
+        found = self.transactions.asked(lambda: self.database.read(user, [*head.versions]))
         return {
             f"{kind}.toml": sha256(found[kind][0].encode()).hexdigest() for kind in sorted(found)
         }
@@ -425,7 +324,9 @@ class SharedBackend(AsyncVerbs):
         """Add the redaction of the hidden documents to a step."""
         names = [kind for kind in head.versions if is_hidden(kind)]
         contents, removed = dict(step.contents), [*step.removed]
-        for kind, (text, _) in self._asked(lambda: self.database.read(user, names)).items():
+        for kind, (text, _) in self.transactions.asked(
+            lambda: self.database.read(user, names)
+        ).items():
             fresh = redact_hidden(kind, text, user, rewrite.selection, rewrite.epoch)
             if not fresh:
                 removed.append(kind)
@@ -435,23 +336,6 @@ class SharedBackend(AsyncVerbs):
 
     def prune(self, user: str, seq: int, snapshot: str) -> None:
         """Replace all history up to transaction `seq` by a snapshot; the caller holds the lock."""
-        self._applied(user, self._head(user), Step(records=[(seq, snapshot)], dropped=seq))
-
-
-def _check_user(user: str) -> None:
-    """Refuse a user id that a database cannot store."""
-    if not user:
-        raise IdentifierError("the user id is empty. Say whose memory this is.")
-    if "\0" in user or not (user.isascii() or _is_unicode(user)):
-        raise IdentifierError(
-            f"the user id {user!r} has a NUL or a lone surrogate, which a database cannot store. Use another id."
+        self.transactions.apply(
+            user, self._head(user), Step(records=[(seq, snapshot)], dropped=seq)
         )
-
-
-def _is_unicode(text: str) -> bool:
-    return not any("\ud800" <= each <= "\udfff" for each in text)
-
-
-def _pause(number: int) -> None:
-    """Wait for a random time whose upper limit doubles with each number."""
-    time.sleep(random.uniform(0.0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**number)))  # noqa: S311 - no secret

@@ -1,0 +1,239 @@
+"""Attempts: writes that begin with assumed state or share a step are stored exactly once, or run again."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.errors import LimitReached
+from tomldiary.storage.shared.group_commit import PendingVersion
+
+
+class Counting:
+    """A database that counts its requests, and calls a function before it applies a step."""
+
+    def __init__(self, database):
+        self._database = database
+        self.requests = []
+        self.before = lambda: None
+
+    def __getattr__(self, name):
+        found = getattr(self._database, name)
+
+        def counted(*arguments):
+            self.requests.append(name)
+            if name == "apply":
+                self.before()
+            return found(*arguments)
+
+        return counted if name in {"head", "read", "records", "apply"} else found
+
+    def __str__(self):
+        return str(self._database)
+
+
+@pytest.fixture
+def counted(opened):
+    backend = opened()
+    backend.transactions.database = Counting(backend.database)
+    return backend
+
+
+def texts(user, category="likes"):
+    return sorted(item.text for item in user.preferences(category).values())
+
+
+def run_at_once(work, count):
+    """Run `work` with the numbers up to `count` in threads that start together."""
+    barrier = threading.Barrier(count)
+
+    def run(number):
+        barrier.wait()
+        work(number)
+
+    threads = [threading.Thread(target=run, args=[number]) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_write_after_a_write_is_one_request(counted):
+    alice = Diary(counted, agent="rules").user("alice")
+    for number in range(3):
+        alice.upsert_preference("likes", f"thing number {number}")
+    counted.database.requests.clear()
+    alice.upsert_preference("likes", "thing number 3")
+    assert counted.database.requests == ["apply"]
+
+
+def test_an_assumed_state_that_is_old_is_noticed_by_each_kind_of_write(counted, opened):
+    one = Diary(counted, agent="rules", max_prefs_per_category=3).user("alice")
+    two = Diary(opened(), agent="rules").user("alice")
+    for number in range(2):
+        one.upsert_preference("likes", f"thing number {number}")
+    (key, _) = two.upsert_preference("likes", "thing number 2")
+    one.upsert_preference("dislikes", "milk")
+    assert len(texts(two)) == 3
+    with pytest.raises(LimitReached):
+        one.upsert_preference("likes", "thing number 3")
+    two.remove_preference("likes", key)  # what the assumed state does not show
+    one.upsert_preference("likes", "thing number 3")
+    assert len(texts(two)) == 3
+    two.remove_preference("dislikes", next(iter(two.preferences("dislikes"))))
+    one.upsert_preference("dislikes", "milk")  # changes nothing in the assumed state
+    assert texts(two, "dislikes") == ["milk"]
+
+
+def test_writes_that_wait_for_each_other_share_steps(counted):
+    alice = Diary(counted, agent="rules", max_prefs_per_category=1000).user("alice")
+    alice.upsert_preference("likes", "tea")
+    counted.database.requests.clear()
+    threads = [
+        threading.Thread(target=alice.upsert_preference, args=["likes", f"thing number {number}"])
+        for number in range(12)
+    ]
+    with counted.lock("alice", 10):
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 20
+        while counted.transactions.waiting("alice") < 12 and time.monotonic() < deadline:
+            time.sleep(0.001)
+    for thread in threads:
+        thread.join()
+    assert counted.database.requests == ["apply"]
+    assert [entry.seq for entry in alice.history()] == [*range(13, 0, -1)]
+    fresh = Diary(counted, agent="rules").user("alice")
+    assert texts(alice) == texts(fresh)
+    assert len(texts(fresh)) == 13
+
+
+def test_no_write_returns_before_its_step_is_applied(counted, opened):
+    other = opened()
+
+    def write(number):
+        alice = Diary(counted, agent="rules", max_prefs_per_category=1000).user("alice")
+        for turn in range(4):
+            text = f"thing {number}-{turn}"
+            alice.upsert_preference("likes", text)
+            stored = other.read("alice", "preferences").text
+            found.append(text in stored)
+
+    found = []
+    run_at_once(write, 5)
+    assert found == [True] * 20
+
+
+def test_a_refused_group_runs_again_and_leaves_no_trace(counted, opened):
+    two = Diary(opened(), agent="rules", max_prefs_per_category=1000).user("alice")
+    diary = Diary(counted, agent="rules", max_prefs_per_category=1000)
+    alice = diary.user("alice")
+    alice.upsert_preference("likes", "tea", operation_id="first")
+    turns = itertools.count()
+
+    def before():
+        turn = next(turns)
+        if (
+            turn % 2 == 0
+        ):  # as many transactions as most groups have: their numbers alone tell nothing
+            two.upsert_preference("dislikes", f"dish {turn}", operation_id=f"dish {turn}")
+
+    counted.database.before = before
+
+    def write(number):
+        for turn in range(3):
+            name = f"{number}-{turn}"
+            alice.upsert_preference("likes", f"thing {name}", operation_id=name)
+            alice.upsert_preference("likes", f"thing {name}", operation_id=name)
+
+    run_at_once(write, 4)
+    counted.database.before = lambda: None
+    assert len(texts(two)) == 13
+    assert texts(alice) == texts(two)
+    seqs = [entry.seq for entry in two.history(limit=1000)]
+    assert seqs == [*range(len(seqs), 0, -1)]
+    assert alice.problems() == []
+
+
+def test_a_group_ends_before_a_block_begins(counted):
+    alice = Diary(counted, agent="rules", max_prefs_per_category=1000).user("alice")
+
+    def write(number):
+        if number % 2:
+            alice.upsert_preference("likes", f"thing number {number}")
+        else:
+            with alice.transaction() as transaction:
+                transaction.upsert_preference("likes", f"thing number {number}")
+
+    run_at_once(write, 8)
+    assert len(texts(alice)) == 8
+    assert len(alice.history()) == 8
+
+
+def test_a_failed_group_is_an_error_of_each_of_its_writes(counted):
+    from tomldiary import BackendError  # noqa: PLC0415 - beside its use
+
+    counted.transactions.timeout = 0.3
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.upsert_preference("likes", "tea")
+    errors = []
+
+    def refuse():
+        raise BackendError("the disk of the server is full")
+
+    counted.database.before = refuse
+
+    def write(number):
+        try:
+            alice.upsert_preference("likes", f"thing number {number}")
+        except BackendError as error:
+            errors.append(str(error))
+
+    run_at_once(write, 4)
+    assert errors == ["the disk of the server is full"] * 4
+    counted.database.before = lambda: None
+    alice.upsert_preference("likes", "coffee")
+    assert texts(alice) == ["coffee", "tea"]
+
+
+def test_the_state_of_a_group_is_seen_by_its_writes_alone(counted, opened):
+    alice = Diary(counted, agent="rules").user("alice")
+    alice.blocks.set("log", "a")
+    other = opened()
+
+    def change(number):
+        alice.blocks.append("log", str(number))
+
+    run_at_once(change, 6)
+    lines = alice.blocks.get("log").text.split()
+    assert sorted(lines) == sorted(["a", *"012345"])
+    assert other.read("alice", "blocks").text == counted.read("alice", "blocks").text
+
+
+def test_a_pending_version_equals_only_the_version_it_becomes():
+    version = PendingVersion()
+    assert version == version  # noqa: PLR0124 - that is the claim
+    assert version != PendingVersion()
+    assert version != 3
+    assert version is not None
+    version.version = 3
+    assert version == 3
+    assert 3 == version  # noqa: SIM300 - the other side's comparison comes first
+    assert version != 4
+
+
+def test_a_hidden_document_is_changed_in_one_request(counted, opened):
+    counted.change_hidden("alice", ".queue", lambda text, _: text + "a")
+    counted.database.requests.clear()
+    counted.change_hidden("alice", ".queue", lambda text, _: text + "b")
+    assert counted.database.requests == ["apply"]
+    other = opened()
+    other.change_hidden("alice", ".queue", lambda text, _: text + "c")
+    counted.change_hidden("alice", ".queue", lambda text, _: text + "d")
+    other.change_hidden("alice", ".queue", lambda _text, _: "")
+    counted.change_hidden("alice", ".queue", lambda text, _: text if "d" in text else "new")
+    assert other.hidden("alice", ".queue")[0] == "new"

@@ -1,0 +1,89 @@
+"""Group commit: transactions of one user that wait for each other in a process are one step of the database.
+
+A transaction that ends while others of the user wait leaves its changes in the group. The next one begins with them.
+The last one applies the group. No call returns before the step is applied, and all run again if it is refused.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from tomldiary.storage.shared.database import Head, Step
+
+if TYPE_CHECKING:
+    from tomldiary.storage.protocol import Token
+
+__all__ = ["Group", "PendingVersion"]
+
+_MOST_RECORDS = 64
+_LARGEST = 1 << 20  # characters
+
+
+class PendingVersion:
+    """The version of a document in a step that is not applied yet; afterwards it equals the version in the database."""
+
+    __slots__ = ("version",)
+
+    def __init__(self) -> None:
+        self.version: Token | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether both are one version; before the step is applied, it is equal to itself alone."""
+        return other is self or (self.version is not None and bool(self.version == other))
+
+    __hash__ = object.__hash__
+
+
+class Group:
+    """The changes of one user that the next step applies; the user's lock guards it.
+
+    Args:
+        base: The state in the database that the first transaction began with.
+    """
+
+    def __init__(self, base: Head) -> None:
+        self.base = base
+        self.head = Head(base.revision, base.epoch, dict(base.versions), base.record)
+        """The state that the next transaction begins with."""
+        self.records: list[tuple[int, str]] = []
+        self.done = threading.Event()
+        """Set when the step was applied or refused."""
+        self.error: Exception | None = None
+        """Why it was refused."""
+        self._contents: dict[str, str] = {}
+        self._versions: dict[str, PendingVersion] = {}
+        self._size = 0
+
+    @property
+    def step(self) -> Step:
+        """All changes as one step."""
+        return Step(self._contents, records=self.records)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no further transaction should join."""
+        return len(self.records) >= _MOST_RECORDS or self._size >= _LARGEST
+
+    def add(self, step: Step) -> dict[str, Token]:
+        """Add the changes of a transaction, and return the versions of its documents."""
+        versions = {kind: PendingVersion() for kind in step.contents}
+        self._contents.update(step.contents)
+        self._versions.update(versions)
+        self.records += step.records
+        self._size += sum(map(len, step.contents.values()))
+        self.head.texts.update(step.contents)
+        self.head.versions.update(versions)
+        self.head.record = step.newest(self.head.record)
+        return dict(versions)
+
+    def settle(self, versions: dict[str, Token]) -> None:
+        """Note that the step was applied, with the new versions as far as they are known."""
+        for kind, version in versions.items():
+            self._versions[kind].version = version
+        self.done.set()
+
+    def fail(self, error: Exception) -> None:
+        """Note that the step was not applied."""
+        self.error = error
+        self.done.set()

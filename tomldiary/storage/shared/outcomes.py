@@ -1,0 +1,93 @@
+"""Repeats reads while a database cannot be reached, and finds out whether a step was applied whose answer is missing."""
+
+from __future__ import annotations
+
+import random
+import time
+from functools import partial
+from itertools import count
+from typing import TYPE_CHECKING, TypeVar
+
+from tomldiary.errors import BackendError
+from tomldiary.storage.shared.database import DatabaseLost
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tomldiary.storage.protocol import Token
+    from tomldiary.storage.shared.database import Database, Head, Step
+
+__all__ = ["answer", "outcome", "pause", "unknown_outcome"]
+
+R = TypeVar("R")
+_FIRST_PAUSE = 0.005  # seconds
+_LONGEST_PAUSE = 0.5  # seconds
+
+
+def pause(number: int) -> None:
+    """Wait for a random time whose upper limit doubles with each number."""
+    time.sleep(random.uniform(0.0, min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0**number)))  # noqa: S311 - no secret
+
+
+def answer(database: Database, timeout: float, read: Callable[[], R]) -> R:
+    """Return the answer of a read, which is repeated while the database cannot be reached.
+
+    Raises:
+        BackendError: It could not be reached for `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    for number in count():
+        try:
+            return read()
+        except DatabaseLost as error:
+            if time.monotonic() >= deadline:
+                raise BackendError(
+                    f"{database}: cannot be reached ({error}). Check the address and that the server runs."
+                ) from error
+            pause(number)
+    raise AssertionError
+
+
+def outcome(
+    database: Database, timeout: float, user: str, head: Head, step: Step, error: DatabaseLost
+) -> dict[str, Token] | None:
+    """Find out whether a step was applied although its answer is missing; apply it if it was not.
+
+    Returns:
+        The versions of its documents as far as they are known; None if another process was faster.
+
+    Raises:
+        BackendError: It was not applied, or that cannot be found out.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        try:
+            now = answer(database, timeout, lambda: database.head(user))
+            if now.revision == head.revision:
+                versions = database.apply(user, head, step)
+                if versions is None:
+                    continue  # the first attempt was only slow
+                return versions
+            if not step.records:
+                return None
+            seq, text = step.records[-1]
+            found = answer(database, timeout, partial(database.records, user, seq + 1, 1))
+        except DatabaseLost as lost:
+            if time.monotonic() >= deadline:
+                raise unknown_outcome(database, error) from lost
+            continue
+        except BackendError as lost:
+            raise unknown_outcome(database, error) from lost
+        if found != [(seq, text)]:
+            return None
+        # After a further step of another process the versions are not those of our texts.
+        is_newest = now.revision == head.revision + 1
+        return {kind: now.versions.get(kind) for kind in step.contents} if is_newest else {}
+
+
+def unknown_outcome(database: Database, error: BaseException) -> BackendError:
+    """Return the error for a step that may or may not be stored."""
+    return BackendError(
+        f"{database}: the connection broke during a write ({error}). It is unknown whether the change is"
+        " stored; check before you repeat it."
+    )

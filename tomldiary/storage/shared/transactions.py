@@ -1,0 +1,297 @@
+"""Runs transactions on one state of a user, and applies their steps.
+
+An attempt is a transaction that its caller can run again. It begins with the newest state that this process knows, and
+may share its step with other attempts. Its end tells whether that state was the stored one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import ExitStack, contextmanager, suppress
+from copy import copy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeVar
+
+from tomldiary.errors import IdentifierError, LockTimeout, RevisionConflict
+from tomldiary.runtime.fork_safety import renew_after_fork
+from tomldiary.storage.locks import UserLocks
+from tomldiary.storage.shared.database import DatabaseLost, Head, Step
+from tomldiary.storage.shared.group_commit import Group
+from tomldiary.storage.shared.heads import Heads, Remembered
+from tomldiary.storage.shared.outcomes import answer, outcome, pause, unknown_outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from tomldiary.storage.protocol import Token
+    from tomldiary.storage.shared.database import Database
+
+__all__ = ["Hold", "Transactions", "check_user"]
+
+R = TypeVar("R")
+_TURN = 0.05  # seconds for which an attempt waits for the lock before it looks again whether its group is applied
+
+
+@dataclass(slots=True)
+class Hold:
+    """A user's lock as this process holds it."""
+
+    thread: int
+    is_attempt: bool = False
+    may_assume: bool = False
+    """Whether the newest known state may be used: the end of the transaction tells whether it was the stored one."""
+    head: Head | None = None
+    """The state that the transaction began with; None before the first access and after a conflict."""
+    is_assumed: bool = False
+    """Whether the database was not asked for the state."""
+    group: Group | None = None
+
+
+class Transactions:
+    """The transactions of one process on a database. Thread-safe.
+
+    Args:
+        database: The database.
+        timeout: Seconds for which a call waits for a database that cannot be reached. Then it fails.
+    """
+
+    def __init__(self, database: Database, timeout: float) -> None:
+        self.database = database
+        self.timeout = timeout
+        self.heads = Heads()
+        self._locks = UserLocks(None)
+        self._holds: dict[str, Hold] = {}
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the attempts of other threads: a forked child has none of them."""
+        self._guard = threading.Lock()
+        self._groups: dict[str, Group] = {}
+        self._waiting: Counter[str] = Counter()
+
+    def waiting(self, user: str) -> int:
+        """Return how many attempts wait for a user's lock."""
+        return self._waiting[user]
+
+    # Locks
+
+    @contextmanager
+    def lock(self, user: str, timeout: float) -> Generator[None]:
+        """Hold a user's lock for a transaction that sees the stored state, and whose steps are applied at once."""
+        with self._held(user, timeout, Hold(threading.get_ident())):
+            group = self._groups.get(user)
+            if group is not None:
+                self._apply_group(user, group)
+            yield
+
+    @contextmanager
+    def attempt(self, user: str, timeout: float) -> Generator[None]:
+        """Hold a user's lock for a transaction that the caller runs again if it is refused.
+
+        Raises:
+            RevisionConflict: The state that it saw was not the stored one. Nothing was stored.
+        """
+        hold = Hold(threading.get_ident(), is_attempt=True, may_assume=True)
+        failure: BaseException | None = None
+        with ExitStack() as stack:
+            with self._counted(user):
+                stack.enter_context(self._held(user, timeout, hold))
+            hold.group = self._groups.get(user)
+            try:
+                yield
+            except BaseException as error:  # noqa: BLE001 - raised below
+                failure = error
+            group = hold.group
+            if group is not None:
+                if group.is_full or not self._waiting[user]:
+                    self._apply_group(user, group)
+            elif hold.is_assumed and (failure is None or isinstance(failure, Exception)):
+                self._verify(user, hold)
+        if group is not None:
+            self._await(user, group)
+        if failure is not None:
+            raise failure
+
+    @contextmanager
+    def _held(self, user: str, timeout: float, hold: Hold) -> Generator[None]:
+        check_user(user)
+        with self._locks.hold(user, timeout):
+            self._holds[user] = hold
+            try:
+                yield
+            finally:
+                del self._holds[user]
+
+    @contextmanager
+    def _counted(self, user: str) -> Generator[None]:
+        """Count the caller among the attempts that wait for the user's lock."""
+        with self._guard:
+            self._waiting[user] += 1
+        try:
+            yield
+        finally:
+            with self._guard:
+                self._waiting[user] -= 1
+                if not self._waiting[user]:
+                    del self._waiting[user]
+
+    def mine(self, user: str) -> Hold | None:
+        """Return the caller's hold of the user's lock."""
+        hold = self._holds.get(user)
+        return hold if hold is not None and hold.thread == threading.get_ident() else None
+
+    # States
+
+    def head(self, user: str) -> Head:
+        """Return the state that the caller's transaction began with, or the present one without a transaction."""
+        check_user(user)
+        hold, known = self.mine(user), self.heads.of(user)
+        if hold is None:
+            return self.heads.valid(known) or self._ask(user, known)
+        if hold.head is None:
+            if hold.group is not None:
+                hold.head = hold.group.head
+            elif hold.may_assume and known.is_alone and known.head is not None:
+                hold.head, hold.is_assumed = known.head, True
+            else:
+                before = known.head
+                hold.head, hold.is_assumed = self._ask(user, known, known.wanted), False
+                known.is_alone = before is None or before.revision == hold.head.revision
+        return hold.head
+
+    def _ask(self, user: str, known: Remembered, kinds: Sequence[str] = ()) -> Head:
+        """Ask the database for the state of a user, with the texts of some documents."""
+        stamp = self.heads.stamp(known)
+        head = self.asked(lambda: self.database.head(user, kinds))
+        self.heads.keep(known, head, stamp)
+        return head
+
+    def asked(self, read: Callable[[], R]) -> R:
+        """Return the answer of a read; see `outcomes.answer`."""
+        return answer(self.database, self.timeout, read)
+
+    def _verify(self, user: str, hold: Hold) -> None:
+        """Ask whether an assumed state is the stored one, as no step has told.
+
+        Raises:
+            RevisionConflict: It is not.
+        """
+        known, assumed = self.heads.of(user), hold.head
+        if assumed is not None and self._ask(user, known).revision != assumed.revision:
+            raise self.conflict(user, ())
+
+    # Steps
+
+    def commit(self, user: str, head: Head, step: Step) -> dict[str, Token]:
+        """Apply a step, in an attempt at its end; return the versions of its documents.
+
+        Raises:
+            RevisionConflict: The state is not `head` any more.
+        """
+        hold = self.mine(user)
+        if hold is None or not hold.is_attempt:
+            return self.apply(user, head, step)
+        group = hold.group
+        if group is None:
+            group = hold.group = self._groups[user] = Group(head)
+        versions = group.add(step)
+        hold.head = group.head
+        return versions
+
+    def apply(self, user: str, head: Head, step: Step) -> dict[str, Token]:
+        """Apply a step, and remember the state after it.
+
+        Raises:
+            RevisionConflict: The state is not `head` any more.
+        """
+        hold, known = self.mine(user), self.heads.of(user)
+        stamp, after = self.heads.stamp(known), copy(head)
+        is_certain = True
+        try:
+            versions = self.database.apply(user, after, step)
+        except DatabaseLost as error:
+            is_certain = False
+            versions = outcome(self.database, self.timeout, user, after, step, error)
+        if versions is None:
+            raise self.conflict(user, [*step.contents])
+        known.conflicts, known.wanted = 0, ()
+        if not is_certain:  # another step may have followed: ask before the next one
+            known.is_alone = False
+            if hold is not None:
+                hold.head = None
+            return versions
+        after.texts = {}
+        after.versions = {**head.versions, **versions}
+        for kind in step.removed:
+            after.versions.pop(kind, None)
+        after.revision += 1
+        after.epoch += step.erasures
+        after.record = step.newest(head.record)
+        self.heads.keep(known, after, stamp)
+        if hold is not None:
+            hold.head, hold.is_assumed = after, False
+        return versions
+
+    def conflict(self, user: str, kinds: Sequence[str]) -> RevisionConflict:
+        """Return the error for a user whom another process changed; a lock's holder waits a moment first.
+
+        `kinds` are the documents that are read together with the state next.
+        """
+        known, hold = self.heads.of(user), self.mine(user)
+        known.is_alone = False
+        known.conflicts += 1
+        known.wanted = tuple(kinds)
+        error = RevisionConflict.of(user)
+        if hold is not None:
+            hold.head, group = None, hold.group
+            hold.group = None
+            if group is not None and self._groups.get(user) is group:
+                del self._groups[user]
+                group.fail(error)
+            if not hold.is_attempt:
+                pause(known.conflicts)
+        return error
+
+    def _apply_group(self, user: str, group: Group) -> None:
+        """Apply the step of a group; each of its attempts learns the outcome."""
+        del self._groups[user]
+        try:
+            group.settle(self.apply(user, group.base, group.step))
+        except BaseException as error:
+            if isinstance(error, Exception):
+                group.fail(error)
+                return
+            group.fail(unknown_outcome(self.database, error))
+            raise
+
+    def _await(self, user: str, group: Group) -> None:
+        """Return once a group is applied, by whichever of its attempts gets the lock first.
+
+        Raises:
+            RevisionConflict: It was refused.
+            BackendError: The storage failed.
+        """
+        while not group.done.is_set():
+            with suppress(LockTimeout), self._locks.hold(user, _TURN):
+                if self._groups.get(user) is group:
+                    self._apply_group(user, group)
+        if group.error is not None:
+            if isinstance(group.error, RevisionConflict):
+                pause(self.heads.of(user).conflicts)
+            raise copy(group.error)
+
+
+def check_user(user: str) -> None:
+    """Refuse a user id that a database cannot store."""
+    if not user:
+        raise IdentifierError("the user id is empty. Say whose memory this is.")
+    if "\0" in user or not (user.isascii() or _is_unicode(user)):
+        raise IdentifierError(
+            f"the user id {user!r} has a NUL or a lone surrogate, which a database cannot store. Use another id."
+        )
+
+
+def _is_unicode(text: str) -> bool:
+    return not any("\ud800" <= each <= "\udfff" for each in text)
