@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
+
 from tomldiary import Diary
 
 IMAGES = Path(__file__).parents[1] / "docs/images"
@@ -85,7 +86,7 @@ def notebook(diary: Diary, folder: str) -> None:
     page.write_text(PAGE.format(cells=cells), "utf-8")
     target = IMAGES / "notebook.png"
     browser = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
-    subprocess.run(
+    subprocess.run(  # noqa: S603 - our own arguments
         [*browser, "--window-size=660,690", f"--screenshot={target}", page.as_uri()],
         check=True,
         capture_output=True,
