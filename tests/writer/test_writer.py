@@ -275,7 +275,7 @@ def test_both_forms_of_a_turn_are_equivalent():
     assert diary.applied == [("alice", "s", "hello", "hi", None)] * 3
 
 
-@pytest.mark.parametrize("wrong", [{"workers": 0}, {"qsize": 0}])
+@pytest.mark.parametrize("wrong", [{"workers": -1}, {"qsize": 0}])
 def test_a_writer_without_workers_or_capacity_is_refused(wrong):
     with pytest.raises(ValueError, match="at least 1"):
         MemoryWriter(Plain(), **wrong)

@@ -391,6 +391,8 @@ class Workers:
                 done.result()
         with self._state:
             left = [*queued, *self.queues.drain(), *self.working]
+            if isinstance(self.journal_queue, SharedQueue):
+                left += self.journal_queue.drain()
             self.working.clear()
             count = 0
             for job in left:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import logging
 import os
 import threading
 import weakref
@@ -84,7 +85,8 @@ class MemoryWriter(Viewed):
 
     Args:
         diary: The diary that applies the turns.
-        workers: The maximum number of turns in work at the same time, each of another user.
+        workers: The maximum number of turns in work at the same time, each of another user. With 0 the writer only
+            stores turns in a shared database, and other writers apply them; closing does not wait for these.
         qsize: The maximum number of waiting turns; at this limit `submit` waits and `submit_nowait` raises.
         timeout: Seconds that the extractor may take for one turn; None sets no limit.
         retry: The number of attempts after transient errors, and the pauses between them.
@@ -111,8 +113,10 @@ class MemoryWriter(Viewed):
         journal_segment_bytes: int = SEGMENT_BYTES,
         lease: float = 15.0,
     ) -> None:
-        if workers < 1 or qsize < 1 or coalesce < 1 or breaker < 1:
-            raise ValueError("workers, qsize, coalesce and breaker must be at least 1.")
+        if workers < 0 or qsize < 1 or coalesce < 1 or breaker < 1:
+            raise ValueError(
+                "qsize, coalesce and breaker must be at least 1, and workers at least 0."
+            )
         if not callable(getattr(diary, "update_memory", None)):
             raise InvalidValue(
                 f"expected a Diary, found {type(diary).__name__}. Give Diary(folder).",
@@ -123,6 +127,10 @@ class MemoryWriter(Viewed):
         own = diary if isinstance(diary, Diary) else None  # pyright: ignore[reportUnnecessaryIsInstance] - see above
         self._backend: Backend | None = own.engine.backend if own is not None else None
         self._sessions = own.sessions if own is not None else None
+        if workers == 0 and not isinstance(self._backend, SharedBackend):
+            raise ValueError(
+                "workers=0 needs a diary on PostgreSQL, Redis or Firestore, where other writers apply the turns."
+            )
         self._options = Options(workers, qsize, timeout, coalesce, retry or RetryPolicy())
         self._breaker = (breaker, breaker_pause)
         self.takeover_interval = takeover_interval
@@ -146,6 +154,8 @@ class MemoryWriter(Viewed):
 
     def _setup_problem(self) -> str:
         """Return why no turn can be extracted now, or ""; see `setup_problem`."""
+        if not self._options.workers:
+            return ""
         # A diary that overrides `update_memory` may have no extractor at all.
         return "" if is_overridden(self.diary) else setup_problem(self.diary.agent)
 
@@ -204,6 +214,7 @@ class MemoryWriter(Viewed):
             admission.refuse,
             workers.settle_elsewhere,
             lease=self._lease,
+            works=self._options.workers > 0,
         )
         admission.journal_queue = workers.journal_queue = queue
         workers.letters = SharedLetters(backend)
@@ -388,7 +399,7 @@ class MemoryWriter(Viewed):
         self._closed = True
         self._admission.close()
         wait = SHUTDOWN_TIMEOUT if timeout is None else timeout
-        self.flush(max(0.0, wait) if drain else 0)
+        self.flush(max(0.0, wait) if drain and self._options.workers else 0)
         with self._ending:  # several threads may close, and each may do so again
             if not self._has_ended:
                 self._end()
@@ -405,7 +416,8 @@ class MemoryWriter(Viewed):
             if self._journal_queue is None:
                 _logger.error("the writer was closed with %d turns not applied", left)
             else:
-                _logger.warning(
+                _logger.log(
+                    logging.WARNING if self._options.workers else logging.INFO,
                     "the writer was closed with %d turns not applied; they are kept in %s",
                     left, self._journal_queue.root,
                 )  # fmt: skip

@@ -93,3 +93,31 @@ def test_a_turn_stored_while_another_one_ends_is_delivered_once(opened, when):
     assert len(queue) == 0
     queue.finish(jobs[1:])
     assert backend.holders(".queue") == []
+
+
+def test_a_writer_without_workers_leaves_its_turns_to_others(engine, opened):
+    web = MemoryWriter(Diary(opened(), agent=None), workers=0)
+    first = web.submit_nowait(Turn("alice", "s", "I love tea.", "Noted."))
+    assert first.wait_stored(30)
+    assert web.flush(1.5) is False  # longer than the interval of its searches
+    assert web.health().status == "healthy"
+    assert opened().holders(".queue") == ["alice"]
+    assert "[[owner]]" not in engine.texts()
+    with MemoryWriter(Diary(opened(), agent="rules")):
+        assert first.wait(30).transaction == 1
+    second = web.submit_nowait(Turn("alice", "s", "I love jazz.", "Noted."))
+    begin = time.monotonic()
+    assert web.close_sync()["pending"] == 1  # at once, and the turn is stored
+    assert time.monotonic() - begin < 10
+    with pytest.raises(RuntimeError):
+        second.wait(0)
+    with MemoryWriter(Diary(opened(), agent="rules")) as worker:
+        deadline = time.monotonic() + 30
+        while not worker.stats()["completed"] and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert len(Diary(opened()).user("alice").preferences("likes")) == 2
+
+
+def test_a_writer_of_a_folder_needs_workers(tmp_path):
+    with pytest.raises(ValueError, match="workers=0 needs a diary on PostgreSQL"):
+        MemoryWriter(Diary(tmp_path), workers=0)

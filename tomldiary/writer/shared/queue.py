@@ -49,6 +49,7 @@ class SharedQueue:
         resolve: Called with turns that another writer has finished, without the lock.
         poll: Seconds between two searches for users without an owner.
         lease: Seconds without a sign of life after which another writer is dead.
+        works: Whether this writer claims users; without it, it only stores turns for others.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SharedQueue:
         *,
         poll: float = 1.0,
         lease: float = 15.0,
+        works: bool = True,
     ) -> None:
         self.id = secrets.token_hex(8)
         self.root = str(backend.database)
@@ -69,6 +71,7 @@ class SharedQueue:
         self._deliver = deliver
         self._refuse = refuse
         self._resolve = resolve
+        self._works = works
         self._poll, self._lease, self._forget = poll, lease, _FORGET_AFTER * lease
         self._pending: list[Job] = []
         self._batch: list[Job] = []
@@ -147,6 +150,12 @@ class SharedQueue:
             self._held.pop(job.turn.user_id, None)
             self._remote.setdefault(job.turn.user_id, {})[job.operation] = job
 
+    def drain(self) -> list[Job]:
+        """Remove and return the turns that were submitted here and that another writer will finish."""
+        left = [job for jobs in self._remote.values() for job in jobs.values()]
+        self._remote.clear()
+        return left
+
     def _start(self) -> None:
         if not self._thread.ident:
             self._thread.start()
@@ -223,12 +232,13 @@ class SharedQueue:
 
     def _claimed(self, user: str, jobs: list[Job]) -> Turns | None:
         """Store turns and claim the user in one step; return None if another writer has the claim."""
-        self._beat()  # a claim of a writer that shows no life would be taken over
+        if self._works:
+            self._beat()  # a claim of a writer that shows no life would be taken over
         found: list[Turns | None] = []
 
         def change(text: str, epoch: int) -> str:
             turns = Turns.parse(text)
-            is_free = turns.owner in {"", self.id} or self._is_dead(turns.owner)
+            is_free = self._may_claim(turns.owner)
             if is_free:
                 turns.owner = self.id
             for job in jobs:
@@ -277,15 +287,17 @@ class SharedQueue:
 
     def _look(self) -> None:
         """Claim users without a living owner, and resolve the receipts of turns that other writers finished."""
+        if not self._works and not self._remote:
+            return
         queued = self._backend.holders(QUEUE)
         waiting = [user for user in queued if not self._held.get(user)]
         with self._state:
             gone = [user for user in self._remote if user not in queued]
-        if waiting:
+        if waiting and self._works:
             self._observe()
         for user in waiting:
             turns = Turns.parse(self._backend.hidden(user, QUEUE)[0])
-            if turns.owner in {"", self.id} or self._is_dead(turns.owner):
+            if self._may_claim(turns.owner):
                 claim = self._claimed(user, [])
                 if claim is not None and claim.numbers():
                     with self._state:
@@ -316,6 +328,9 @@ class SharedQueue:
             before = known.get(name)
             is_same = before is not None and before[0] == version
             self._seen[name] = before if before is not None and is_same else (version, now)
+
+    def _may_claim(self, owner: str) -> bool:
+        return self._works and (owner in {"", self.id} or self._is_dead(owner))
 
     def _is_dead(self, writer: str) -> bool:
         if self._seems_dead(writer):

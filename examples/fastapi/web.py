@@ -1,0 +1,113 @@
+"""A web process of a deployment on several machines: it answers from memory, and stores turns for the writers.
+
+Any number of these run beside any number of `worker.py`; see docs/scaling.md. `TOMLDIARY_URL` is the address of
+the database. `APP_TOKENS` is a JSON file: the SHA-256 of each access token, with the user it belongs to.
+Run: uvicorn --app-dir examples/fastapi web:app --port 8000
+"""
+
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any
+
+from fastapi import Depends, FastAPI, Header, HTTPException, Request
+from fastapi.responses import JSONResponse
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from pydantic import BaseModel, ConfigDict
+
+from tomldiary import BackendError, Diary, MemoryWriter, UserDiary
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    """Open the memory and a writer without workers: it only stores turns."""
+    app.state.diary = Diary(os.environ["TOMLDIARY_URL"])
+    async with MemoryWriter(app.state.diary, workers=0) as app.state.writer:
+        yield
+
+
+app = FastAPI(lifespan=lifespan)
+app.state.tokens = json.loads(Path(os.environ["APP_TOKENS"]).read_text("utf-8"))
+
+
+def signed_in(
+    request: Request, given: Annotated[HTTPAuthorizationCredentials, Depends(HTTPBearer())]
+) -> UserDiary:
+    """Return the memory of the user whose token it is; user ids come from nowhere else."""
+    user = request.app.state.tokens.get(sha256(given.credentials.encode()).hexdigest())
+    if user is None:
+        raise HTTPException(401, "unknown token", {"WWW-Authenticate": "Bearer"})
+    return request.app.state.diary.user(user)
+
+
+Memory = Annotated[UserDiary, Depends(signed_in)]
+
+
+class Said(BaseModel):
+    """One turn of a conversation; a field such as `user_id` is refused."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: str
+    user: str
+    assistant: str
+
+
+@app.post("/turns", status_code=202)
+async def remember(
+    said: Said,
+    memory: Memory,
+    request: Request,
+    idempotency_key: Annotated[str, Header(min_length=1, max_length=100)],
+) -> dict[str, bool]:
+    """Store a turn. The database has it when this returns; repeat the request with the same key if it fails."""
+    writer: MemoryWriter = request.app.state.writer
+    await writer.submit(
+        memory.user_id,
+        said.session_id,
+        said.user,
+        said.assistant,
+        operation_id=idempotency_key,
+    )
+    return {"stored": True}
+
+
+@app.get("/memory")
+def known(memory: Memory) -> dict[str, Any]:
+    """Return what is known about the user, and how many turns each session has."""
+    return {
+        "preferences": {
+            category: [item.text for item in items.values()]
+            for category, items in memory.preferences().items()
+            if items
+        },
+        "turns": {name: session.turns for name, session in memory.conversations().items()},
+    }
+
+
+@app.get("/recall")
+async def recall(memory: Memory, query: str) -> list[str]:
+    """Return what fits a question, best first."""
+    return [hit.text for hit in await memory.arecall(query, limit=5)]
+
+
+@app.delete("/memory")
+def forget(memory: Memory) -> dict[str, int]:
+    """Erase everything about the user, queued turns included."""
+    return {"epoch": memory.forget(everything=True).epoch}
+
+
+@app.get("/health")
+def health(request: Request) -> JSONResponse:
+    """Return the verdict about the queue, for a load balancer."""
+    verdict = request.app.state.writer.health()
+    return JSONResponse({"status": verdict.status}, verdict.http_status)
+
+
+@app.exception_handler(BackendError)
+async def unavailable(_request: Request, _error: BackendError) -> JSONResponse:
+    """Answer 503 while the database is away; the log has the reason."""
+    return JSONResponse({"detail": "the memory cannot be reached"}, 503, {"Retry-After": "1"})
