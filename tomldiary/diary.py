@@ -23,7 +23,12 @@ from tomldiary.entries.schema import categories, weights
 from tomldiary.errors import DiaryError, ExtractionError, InvalidValue, SchemaError
 from tomldiary.extraction.dialogue import CONTEXT_TURNS, Sessions, checked_exchanges, storable
 from tomldiary.extraction.draft import MemoryDeps
-from tomldiary.extraction.extractor import Extractor, resolve_extractor, run_extractor
+from tomldiary.extraction.extractor import (
+    Extractor,
+    ExtractorStats,
+    resolve_extractor,
+    run_extractor,
+)
 from tomldiary.extraction.failures import explained
 from tomldiary.extraction.message import turn_message
 from tomldiary.extraction.operations import (
@@ -278,6 +283,7 @@ class Diary(Viewed, AncestorCoroutines):
         """Return the guarantees of the storage: durability, atomicity, concurrent writers, documents.
 
         `documents` are the names of the documents that it keeps; None is any, episodes and items included.
+        Further keys are counters of the extractor, such as `unsupported_languages` of "rules".
         """
         backend = self.engine.backend
         documents = backend.documents if isinstance(backend, FixedDocuments) else None
@@ -288,8 +294,16 @@ class Diary(Viewed, AncestorCoroutines):
                 "is_atomic": backend.is_atomic,
                 "is_shared": backend.is_shared,
                 "documents": None if documents is None else list(documents),
+                **self.extractor_stats(),
             }
         )
+
+    def extractor_stats(self) -> dict[str, Any]:
+        """Return the counters of the extractor; empty if it has none, or read no turn yet."""
+        known = self._extractor
+        if known is None or known[0] is not self.agent:
+            return {}
+        return known[1].stats() if isinstance(known[1], ExtractorStats) else {}
 
     @property
     def extractor(self) -> Extractor:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_MODEL",
     "Extractor",
+    "ExtractorStats",
     "as_extractor",
     "build_extractor",
     "compactor_agent",
@@ -57,6 +58,15 @@ class Extractor(Protocol):
 
     def run(self, message: str, /, *, deps: MemoryDeps) -> Any:
         """Read the turn described by `message`, and change `deps`."""
+        ...
+
+
+@runtime_checkable
+class ExtractorStats(Protocol):
+    """An extractor that counts; `Diary.stats` and the writer's show it."""
+
+    def stats(self) -> dict[str, Any]:
+        """Return counters by name, without text of a conversation."""
         ...
 
 

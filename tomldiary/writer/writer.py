@@ -324,7 +324,8 @@ class MemoryWriter(Viewed):
         """
         with self._state:
             stats = stats_of(self._metrics, self._options, self._workers, self._admission)
-        return WriterStats({**stats, "setup_problem": self._setup_problem()})
+        counted = self.diary.extractor_stats()
+        return WriterStats({**stats, **counted, "setup_problem": self._setup_problem()})
 
     def health(self, *, longest_wait: float = 300.0, most_errors: float = 0.05) -> Health:
         """Return a verdict for a health endpoint.

@@ -1,10 +1,11 @@
 """Find what users say about themselves, offline, by phrase tables alone.
 
-This understands nothing. It looks for English first-person phrases such as "I am allergic to" or
-"my favourite", and keeps the whole sentence exactly as the user typed it. It therefore
+This understands nothing. It looks for first-person phrases such as "I am allergic to" or "my favourite",
+in English, German, Spanish, French, Portuguese and Italian, and keeps the whole sentence exactly as the
+user typed it. In a message that asks for nothing it keeps longer first-person sentences too. It therefore
 
-* misses everything in other languages, without an "I" or a "my", or phrased in a way that the
-  tables do not list;
+* misses everything in other languages (which it says), without an "I" or a "my", or phrased in a way that
+  the tables do not list;
 * never rewrites or combines sentences, and does not resolve "it", "she" or "there"; the one cut it
   makes is in front of a question ("I am vegan, what can I cook?");
 * does not notice irony, later corrections or another person's words pasted without quotation marks;
@@ -21,12 +22,14 @@ few words ahead.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tomldiary.errors import InvalidValue, LimitReached
+from tomldiary.extraction.rules.languages import ENGLISH, LANGUAGES, Language, language_of
 from tomldiary.extraction.rules.phrases import (
     ALLERGY,
     FIRST_PERSON,
@@ -73,6 +76,11 @@ _DECLINES = compile_phrases(
     (?:thanks|thank you|hi|hello|hey|bye|good (?:morning|evening|night)|ok|okay|great|sure thing) $""",
     start=SO,
 )
+_TELLING = 8
+"""Words of a sentence that tells something, at least."""
+_LONG_MESSAGE = 40
+"""Words of a message that tells something beside what it asks for, at least."""
+_YOU = compile_phrases("you|yours?|yourself")
 _OF_THE_USER = re.compile(" (?:(?:do|did|would|can|could|will) )?you ")
 _HYPOTHETICAL = compile_phrases(
     "if|suppose|supposing|imagine|pretend|assume|assuming|what if|say|unless|whether", start=SO
@@ -119,7 +127,15 @@ def find_statements(
     found: dict[str, Statement] = {}
     if not categories:
         return []
-    for sentence, kind in chain(_answers(user_msg, question), _lasting_sentences(user_msg)):
+    code, unknown = language_of(user_msg[:MAX_CHARACTERS])
+    if unknown:
+        return []
+    sentences = (
+        chain(_answers(user_msg, question), _lasting_sentences(user_msg))
+        if code == ENGLISH
+        else _told_in(LANGUAGES[code], user_msg)
+    )
+    for sentence, kind in sentences:
         if len(found) == MAX_STATEMENTS:
             break
         key = identity(sentence)
@@ -151,12 +167,52 @@ def _answers(message: str, said: str) -> Iterator[tuple[str, str]]:
 def _lasting_sentences(message: str) -> Iterator[tuple[str, str]]:
     """Yield each sentence worth keeping with the name of its kind."""
     sentences, asked = _own_sentences(message)
+    is_told = len(message.split()) >= _LONG_MESSAGE
+    is_personal = not any(_AT_HAND.search(plain) for _, plain, _ in sentences)
     for text, plain, alone in sentences:
         if not FIRST_PERSON.search(plain) or _HYPOTHETICAL.match(plain):
             continue
         match = ALLERGY.search(plain) or LASTING.search(plain)
-        if match is None and alone and not asked and not _AT_HAND.search(plain):
-            match = PASSING.search(plain)
+        if match is None and alone and not _AT_HAND.search(plain):
+            if not asked or (is_told and is_personal):
+                match = PASSING.search(plain)
+            if match is None and not asked and _is_told(plain):
+                yield text, "biography"
+                continue
+        if match is not None and match.lastgroup is not None:
+            yield text, match.lastgroup
+
+
+def _is_told(plain: str) -> bool:
+    """Return whether a first-person sentence is long enough to tell something, and is not about the other side."""
+    return plain.count(" ") > _TELLING and not _YOU.search(plain)
+
+
+def _told_in(language: Language, message: str) -> Iterator[tuple[str, str]]:
+    """Yield each sentence worth keeping of a message in another language, with the name of its kind."""
+    said = language.patterns
+    kept: list[tuple[str, str, bool]] = []
+    asked = False
+    for text, mask in split_sentences(message):
+        plain = language.plain_form(mask)
+        if said.forgets.search(plain):
+            continue
+        is_request = "?" in mask[-4:] or bool(said.asks.search(plain) or said.opens.match(plain))
+        if ":" in mask and said.hands_over.search(plain):
+            return  # what follows is a text to work on
+        if is_request:
+            asked = True
+            splice = said.splice.search(mask)
+            text = text[: splice.start()] if splice else ""  # noqa: PLW2901 - the part before the question
+            plain = language.plain_form(text)
+            if not text or said.asks.search(plain) or said.opens.match(plain):
+                continue
+        if said.first_person.search(plain) and not said.supposes.match(plain):
+            kept.append((text, plain, not is_request))
+    for text, plain, alone in kept:
+        match = said.allergy.search(plain) or said.lasting.search(plain)
+        if match is None and alone and not asked:
+            match = said.passing.search(plain)
         if match is not None and match.lastgroup is not None:
             yield text, match.lastgroup
 
@@ -277,19 +333,39 @@ class RulesExtractor:
     """Stores the user's own first-person sentences, word for word, marked as not verified.
 
     It is no substitute for a model: it understands nothing. It does not rewrite, merge or correct,
-    resolves no "it" or "there", writes no summaries, knows English only, and files a sentence by the
+    resolves no "it" or "there", writes no summaries, knows six languages only, and files a sentence by the
     words in it. A short answer is kept together with the assistant's question. What the user asks to forget
     is not stored, and not removed either: it cannot tell which entry is meant. Each entry says where it came from: `_verified = false`, `_source = "session#turn"`.
     """
 
+    def __init__(self) -> None:
+        self._unsupported: Counter[str] = Counter()
+
     def __repr__(self) -> str:
         return "RulesExtractor()"
+
+    def stats(self) -> dict[str, Any]:
+        """Return how many turns were in which language that is not supported: `{"Japanese": 3}`."""
+        return {"unsupported_languages": dict(self._unsupported)}
+
+    def _note(self, language: str) -> None:
+        self._unsupported[language] += 1
+        if self._unsupported[language] == 1:
+            _logger.warning(
+                "the rules do not know this language: %s. Nothing is stored of such turns. Give Diary a model as"
+                " `agent`; Diary.stats() counts them.",
+                language,
+            )
 
     def run(self, message: str, /, *, deps: MemoryDeps) -> int:  # noqa: ARG002 - the draft holds the turn
         """Add the turn's statements to the draft and return how many were new or confirmed."""
         session = deps.conversations.find(deps.session_id) or {}
         origin = {"_verified": False, "_source": f"{deps.session_id}#{session.get('_turns', 0)}"}
         categories = {name: deps.descriptions.get(name, "") for name in deps.allowed_cats}
+        _, unsupported = language_of(deps.user_msg[:MAX_CHARACTERS])
+        if unsupported:
+            self._note(unsupported)
+            return 0
         stored = 0
         question = deps.earlier[-1][1] if deps.earlier else ""
         for statement in find_statements(deps.user_msg, categories, question):

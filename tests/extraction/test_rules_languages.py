@@ -1,0 +1,122 @@
+"""The offline rules in six languages, and what they say of the others."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from tomldiary import Diary
+from tomldiary.extraction.rules.languages import LANGUAGES, language_of
+from tomldiary.extraction.rules.rules import find_statements
+
+CATEGORIES = dict.fromkeys(("likes", "dislikes", "allergies", "routines", "biography"), "")
+ROWS = [
+    tuple(line.split(" | "))
+    for line in (Path(__file__).parent / "statements.txt").read_text("utf-8").splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def found(message):
+    return [statement.text for statement in find_statements(message, CATEGORIES)]
+
+
+@pytest.mark.parametrize("code", ["de", "es", "fr", "pt", "it"])
+def test_statements_are_found_and_requests_are_left_out(code):
+    said = [text for language, kind, text in ROWS if (language, kind) == (code, "statement")]
+    other = [text for language, kind, text in ROWS if (language, kind) == (code, "other")]
+    assert len(said) >= 20
+    assert len(other) >= 10
+    missed = [text for text in said if not found(text)]
+    assert len(missed) <= 0.1 * len(said), missed
+    assert [text for text in other if found(text)] == []
+
+
+@pytest.mark.parametrize(
+    "row", [row for row in ROWS if row[1] == "statement"], ids=lambda row: row[2][:20]
+)
+def test_what_is_kept_is_verbatim(row):
+    assert all(text in row[2] for text in found(row[2]))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "category"),
+    [
+        ("Ich bin allergisch gegen Nüsse.", "allergies"),
+        ("No me gustan los gatos.", "dislikes"),
+        ("J'adore le jazz.", "likes"),
+        ("Acordo todos os dias às seis.", "routines"),
+        ("Vivo a Roma.", "biography"),
+    ],
+)
+def test_the_kind_of_a_statement_chooses_its_category(sentence, category):
+    assert [each.category for each in find_statements(sentence, CATEGORIES)] == [category]
+
+
+@pytest.mark.parametrize(
+    ("message", "kept"),
+    [
+        ("Ich bin vegan, was kann ich kochen?", ["Ich bin vegan"]),
+        ("Soy vegana. ¿Qué puedo cocinar?", ["Soy vegana."]),
+        ("Übersetze:\nIch liebe Hunde.", []),
+        ("„Ich liebe Hunde“, sagte er.", []),
+        ("Vergiss das. Ich mag Tee.", ["Ich mag Tee."]),
+        ("Ich mag Tee. Kannst du mir helfen? Ich plane eine Reise.", ["Ich mag Tee."]),
+    ],
+)
+def test_questions_quotations_and_texts_to_work_on_are_left_out(message, kept):
+    assert found(message) == kept
+
+
+@pytest.mark.parametrize("code", [code for code, each in LANGUAGES.items() if each.lasting])
+def test_every_table_has_all_its_parts(code):
+    table = LANGUAGES[code]
+    assert {"allergy", "dislike", "like", "biography", "work", "family"} <= table.lasting.keys()
+    assert all([table.asks, table.opens, table.forgets, table.supposes, table.hands_over])
+    assert table.patterns.lasting.search(table.plain_form("")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "language"),
+    [
+        ("我喜欢猫", "Chinese"),
+        ("私は猫が好きです", "Japanese"),
+        ("고양이를 좋아해요", "Korean"),
+        ("Ik hou niet van koffie", "Dutch"),
+        ("Nie lubię kawy i jestem weganinem", "Polish"),
+        ("أحب القطط كثيرا", "Arabic or another language in its script"),
+    ],
+)
+def test_other_languages_are_recognised_and_keep_nothing(text, language):
+    assert language_of(text) == ("", language)
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "🍕", "ok", "Pierre loves croissants in Paris", "I live in Oslo.", "int main()"]
+)
+def test_english_and_what_cannot_be_told_stay_english(text):
+    assert language_of(text) == ("en", "")
+
+
+def test_an_unsupported_language_is_logged_once_and_counted(caplog):
+    diary = Diary("memory:", agent="rules")
+    alice = diary.user("alice")
+    assert "unsupported_languages" not in diary.stats()  # the extractor has read nothing yet
+    with caplog.at_level(logging.WARNING, "tomldiary"):
+        for said in ("我喜欢猫", "我喜欢狗", "I like tea.", "Ik hou niet van koffie"):
+            alice.add_turn(said, "ok", session_id="s")
+    assert diary.stats()["unsupported_languages"] == {"Chinese": 2, "Dutch": 1}
+    assert [record.getMessage().count("Chinese") for record in caplog.records] == [1, 0]
+    assert "我" not in caplog.text
+    assert [item.text for item in alice.preferences("likes").values()] == ["I like tea."]
+
+
+def test_a_long_sentence_of_a_message_that_asks_nothing_is_kept():
+    told = "Last weekend we repaired that old tractor of the village together."
+    assert found(told) == [told]
+    assert found("I fixed it.") == []
+    assert found(f"{told} Can you find me a manual for it?") == []
+    assert found("I was at the place that you had shown to your two brothers.") == []
