@@ -31,7 +31,12 @@ from tomldiary.history.index import HistoryIndex
 from tomldiary.history.record import next_sequence, operation_of, render_record
 from tomldiary.history.timeline import Timeline
 from tomldiary.runtime.async_bridge import SCOPE, OwnThread
-from tomldiary.storage.protocol import KeepsDisplacedEdits, OptimisticWrites
+from tomldiary.storage.protocol import (
+    KeepsDisplacedEdits,
+    OptimisticWrites,
+    PrefersPartSize,
+    ReadsOneState,
+)
 from tomldiary.toml.edit import Edit
 
 if TYPE_CHECKING:
@@ -60,7 +65,8 @@ class Engine(DocumentCache):
         schema_name: Written to `_meta.schema_name` of new documents.
         lock_timeout: Seconds a writer waits for another one.
         save_timeout: Seconds a writer waits for another program to finish saving a document.
-        part_size: Characters of a document before new preferences, facts and items go to another one.
+        part_size: Characters of a document before new preferences, facts and items go to another one; None is
+            what the backend prefers.
     """
 
     def __init__(
@@ -70,7 +76,7 @@ class Engine(DocumentCache):
         *,
         lock_timeout: float = 30.0,
         save_timeout: float = 3.0,
-        part_size: int = LARGEST,
+        part_size: int | None = None,
     ) -> None:
         super().__init__(backend, save_timeout=save_timeout)
         if isinstance(backend, KeepsDisplacedEdits):
@@ -78,7 +84,10 @@ class Engine(DocumentCache):
         self._optimistic = backend if isinstance(backend, OptimisticWrites) else None
         self.schema_name = schema_name
         self.lock_timeout = lock_timeout
+        if part_size is None:
+            part_size = backend.part_size if isinstance(backend, PrefersPartSize) else LARGEST
         self.part_size = part_size
+        self._one_state = backend if isinstance(backend, ReadsOneState) else None
         meta = {"version": FORMAT_VERSION, "schema_name": schema_name}
         edit = Edit(NOTHING)
         # Not parsed: an edit knows the tables that it wrote, so changing them is faster.
@@ -112,7 +121,13 @@ class Engine(DocumentCache):
         Raises:
             DocumentError: As `document`.
         """
-        return self.join(user, kind, [self.document(user, part) for part in self.parts(user, kind)])
+        with self.reading():
+            parts = [self.document(user, part) for part in self.parts(user, kind)]
+        return self.join(user, kind, parts)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Let the reads of this thread in the block see one state of each user, if the backend can do that."""
+        return nullcontext() if self._one_state is None else self._one_state.reading()
 
     def parts(self, user: str, kind: str) -> list[str]:
         """Return the documents that the entries of a kind are spread over, in a transaction with its own."""
@@ -128,15 +143,17 @@ class Engine(DocumentCache):
         """
         if kind not in self.guards:
             return self.entries(user, kind)
-        parts: list[Document] = []
-        for part in self.parts(user, kind):
-            document, known = self.document(user, part), self.load(user, part)
-            if known is not None and known.is_edited:
-                edit = Edit(document)
-                self.undo_edits(user, part, edit, known)
-                document = edit.done()
-            parts.append(document)
+        with self.reading():
+            parts = [self._readable_part(user, part) for part in self.parts(user, kind)]
         return self.join(user, kind, parts)
+
+    def _readable_part(self, user: str, part: str) -> Document:
+        document, known = self.document(user, part), self.load(user, part)
+        if known is None or not known.is_edited:
+            return document
+        edit = Edit(document)
+        self.undo_edits(user, part, edit, known)
+        return edit.done()
 
     def kinds(self, user: str) -> list[str]:
         """Return the names of a user's documents, in a transaction with those it has begun."""

@@ -37,6 +37,8 @@ __all__ = [
     "LocalFolder",
     "Merge",
     "OptimisticWrites",
+    "PrefersPartSize",
+    "ReadsOneState",
     "Rewrite",
     "RewrittenDocument",
     "Stored",
@@ -182,6 +184,25 @@ class OptimisticWrites(Protocol):
         Raises:
             RevisionConflict: At the end, also in place of an error of the block: nothing was stored. Try again.
         """
+        ...
+
+
+@runtime_checkable
+class ReadsOneState(Protocol):
+    """A backend that reads several documents at one state of each user, with fewer requests."""
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Let this thread see each user as at its first read in the block; its own writes end that."""
+        ...
+
+
+@runtime_checkable
+class PrefersPartSize(Protocol):
+    """A backend where large documents make writes slow."""
+
+    @property
+    def part_size(self) -> int:
+        """Characters of a document before new entries go to another one."""
         ...
 
 

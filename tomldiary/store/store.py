@@ -182,7 +182,8 @@ class ItemStore(ItemPuts):
         if len(puts) < len(work.ops):
             vectors = dict(zip(work.queries, queries, strict=True))
             view = self._view(is_shared=len(work.ops) > 1, signed_in=work.signed_in)
-            results = [self._read(view, op, vectors) for op in work.ops]
+            with self.diary.engine.reading():
+                results = [self._read(view, op, vectors) for op in work.ops]
             view.refresh()
         self._write(puts, session)
         return results

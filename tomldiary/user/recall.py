@@ -201,12 +201,13 @@ class UserRecall:
         """
         at, diary = self._context.moment(valid_at), self._diary
         searched = [kind for kind in recalled_kinds() if kinds is None or kind.name in kinds]
-        documents = self._documents(searched)
-        current = {
-            each.name: each.kind.current(each.document, diary, at)
-            for each in documents
-            if each.kind.is_timed(each.document)
-        }
+        with diary.engine.reading():
+            documents = self._documents(searched)
+            current = {
+                each.name: each.kind.current(each.document, diary, at)
+                for each in documents
+                if each.kind.is_timed(each.document)
+            }
 
         def counts(source: Source) -> bool:
             holds = current.get(source.document)
@@ -257,7 +258,8 @@ class UserRecall:
             but_session: Leave out the summary of this session, which the model already sees.
             valid_at: As for `render`.
         """
-        return self._lines(self._documents(shown_kinds()), query, but_session, valid_at)
+        with self._diary.engine.reading():
+            return self._lines(self._documents(shown_kinds()), query, but_session, valid_at)
 
     async def amemory_lines(
         self, query: str | None = None, *, but_session: str = ""

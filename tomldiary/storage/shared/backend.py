@@ -86,6 +86,10 @@ class SharedBackend(AsyncVerbs):
         """
         return self.transactions.attempt(user, timeout)
 
+    def reading(self) -> AbstractContextManager[None]:
+        """Let this thread see each user as at its first read in the block; its own writes end that."""
+        return self.transactions.reading()
+
     def _head(self, user: str) -> Head:
         return self.transactions.head(user)
 

@@ -230,6 +230,8 @@ class RedisBackend(SharedBackend):
     """Stores all users in a Redis or Valkey server; see `RedisDatabase` for the arguments."""
 
     options = ("prefix", "timeout")
+    part_size = 64 * 1024
+    """Characters of a document before new entries go to another one: a write sends and stores the whole document."""
 
     def __init__(self, url: str, *, prefix: str = "tomldiary", timeout: float = 10.0) -> None:
         super().__init__(RedisDatabase(url, prefix=prefix, timeout=timeout), timeout=timeout)

@@ -48,6 +48,12 @@ class Hold:
     group: Group | None = None
 
 
+class _Reading(threading.local):
+    """What a thread has seen in the block of `Transactions.reading`."""
+
+    heads: dict[str, Head] | None = None
+
+
 class Transactions:
     """The transactions of one process on a database. Thread-safe.
 
@@ -62,6 +68,7 @@ class Transactions:
         self.heads = Heads()
         self._locks = UserLocks(None)
         self._holds: dict[str, Hold] = {}
+        self._reading = _Reading()
         self.renew()
         renew_after_fork(self)
 
@@ -149,7 +156,13 @@ class Transactions:
         check_user(user)
         hold, known = self.mine(user), self.heads.of(user)
         if hold is None:
-            return self.heads.valid(known) or self._ask(user, known)
+            seen = self._reading.heads
+            head = None if seen is None else seen.get(user)
+            if head is None:
+                head = self.heads.valid(known) or self._ask(user, known)
+                if seen is not None:
+                    seen[user] = head
+            return head
         if hold.head is None:
             if hold.group is not None:
                 hold.head = hold.group.head
@@ -182,6 +195,17 @@ class Transactions:
         if assumed is not None and self._ask(user, known).revision != assumed.revision:
             raise self.conflict(user, ())
 
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Let this thread see each user as at its first read in the block; its own writes end that."""
+        outer = self._reading.heads
+        if outer is None:
+            self._reading.heads = {}
+        try:
+            yield
+        finally:
+            self._reading.heads = outer
+
     # Steps
 
     def commit(self, user: str, head: Head, step: Step) -> dict[str, Token]:
@@ -207,6 +231,8 @@ class Transactions:
             RevisionConflict: The state is not `head` any more.
         """
         hold, known = self.mine(user), self.heads.of(user)
+        if self._reading.heads is not None:
+            self._reading.heads.pop(user, None)
         stamp, after = self.heads.stamp(known), copy(head)
         is_certain = True
         try:

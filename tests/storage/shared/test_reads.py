@@ -1,0 +1,60 @@
+"""Reads: few requests, one state of a user in each call, and never an older one than was acknowledged."""
+
+from __future__ import annotations
+
+import pytest
+
+from counted_requests import Counting
+from tomldiary import Diary
+from tomldiary.store.operations import Put, Search
+from tomldiary.store.store import ItemStore
+
+
+@pytest.fixture
+def counted(opened):
+    backend = opened()
+    backend.transactions.database = Counting(backend.database)
+    return backend
+
+
+def test_a_read_of_known_documents_is_one_request(counted):
+    diary = Diary(counted, agent="rules")
+    alice, store = diary.user("alice"), ItemStore(diary)
+    store.run([Put(("alice", "notes"), f"k{number}", {"text": "tea"}) for number in range(5)])
+    alice.upsert_preference("likes", "green tea")
+    alice.blocks.set("persona", "kind")
+    reads = {
+        "preferences": lambda: alice.preferences("likes"),
+        "recall": lambda: alice.recall("tea"),
+        "render": alice.render,
+        "search": lambda: store.run([Search(("alice",), query="tea")]),
+        "get": lambda: store.glance(("alice", "notes"), "k1"),
+    }
+    for read in reads.values():
+        read()  # reads the documents
+    for name, read in reads.items():
+        counted.database.requests.clear()
+        assert read()
+        assert counted.database.requests == ["head"], name
+
+
+def test_a_block_of_reads_sees_one_state_and_the_thread_s_own_writes(counted, opened):
+    diary = Diary(counted, agent="rules")
+    alice, other = diary.user("alice"), Diary(opened(), agent="rules").user("alice")
+    with diary.engine.reading():
+        assert not alice.preferences("likes")
+        other.upsert_preference("likes", "tea")
+        assert not alice.preferences("likes")
+        with diary.engine.reading():
+            assert not alice.preferences("likes")
+        alice.upsert_preference("likes", "coffee")
+        assert len(alice.preferences("likes")) == 2
+        with pytest.raises(ZeroDivisionError), diary.engine.reading():
+            raise ZeroDivisionError
+    other.upsert_preference("likes", "milk")
+    assert len(alice.preferences("likes")) == 3
+
+
+def test_documents_of_a_database_are_small_unless_0_9_reads_them(engine, opened):
+    size = Diary(opened(), agent="rules").engine.part_size
+    assert size == (128 * 1024 if engine.name == "firestore" else 64 * 1024)
