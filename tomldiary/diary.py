@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from copy import copy
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,7 +16,10 @@ from tomldiary.engine.engine import Engine, Source, Transaction
 from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
-from tomldiary.entries.kinds import KINDS
+from tomldiary.entries.episodes import KeptTurn, ToolStep, new_episode
+from tomldiary.entries.facts import in_utc
+from tomldiary.entries.kind import Writing
+from tomldiary.entries.kinds import EPISODES, KINDS
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
@@ -91,6 +94,7 @@ class Diary(Viewed, AncestorCoroutines):
         max_summary_chars: Longest summary of a conversation that a model may write.
         max_conversations: Conversations kept; the least recently used one is dropped.
         compaction_config: When to compact; None is never.
+        episodes: Whether each turn is also kept word for word, with its tool calls; a turn may say otherwise.
         compactor: Compacts documents; None is the pydantic-ai compaction agent.
         context_turns: Earlier exchanges of the session that the extractor is shown with a turn; 0 is none.
         extraction_timeout: Seconds that the extractor may take for a turn; None is unlimited. A
@@ -115,6 +119,7 @@ class Diary(Viewed, AncestorCoroutines):
         compaction_config: CompactionConfig | None = None,
         compactor: Any = None,
         *,
+        episodes: bool = False,
         context_turns: int = CONTEXT_TURNS,
         extraction_timeout: float | None = 120.0,
         max_summary_chars: int = MAX_SUMMARY,
@@ -162,6 +167,9 @@ class Diary(Viewed, AncestorCoroutines):
         self._descriptions = descriptions
         self._extractor: tuple[Any, Extractor] | None = None
         self.compaction = CompactionRunner(self)
+        self.episodes = episodes
+        if episodes:
+            self.engine.check_kept(f"{EPISODES.name}/2026-01")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.engine.backend!r}, {self.schema_name})"
@@ -372,6 +380,8 @@ class Diary(Viewed, AncestorCoroutines):
         operation: TurnOperation | None = None,
         earlier: Sequence[tuple[str, str]] | None = None,
         operation_id: str = "",
+        steps: Sequence[ToolStep] = (),
+        episode: bool | None = None,
     ) -> Applied:
         """Do the same as `update_memory`, and return the result of the extractor's operations.
 
@@ -385,6 +395,8 @@ class Diary(Viewed, AncestorCoroutines):
                 `current_operation` is set to, if any.
             earlier: The exchanges before it; see `Turn.earlier`.
             operation_id: The same one twice has one effect; "" for none. Without meaning beside `operation`.
+            steps: The tools that were called, for the episode.
+            episode: Whether the turn is kept word for word; None is what the diary says.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
@@ -415,11 +427,23 @@ class Diary(Viewed, AncestorCoroutines):
                 f"the extractor took longer than {self.extraction_timeout:g} s. Nothing was changed. Try again"
                 " later, or give Diary a longer extraction_timeout."
             ) from error
+        when = now or datetime.now(UTC)
+        turn = KeptTurn(storable(user_msg), storable(assistant_msg), when, tuple(steps))
         done = await in_thread(
-            self.commit_turn, user_id, session_id, operations, now=now, operation=operation
+            self.commit_turn,
+            user_id,
+            session_id,
+            operations,
+            now=now,
+            operation=operation,
+            said=[turn] if self.keeps_turn(episode) else (),
         )
         await self.compaction.run_if_due(user_id, session_id, now)
         return done
+
+    def keeps_turn(self, wanted: bool | None = None) -> bool:  # noqa: FBT001 - a setting, not a switch
+        """Return whether a turn is kept word for word; None is what the diary says."""
+        return self.episodes if wanted is None else wanted
 
     async def build_deps(
         self, user_id: str, session_id: str, *, context_now: datetime | None = None
@@ -507,6 +531,7 @@ class Diary(Viewed, AncestorCoroutines):
         *,
         now: datetime | None = None,
         operation: TurnOperation,
+        said: Sequence[KeptTurn] = (),
     ) -> Applied:
         """Apply extracted operations to the current memory, and count the turn.
 
@@ -516,6 +541,7 @@ class Diary(Viewed, AncestorCoroutines):
             operations: What the extractor returned.
             now: When it was said; None is now.
             operation: Makes a second attempt at the same turn harmless.
+            said: The turns that become episodes in the same transaction.
 
         Raises:
             Conflict: The operation id was used for a different change.
@@ -526,10 +552,16 @@ class Diary(Viewed, AncestorCoroutines):
 
         def change(tx: Transaction) -> Applied:
             last[:] = [tx]
-            return apply_turn(
+            applied = apply_turn(
                 tx, operations, self.turn_rules, session_id=session_id, now=moment,
                 turns=operation.turns,
             )  # fmt: skip
+            for turn in said:
+                if not turn.is_empty:
+                    documents = {*tx.engine.kinds(tx.user), *tx.changed()}
+                    writing = Writing(self, tx.edit, tx.entries, documents, moment, session_id)
+                    new_episode(writing, turn.value, in_utc(turn.when))
+            return applied
 
         def repeated(seq: int) -> Applied:
             return Applied(transaction=seq, is_repeated=True)

@@ -18,12 +18,20 @@ from langchain_core.messages import (
 )
 from pydantic_core import to_json
 
-from tomldiary.agents.turn_messages import Spoken, earlier_exchanges, exchange_of, turn_start
+from tomldiary.agents.turn_messages import (
+    Spoken,
+    earlier_exchanges,
+    exchange_of,
+    tool_steps,
+    turn_start,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
-__all__ = ["Turn", "first_exchange", "said_in", "turn_of", "with_memory", "with_text"]
+    from tomldiary.entries.episodes import ToolStep
+
+__all__ = ["Turn", "first_exchange", "said_in", "steps_in", "turn_of", "with_memory", "with_text"]
 
 _SOURCE = "lc_source"
 _OURS = "tomldiary"
@@ -89,6 +97,14 @@ def said_in(
     return (question, answer) if question else None
 
 
+def steps_in(
+    turn: Turn, messages: Sequence[BaseMessage], ours: Collection[str]
+) -> tuple[ToolStep, ...]:
+    """Return the tools that were called in a turn so far; `ours` are names of the diary's tools."""
+    start = next((n for n, one in enumerate(messages) if turn.ids and one.id == turn.ids[0]), None)
+    return () if start is None else _steps(messages[start:], ours)
+
+
 def first_exchange(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     """Return the first message of a user and the first answer to it, as far as they are there."""
     thread = _spoken(messages)
@@ -143,6 +159,17 @@ def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
         else:
             spoken.append(Spoken("other", text))
     return spoken
+
+
+def _steps(messages: Sequence[BaseMessage], ours: Collection[str]) -> tuple[ToolStep, ...]:
+    calls = [
+        (call["id"] or "", call["name"], call["args"])
+        for message in messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+    ]
+    told = [message for message in messages if isinstance(message, ToolMessage)]
+    return tool_steps(calls, {each.tool_call_id: str(each.text) for each in told}, ours)
 
 
 def _is_question(message: BaseMessage) -> bool:

@@ -42,7 +42,7 @@ from tomldiary_langchain.identity import (
     resolve_session,
     resolve_user,
 )
-from tomldiary_langchain.messages import Turn, said_in, turn_of, with_memory, with_text
+from tomldiary_langchain.messages import Turn, said_in, steps_in, turn_of, with_memory, with_text
 from tomldiary_langchain.tools import TOOL_NAMES, ToolName, tools_of
 
 if TYPE_CHECKING:
@@ -137,6 +137,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         query: "prompt" puts first what matches the question; "none" goes by count and date.
         on_error: If the memory cannot be read or the turn cannot be queued, "ignore" logs it and goes
             on, "raise" fails the run.
+        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
         name: Which memory it is, where an agent has several: the model is told the name with the memory, and
             the names of the tools begin with it.
 
@@ -159,6 +160,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         query: Literal["none", "prompt"] = "none",
         on_error: Literal["ignore", "raise"] = "ignore",
         name: str = "",
+        episodes: bool | None = None,
     ) -> None:
         one_of("inject", inject, ("user", "instructions", False))
         one_of("query", query, ("none", "prompt"))
@@ -174,6 +176,7 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
         self._max_tokens = max_tokens
         self._query = query
         self._on_error = on_error
+        self._episodes = episodes
         self._tool_names = frozenset(tool.name for tool in self.tools)
         look_up = f"{name}_recall" if name else "recall"
         self._look_up = look_up if look_up in self._tool_names else ""
@@ -342,6 +345,8 @@ class DiaryMiddleware(AgentMiddleware[AgentState[Any], ContextT]):
                 status=status,
                 operation_id=operation,
                 earlier=run.turn.earlier or None,
+                steps=steps_in(run.turn, messages, self._tool_names),
+                episode=self._episodes,
             )
         )
         with self._guard:

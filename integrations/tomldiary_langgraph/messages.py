@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from langchain_core.messages import (
     AIMessage,
@@ -13,8 +13,17 @@ from langchain_core.messages import (
     convert_to_messages,
 )
 
-from tomldiary.agents.turn_messages import Spoken, earlier_exchanges, exchange_of, turn_start
+from tomldiary.agents.turn_messages import (
+    Spoken,
+    earlier_exchanges,
+    exchange_of,
+    tool_steps,
+    turn_start,
+)
 from tomldiary.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from tomldiary.entries.episodes import ToolStep
 
 __all__ = ["CurrentTurn", "current_turn", "last_question"]
 
@@ -34,6 +43,8 @@ class CurrentTurn(NamedTuple):
     """Of the user's messages; empty if one of them has none."""
     position: int
     """Of the first of them in the thread."""
+    steps: tuple[ToolStep, ...] = ()
+    """The tools that were called in the turn."""
 
 
 def current_turn(state: Any, key: str) -> CurrentTurn | None:
@@ -53,7 +64,9 @@ def current_turn(state: Any, key: str) -> CurrentTurn | None:
     asked = zip(messages[start:], thread[start:], strict=True)
     ids = [message.id or "" for message, spoken in asked if spoken.by == "user"]
     earlier = tuple(earlier_exchanges(thread, start))
-    return CurrentTurn(question, answer, earlier, tuple(ids) if all(ids) else (), start)
+    return CurrentTurn(
+        question, answer, earlier, tuple(ids) if all(ids) else (), start, _steps(messages[start:])
+    )
 
 
 def last_question(state: Any, key: str) -> str | None:
@@ -77,6 +90,17 @@ def _spoken(messages: Sequence[BaseMessage]) -> list[Spoken]:
         else:
             spoken.append(Spoken("other", text))
     return spoken
+
+
+def _steps(messages: Sequence[BaseMessage]) -> tuple[ToolStep, ...]:
+    calls = [
+        (call["id"] or "", call["name"], call["args"])
+        for message in messages
+        if isinstance(message, AIMessage)
+        for call in message.tool_calls
+    ]
+    told = [message for message in messages if isinstance(message, ToolMessage)]
+    return tool_steps(calls, {each.tool_call_id: str(each.text) for each in told})
 
 
 def _messages(state: Any, key: str) -> list[BaseMessage]:

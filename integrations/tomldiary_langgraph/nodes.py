@@ -118,6 +118,7 @@ def submit_node(
     session_id: Who = None,
     messages_key: str = "messages",
     on_error: OnError = "raise",
+    episodes: bool | None = None,
 ) -> Node:
     """Return a node that hands the finished turn to a background writer and changes no state.
 
@@ -133,6 +134,7 @@ def submit_node(
             id; without one, each turn is a session of its own.
         messages_key: Where the state keeps its messages.
         on_error: If the turn cannot be queued, "raise" fails the run, "ignore" logs it and goes on.
+        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
 
     Raises:
         InvalidValue: `writer` is none, or an option has a value that is not listed here.
@@ -146,7 +148,7 @@ def submit_node(
         )
 
     def prepare(state: Any, config: RunnableConfig) -> Turn | None:
-        return _turn(state, config, user_id, session_id, messages_key)
+        return _turn(state, config, user_id, session_id, messages_key, episodes)
 
     def submit(state: Any, config: RunnableConfig) -> dict[str, Any]:
         turn = prepare(state, config)
@@ -173,6 +175,7 @@ def extract_node(
     session_id: Who = None,
     messages_key: str = "messages",
     on_error: OnError = "raise",
+    episodes: bool | None = None,
 ) -> Node:
     """Return a node that extracts from the finished turn inside the graph, and changes no state.
 
@@ -188,6 +191,7 @@ def extract_node(
             id; without one, each turn is a session of its own.
         messages_key: Where the state keeps its messages.
         on_error: If the extraction fails, "raise" fails the run, "ignore" logs it and goes on.
+        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
 
     Raises:
         InvalidValue: `diary` is none, or an option has a value that is not listed here.
@@ -198,7 +202,7 @@ def extract_node(
         memory = memory.with_agent(extractor)
 
     def prepare(state: Any, config: RunnableConfig) -> Turn | None:
-        return _turn(state, config, user_id, session_id, messages_key)
+        return _turn(state, config, user_id, session_id, messages_key, episodes)
 
     def extract(state: Any, config: RunnableConfig) -> dict[str, Any]:
         turn = prepare(state, config)
@@ -208,6 +212,7 @@ def extract_node(
                 user.add_turn(
                     turn.user_msg, turn.assistant_msg, turn.session_id,
                     earlier=turn.earlier, operation_id=turn.operation_id,
+                    steps=turn.steps, episode=turn.episode,
                 )  # fmt: skip
         return {}
 
@@ -219,6 +224,7 @@ def extract_node(
                 await user.aadd_turn(
                     turn.user_msg, turn.assistant_msg, turn.session_id,
                     earlier=turn.earlier, operation_id=turn.operation_id,
+                    steps=turn.steps, episode=turn.episode,
                 )  # fmt: skip
         return {}
 
@@ -226,7 +232,12 @@ def extract_node(
 
 
 def _turn(
-    state: Any, config: RunnableConfig, user_id: Who, session_id: Who, messages_key: str
+    state: Any,
+    config: RunnableConfig,
+    user_id: Who,
+    session_id: Who,
+    messages_key: str,
+    episodes: bool | None,  # noqa: FBT001 - the option of the nodes
 ) -> Turn | None:
     user = resolve_user(user_id, state, config)
     session = resolve_session(session_id, state, config)
@@ -237,7 +248,14 @@ def _turn(
     session = session or operation or uuid4().hex
     earlier = said.earlier or None
     return Turn(
-        user, session, said.user_msg, said.assistant_msg, operation_id=operation, earlier=earlier
+        user,
+        session,
+        said.user_msg,
+        said.assistant_msg,
+        operation_id=operation,
+        earlier=earlier,
+        steps=said.steps,
+        episode=episodes,
     )
 
 

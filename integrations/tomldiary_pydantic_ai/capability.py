@@ -16,6 +16,7 @@ from pydantic_ai.tools import AgentDepsT
 
 from tomldiary.agents.options import writer_of
 from tomldiary.diary import Diary
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.errors import InvalidValue, cause_of
 from tomldiary.logging import get_logger
 from tomldiary.retrieval.injection import next_injection
@@ -28,6 +29,7 @@ from tomldiary_pydantic_ai.conversation import (
     appending,
     as_data,
     returns_tools,
+    steps_in,
     tells_others,
     told,
 )
@@ -103,6 +105,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         approve: Names of tools whose calls need approval.
         id: Name of this memory in the agent. Two memories need two; any but "diary" is also told to the
             model, in the guidance and in the frames of the memory.
+        episodes: Whether turns are kept word for word as episodes; None is what the diary says.
 
     Raises:
         InvalidValue: An option has a value that is not listed here.
@@ -125,6 +128,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
     on_error: Literal["ignore", "raise"] = "ignore"
     approve: Collection[ToolName] = ()
     id: str | None = DEFAULT_ID
+    episodes: bool | None = None
 
     _toolset: CapabilityToolset[AgentDepsT] = field(init=False, repr=False, compare=False)
     _unanswered: UnansweredTurns = field(
@@ -393,6 +397,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         if isinstance(output, DeferredToolRequests):
             output = None
         user_msg = "\n\n".join(run.heard)
+        ours = self._toolset.tool_names(ctx).values()
         assistant_msg = answered(messages, ctx.run_id, output)
         if not user_msg and not assistant_msg:
             return
@@ -407,6 +412,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
                     status,
                     ctx.run_id or "",
                     run.earlier or None,
+                    [list(each) for each in steps_in(messages, ctx.run_id, ours)],
                 )
             except Exception as error:  # noqa: BLE001 - the run has ended, and its outcome is not ours to change
                 noted["error_type"] = type(error).__name__
@@ -425,6 +431,7 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
         status: TurnStatus,
         run_id: str,
         earlier: list[tuple[str, str]] | None = None,
+        steps: list[list[str]] | None = None,
     ) -> None:
         writer = self.writer
         assert writer is not None  # noqa: S101 - nothing is handed in without one
@@ -437,6 +444,8 @@ class DiaryCapability(AbstractCapability[AgentDepsT]):
             status=status,
             operation_id=operation,
             earlier=earlier,
+            steps=[ToolStep(*step) for step in steps or ()],
+            episode=self.episodes,
         )
         await hand_in(writer, turn)
 

@@ -12,13 +12,19 @@ from pydantic_ai.messages import (
     ModelResponse,
     TextContent,
     TextPart,
+    ToolCallPart,
+    ToolReturnPart,
     UserPromptPart,
 )
 from pydantic_core import to_json
 
+from tomldiary.agents.turn_messages import tool_steps
+
 if TYPE_CHECKING:
     from pydantic_ai import RunContext
     from pydantic_ai.messages import ModelMessage
+
+    from tomldiary.entries.episodes import ToolStep
 
 __all__ = [
     "CAN_APPEND",
@@ -29,6 +35,7 @@ __all__ = [
     "prompt_words",
     "returns_tools",
     "said",
+    "steps_in",
     "tells_others",
     "told",
     "unanswered",
@@ -150,6 +157,24 @@ def answered(messages: Sequence[ModelMessage], run_id: str | None, output: objec
     if output is not None and not isinstance(output, str):
         texts.append(to_json(output, fallback=str).decode())
     return "\n\n".join(texts)
+
+
+def steps_in(
+    messages: Sequence[ModelMessage], run_id: str | None, ours: Iterable[str]
+) -> tuple[ToolStep, ...]:
+    """Return the tools that were called in a run; `ours` are names of the diary's tools."""
+    parts = [part for message in messages if message.run_id == run_id for part in message.parts]
+    calls = [
+        (part.tool_call_id, part.tool_name, part.args)
+        for part in parts
+        if isinstance(part, ToolCallPart)
+    ]
+    results = {
+        part.tool_call_id: part.model_response_str()
+        for part in parts
+        if isinstance(part, ToolReturnPart)
+    }
+    return tool_steps(calls, results, frozenset(ours))
 
 
 def prompt_words(prompt: object) -> str | None:

@@ -6,12 +6,16 @@ approval, and what a run left unanswered that was interrupted or failed.
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+from tomldiary.agents.verbs import BLOCK_VERBS, VERBS
+from tomldiary.entries.episodes import ToolStep
 
-__all__ = ["Spoken", "earlier_exchanges", "exchange_of", "turn_start"]
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+
+__all__ = ["Spoken", "earlier_exchanges", "exchange_of", "tool_steps", "turn_start"]
 
 
 class Spoken(NamedTuple):
@@ -53,6 +57,30 @@ def earlier_exchanges(thread: Sequence[Spoken], start: int) -> list[tuple[str, s
         exchanges.append(exchange_of(thread[begin:end]))
         end = begin
     return exchanges[::-1]
+
+
+def tool_steps(
+    calls: Iterable[tuple[str, str, object]], results: Mapping[str, str], ours: Collection[str] = ()
+) -> tuple[ToolStep, ...]:
+    """Return the calls of tools with their results, for the episode of a turn.
+
+    The diary's own tools are left out: their results repeat entries that may be forgotten later.
+
+    Args:
+        calls: Id, name and arguments of each call, in their order.
+        results: The text of each result by the id of its call.
+        ours: Further names of the diary's tools.
+    """
+    known = {*VERBS, *BLOCK_VERBS, *ours}
+    return tuple(
+        ToolStep(name, given if isinstance(given, str) else _as_json(given), results.get(id_, ""))
+        for id_, name, given in calls
+        if name not in known
+    )
+
+
+def _as_json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _joined(texts: Iterable[str]) -> str:

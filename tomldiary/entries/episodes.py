@@ -14,10 +14,10 @@ is followed by `episodes/2026-11-002`, since a write stores its document as a wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from tomldiary.entries.facts import moment
 from tomldiary.entries.kind import Collected, EntryKind, Rules, Tables, Writing
@@ -33,6 +33,8 @@ __all__ = [
     "Episode",
     "EpisodeKind",
     "Episodes",
+    "KeptTurn",
+    "ToolStep",
     "episode_entries",
     "episode_kinds",
     "happened",
@@ -48,7 +50,39 @@ _DAY = re.compile(r"\d{4}-\d{2}-\d{2}(?!\d)", re.ASCII)
 _WRITTEN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}\+00:00", re.ASCII)
 _FULL = 128 * 1024  # characters
 _MAX_TEXT = 100_000
+_CUT = " … (cut)"
+_STEP = ("tool", "arguments", "result")
 _MAX_KEY = 200
+
+
+class ToolStep(NamedTuple):
+    """One call of a tool during a turn."""
+
+    tool: str
+    arguments: str = ""
+    """As JSON."""
+    result: str = ""
+
+
+class KeptTurn(NamedTuple):
+    """One turn that becomes an episode."""
+
+    input: str
+    output: str
+    when: datetime
+    steps: Sequence[ToolStep] = ()
+
+    @property
+    def value(self) -> dict[str, Any]:
+        """The fields of the episode, with texts that are too long cut."""
+        steps = [dict(zip(_STEP, map(_cut, step), strict=True)) for step in self.steps]
+        value = {"input": _cut(self.input), "output": _cut(self.output)}
+        return {**value, "steps": steps} if steps else value
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nobody said or did anything."""
+        return not (self.input.strip() or self.output.strip() or self.steps)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,6 +94,8 @@ class Episode(Viewed):
     output: str
     session_id: str
     created: str
+    steps: tuple[ToolStep, ...] = ()
+    """The tools that were called in between, in their order."""
 
 
 class Episodes(ListView[Episode]):
@@ -106,7 +142,21 @@ def happened(entry: Mapping[str, Any]) -> str:
 def to_episode(key: str, entry: Mapping[str, Any]) -> Episode:
     """Return an entry as an episode; missing and malformed fields get defaults."""
     names = ("input", "output", "_created_by", "_created")
-    return Episode(key, *(str(entry.get(name, "")) for name in names))
+    return Episode(key, *(str(entry.get(name, "")) for name in names), steps=_steps(entry))
+
+
+def _steps(entry: Mapping[str, Any]) -> tuple[ToolStep, ...]:
+    found: Any = entry.get("steps")
+    tables = cast("list[Any]", found) if isinstance(found, list) else []
+    return tuple(
+        ToolStep(*(str(cast("Mapping[str, Any]", each).get(name, "")) for name in _STEP))
+        for each in tables
+        if isinstance(each, Mapping)
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - len(_CUT)]}{_CUT}"
 
 
 def new_episode(
@@ -195,7 +245,8 @@ class EpisodeKind(EntryKind):
         return episode_entries(tables)
 
     def body(self, name: str, entry: Mapping[str, Any]) -> str:
-        return self.text(entry)
+        steps = (text for step in _steps(entry) for text in step)
+        return " ".join([self.text(entry), *steps])
 
     def seen(self, document: Document, rules: Rules) -> Iterator[str]:
         return (happened(entry) for _, entry in self.entries(document, rules))

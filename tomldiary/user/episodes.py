@@ -10,6 +10,7 @@ from tomldiary.engine.transaction import Source, fingerprint
 from tomldiary.entries.episodes import (
     Episode,
     Episodes,
+    ToolStep,
     episode_entries,
     episode_kinds,
     happened,
@@ -19,12 +20,14 @@ from tomldiary.entries.episodes import (
     to_episode,
 )
 from tomldiary.entries.facts import in_utc
+from tomldiary.entries.fields import entry_data
 from tomldiary.entries.kind import Writing
 from tomldiary.errors import InvalidValue, UnknownEntry
 from tomldiary.runtime.async_bridge import async_twin
+from tomldiary.toml.values import same_value
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tomldiary.engine.engine import Transaction
     from tomldiary.user.context import UserContext
@@ -57,6 +60,8 @@ class UserEpisodes:
         reason: str = "",
         now: datetime | None = None,
         operation_id: str = "",
+        id: str | None = None,  # noqa: A002 - the word of `delete`
+        steps: Sequence[ToolStep] = (),
     ) -> str:
         """Append one turn, word for word, and return its id; it is never changed.
 
@@ -68,23 +73,31 @@ class UserEpisodes:
             reason: Why, for history.
             now: When it was said (without a zone: UTC); None is now.
             operation_id: Your idempotency key; the same one a second time changes nothing.
+            id: An id of your own; the same one for the same texts changes nothing. None is the time.
+            steps: The tools that were called in between.
 
         Raises:
-            InvalidValue: A text is too long. Nothing was changed.
+            InvalidValue: A text is too long, or the id has other texts. Nothing was changed.
             Conflict: The operation id was used for a different change. Nothing was changed.
             NotSupported: The backend cannot list its documents.
         """
         self._context.refuse_nested(operation_id)
         session_id = self._context.session(session_id)
         when = datetime.now(UTC) if now is None else in_utc(now)
-        value = {"input": input, "output": output}
+        value: dict[str, Any] = {"input": input, "output": output}
+        if steps:
+            value["steps"] = [ToolStep(*step)._asdict() for step in steps]
 
         def change(tx: Transaction) -> str:
             documents = {*tx.engine.kinds(tx.user), *tx.changed()}
+            for kind in homes_of(documents, id) if id else ():
+                known = tx.document(kind).table(("episodes", id or ""))
+                if known is not None and same_value(entry_data(known), value):
+                    return id or ""
             writing = Writing(self._context.diary, tx.edit, tx.entries, documents, "", session_id)
-            return new_episode(writing, value, when)
+            return new_episode(writing, value, when, id)
 
-        asked = fingerprint("add_episode", input, output)
+        asked = fingerprint("add_episode", input, output, *([id] if id else []))
         why = Source("add_episode", session_id, actor, reason, operation_id, asked)
         return self._context.write(change, why, on_repeat=self._added)
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from tomldiary.diary import Diary
+    from tomldiary.entries.episodes import ToolStep
     from tomldiary.extraction.operations import Applied
     from tomldiary.retrieval.ranking import MemoryLines
 
@@ -361,6 +362,8 @@ class UserDiary(Viewed, DeprecatedNames):
         now: datetime | None = None,
         earlier: Sequence[tuple[str, str]] | None = None,
         operation_id: str = "",
+        steps: Sequence[ToolStep] = (),
+        episode: bool | None = None,
     ) -> Applied:
         """Extract memory from one turn, and commit it together with the turn's count.
 
@@ -371,13 +374,15 @@ class UserDiary(Viewed, DeprecatedNames):
             now: When it was said; None is the current time.
             earlier: The exchanges before it; see `Turn.earlier`.
             operation_id: Your idempotency key; the same one a second time changes nothing.
+            steps: The tools that were called, for the episode.
+            episode: Whether the turn is kept word for word as an episode; None is what the diary says.
 
         Raises:
             ExtractionError: The extractor failed. Nothing was changed.
         """
         return await self.diary.process_turn(
             self.user_id, session_id, user_msg, assistant_msg,
-            now=now, earlier=earlier, operation_id=operation_id,
+            now=now, earlier=earlier, operation_id=operation_id, steps=steps, episode=episode,
         )  # fmt: skip
 
     add_turn = sync_twin(aadd_turn)

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tomldiary.diary import Diary
+from tomldiary.entries.episodes import KeptTurn
 from tomldiary.errors import Forgotten, InvalidValue
 from tomldiary.extraction.extractor import is_retried_as_a_whole
 from tomldiary.extraction.operations import Applied, Operation, TurnOperation, current_operation
@@ -125,9 +126,19 @@ def _commit(
     done = diary.commit_turn(
         job.turn.user_id, job.turn.session_id, operations,
         now=job.turn.context_now, operation=operation,
+        said=[kept for each in jobs if (kept := _kept(diary, each)) is not None],
     )  # fmt: skip
     _finish(job)
     return done
+
+
+def _kept(diary: Diary, job: Job) -> KeptTurn | None:
+    """Return a turn as the diary keeps it word for word; None if it does not."""
+    turn = job.turn
+    if not diary.keeps_turn(turn.episode):
+        return None
+    when = turn.context_now or (datetime.fromisoformat(job.time) if job.time else datetime.now(UTC))
+    return KeptTurn(turn.user_msg, turn.assistant_msg, when, turn.steps)
 
 
 def _finish(job: Job) -> None:

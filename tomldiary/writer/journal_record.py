@@ -34,6 +34,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.entries.models import timestamp
 from tomldiary.errors import InvalidValue
 from tomldiary.extraction.operations import Operation, from_dict, to_table
@@ -82,7 +83,13 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
         InvalidValue: A text cannot be stored in a file.
     """
     texts = (turn.user_id, turn.session_id, operation, turn.user_msg, turn.assistant_msg)
-    is_usual = turn.status == "completed" and not turn.context_now and not turn.earlier
+    is_usual = (
+        turn.status == "completed"
+        and not turn.context_now
+        and not turn.earlier
+        and not turn.steps
+        and turn.episode is None
+    )
     if is_usual and _are_plain(texts):
         # Nothing to escape: the usual case, on the hot path of `submit`.
         user, session, name, said, answer = texts
@@ -103,6 +110,11 @@ def render_turn(turn: Turn, operation: str, time: str) -> str:
     if turn.earlier:
         exchanges = [list(each) for each in turn.earlier]
         lines.append(f"{_EARLIER}{render_value(exchanges, where='earlier')}")
+    if turn.steps:
+        steps = [list(each) for each in turn.steps]
+        lines.append(f"steps = {render_value(steps, where='steps')}")
+    if turn.episode is not None:
+        lines.append(f"episode = {render_value(turn.episode)}")
     lines.append(f"user_msg = {render_value(turn.user_msg, where='user_msg')}")
     lines.append(f"assistant_msg = {render_value(turn.assistant_msg, where='assistant_msg')}\n")
     return "\n".join(lines)
@@ -189,6 +201,8 @@ def turn_of(data: dict[str, Any]) -> Turn:
         tuple((str(said), str(answer)) for said, answer in data["earlier"])
         if "earlier" in data
         else None,
+        tuple(ToolStep(*map(str, step)) for step in data.get("steps", ())),
+        data.get("episode"),
     )
 
 

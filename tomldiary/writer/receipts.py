@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from tomldiary.engine.transaction import fingerprint
+from tomldiary.entries.episodes import ToolStep
 from tomldiary.extraction.dialogue import MAX_EARLIER, checked_exchanges, storable
 from tomldiary.runtime.views import Viewed
 
@@ -53,7 +54,15 @@ class Turn:
     to 1,000 characters. None uses the exchanges that this process saw in the session.
     """
 
+    steps: Sequence[ToolStep] = ()
+    """The tools that were called, in their order; kept in the episode."""
+    episode: bool | None = None
+    """Whether the turn is kept word for word as an episode; None is what the diary says."""
+
     def __post_init__(self) -> None:
+        if self.steps:
+            known = tuple(ToolStep(*(storable(str(each)) for each in step)) for step in self.steps)
+            object.__setattr__(self, "steps", known)
         for name in ("user_msg", "assistant_msg"):
             text = getattr(self, name)
             if isinstance(text, str) and not text.isascii():
