@@ -17,9 +17,10 @@ from tomldiary.engine.transaction import fingerprint
 from tomldiary.entries.constraints import Constraint, FactSchema
 from tomldiary.entries.conversations import MAX_SUMMARY
 from tomldiary.entries.episodes import KeptTurn, ToolStep, new_episode
+from tomldiary.entries.fact_rules import FactRules
 from tomldiary.entries.facts import in_utc
 from tomldiary.entries.kind import Writing
-from tomldiary.entries.kinds import EPISODES, KINDS
+from tomldiary.entries.kinds import EPISODES, FACTS, KINDS
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import PreferenceRules
 from tomldiary.entries.schema import categories, weights
@@ -41,6 +42,7 @@ from tomldiary.extraction.operations import (
     TurnRules,
     apply_turn,
     current_operation,
+    turn_source,
 )
 from tomldiary.extraction.tool_writes import find_tool_writes
 from tomldiary.identifiers.namespaces import SHARED
@@ -168,6 +170,8 @@ class Diary(Viewed, AncestorCoroutines):
         self._extractor: tuple[Any, Extractor] | None = None
         self.compaction = CompactionRunner(self)
         self.episodes = episodes
+        self.reading: set[tuple[str, str]] = set()
+        """The episodes that `consolidate` reads at the moment, by user and id."""
         if episodes:
             self.engine.check_kept(f"{EPISODES.name}/2026-01")
 
@@ -460,6 +464,10 @@ class Diary(Viewed, AncestorCoroutines):
             context_now=context_now,
             similarity=self.similarity,
         )
+        schemas = self.fact_schemas
+        if schemas:
+            stored = await in_thread(self.engine.readable, user_id, FACTS.name)
+            deps.fact_schemas, deps.facts = schemas, FactRules(stored.overlay(), schemas)
         deps.descriptions = self._descriptions
         deps.max_summary = self.max_summary_chars
         return deps
@@ -496,7 +504,6 @@ class Diary(Viewed, AncestorCoroutines):
         epoch = (
             operation.epoch if operation.epoch is not None else await self.current_epoch(user_id)
         )
-        extractor = await self._ready_extractor()
         if now is None and operation.ended:  # a queued turn is dated when it was submitted
             now = datetime.fromisoformat(operation.ended)
         deps = await self.build_deps(user_id, session_id, context_now=now)
@@ -510,7 +517,17 @@ class Diary(Viewed, AncestorCoroutines):
             find_tool_writes, backend, user_id, session_id, operation.began, operation.ended
         )
         deps.begin_turn()
-        message = turn_message(deps, user_msg, assistant_msg)
+        await self.run_extractor(turn_message(deps, user_msg, assistant_msg), deps)
+        self.sessions.keep(user_id, session_id, said, epoch)
+        return deps.operations
+
+    async def run_extractor(self, message: str, deps: MemoryDeps) -> None:
+        """Run the extractor on a draft.
+
+        Raises:
+            ExtractionError: It failed.
+        """
+        extractor = await self._ready_extractor()
         try:
             await run_extractor(extractor, message, deps)
         except DiaryError:
@@ -520,8 +537,6 @@ class Diary(Viewed, AncestorCoroutines):
             raise ExtractionError(
                 f"the extractor failed ({why}). Nothing was changed. {remedy}"
             ) from error
-        self.sessions.keep(user_id, session_id, said, epoch)
-        return deps.operations
 
     def commit_turn(
         self,
@@ -554,13 +569,14 @@ class Diary(Viewed, AncestorCoroutines):
             last[:] = [tx]
             applied = apply_turn(
                 tx, operations, self.turn_rules, session_id=session_id, now=moment,
-                turns=operation.turns,
+                turns=operation.turns, schemas=self.fact_schemas,
             )  # fmt: skip
             for turn in said:
                 if not turn.is_empty:
                     documents = {*tx.engine.kinds(tx.user), *tx.changed()}
                     writing = Writing(self, tx.edit, tx.entries, documents, moment, session_id)
-                    new_episode(writing, turn.value, in_utc(turn.when))
+                    value = {**turn.value, "_source": turn_source(tx, session_id)}
+                    new_episode(writing, value, in_utc(turn.when))
             return applied
 
         def repeated(seq: int) -> Applied:

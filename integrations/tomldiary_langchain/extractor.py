@@ -11,16 +11,18 @@ from langchain_core.runnables import Runnable
 from pydantic import BaseModel, ValidationError, create_model
 
 from tomldiary.errors import ExtractionError, InvalidValue
+from tomldiary.extraction.fact_tools import FACT_TOOLS
 from tomldiary.extraction.prompt import draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS
 from tomldiary_langchain.dialogue import ChatModel, config_of, dialogue_with
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Mapping
 
     from langchain_core.messages import BaseMessage, ToolCall
 
     from tomldiary.extraction.draft import MemoryDeps
+    from tomldiary_langchain.dialogue import Dialogue
 
 __all__ = ["ChatModelExtractor"]
 
@@ -48,11 +50,15 @@ def _tool(function: Callable[..., Awaitable[str]]) -> _Tool:
 
 
 _TOOLS = {function.__name__: _tool(function) for function in EXTRACTION_TOOLS}
-_ARGUMENTS = {name: tool.arguments for name, tool in _TOOLS.items()}
+_FACT_TOOLS = {function.__name__: _tool(function) for function in FACT_TOOLS}
+
+
+def _arguments(tools: Mapping[str, _Tool]) -> dict[str, type[BaseModel]]:
+    return {name: tool.arguments for name, tool in tools.items()}
 
 
 class ChatModelExtractor:
-    """Lets a chat model read a turn and update the diary with the core's six tools.
+    """Lets a chat model read a turn and update the diary with the core's tools.
 
     Use it as a diary's `agent`: `Diary("./memories", agent=ChatModelExtractor(model))`, or give the
     chat model itself. A model that cannot call tools writes its calls down: as structured output if it
@@ -77,7 +83,10 @@ class ChatModelExtractor:
                 f"expected a chat model, found {type(model).__name__}. Give {named}.", where="model"
             )
         self._name = type(model).__name__
-        self._dialogue = dialogue_with(model, _ARGUMENTS)
+        self._model = model
+        self._dialogue = dialogue_with(model, _arguments(_TOOLS))
+        self._typed: Dialogue | None = None
+        """The dialogue with the tools for facts; made when a diary has a type of facts."""
         self.max_rounds = max_rounds
 
     def __repr__(self) -> str:
@@ -90,7 +99,10 @@ class ChatModelExtractor:
             ExtractionError: It was not finished after `max_rounds` answers.
         """
         context = _Context(deps)
-        dialogue = self._dialogue
+        tools, dialogue = _TOOLS, self._dialogue
+        if deps.fact_schemas:
+            tools = {**_TOOLS, **_FACT_TOOLS}
+            dialogue = self._typed = self._typed or dialogue_with(self._model, _arguments(tools))
         prompt = draft_prompt(deps) + dialogue.instructions
         config = config_of(deps.user_id, deps.session_id)
         messages: list[BaseMessage] = [SystemMessage(prompt), HumanMessage(message)]
@@ -100,7 +112,7 @@ class ChatModelExtractor:
             if not answer.calls and not answer.unreadable:
                 return str(answer.message.text)
             # One after the other: the second call may build on what the first one stored.
-            told = [(call, await _call(context, call)) for call in answer.calls]
+            told = [(call, await _call(context, tools, call)) for call in answer.calls]
             messages += dialogue.replies([*told, *answer.unreadable])
         raise ExtractionError(
             f"the model still called tools after {self.max_rounds} answers. Nothing was changed; raise"
@@ -108,10 +120,10 @@ class ChatModelExtractor:
         )
 
 
-async def _call(context: _Context, call: ToolCall) -> str:
-    tool = _TOOLS.get(call["name"])
+async def _call(context: _Context, tools: Mapping[str, _Tool], call: ToolCall) -> str:
+    tool = tools.get(call["name"])
     if tool is None:
-        return f"❌ There is no tool {call['name']!r}. Use one of: {', '.join(_TOOLS)}."
+        return f"❌ There is no tool {call['name']!r}. Use one of: {', '.join(tools)}."
     try:
         arguments = tool.arguments.model_validate(call["args"])
     except ValidationError as error:

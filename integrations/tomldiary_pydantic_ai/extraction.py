@@ -14,6 +14,7 @@ from pydantic_ai.exceptions import UsageLimitExceeded
 from tomldiary.entries.schema import categories_doc
 from tomldiary.errors import DiaryError
 from tomldiary.extraction.draft import MemoryDeps
+from tomldiary.extraction.fact_tools import FACT_TOOLS
 from tomldiary.extraction.prompt import EXTRACTION_PROMPT, draft_prompt
 from tomldiary.extraction.tools import EXTRACTION_TOOLS
 from tomldiary.logging import get_logger
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from pydantic import BaseModel
     from pydantic_ai.models import Model
+    from pydantic_ai.tools import ToolDefinition
 
     from tomldiary_pydantic_ai.models import FallbackWhen, ModelChoice
 
@@ -75,9 +77,7 @@ class _Equipped(WrapperAgent[Any, Any]):
         super().__init__(wrapped)
         self._prompt = prompt
         self._categories = categories
-        self._tools: Any = FunctionToolset(
-            agent_tools(EXTRACTION_TOOLS, MemoryDeps), id="diary-extraction"
-        )
+        self._tools: Any = FunctionToolset(_extraction_tools(), id="diary-extraction")
 
     async def run(self, user_prompt: Any = None, *, deps: Any = None, **options: Any) -> Any:
         model = options.pop("model", None) or self.wrapped.model
@@ -150,11 +150,25 @@ def extractor_agent(
         deps_type=MemoryDeps,
         name="diary_extractor",
         instructions=instructions,
-        tools=agent_tools(EXTRACTION_TOOLS, MemoryDeps),
+        tools=_extraction_tools(),
         retries=_RETRIES,
     )
     agent.output_validator(_check_draft)
     return agent
+
+
+def _extraction_tools() -> list[Tool[MemoryDeps]]:
+    """Return the tools of extraction; those for facts are offered where a type is registered."""
+
+    async def where_typed(
+        ctx: RunContext[MemoryDeps], definition: ToolDefinition
+    ) -> ToolDefinition | None:
+        return definition if ctx.deps.fact_schemas else None
+
+    typed = agent_tools(FACT_TOOLS, MemoryDeps)
+    for tool in typed:
+        tool.prepare = where_typed
+    return [*agent_tools(EXTRACTION_TOOLS, MemoryDeps), *typed]
 
 
 async def _check_draft(ctx: RunContext[MemoryDeps], answer: str) -> str:

@@ -81,7 +81,7 @@ class KeptTurn(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether nobody said or did anything."""
+        """Whether it has no text and no tool call."""
         return not (self.input.strip() or self.output.strip() or self.steps)
 
 

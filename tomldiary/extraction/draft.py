@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import MAX_SUMMARY, Conversations, checked_summary
+from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.models import timestamp
 from tomldiary.entries.preferences import (
     Outcome,
@@ -20,13 +21,16 @@ from tomldiary.entries.preferences import (
     entry_count,
     entry_text,
 )
-from tomldiary.errors import InvalidValue
+from tomldiary.errors import InvalidValue, SchemaError
 from tomldiary.extraction.operations import (
+    CommitFact,
     ForgetPreference,
     Operation,
+    RemoveFact,
     SetFields,
     SetSummary,
     UpsertPreference,
+    apply_fact,
     set_fields,
 )
 from tomldiary.extraction.tool_writes import NO_WRITES, ToolWrites
@@ -39,6 +43,7 @@ from tomldiary.toml.values import encode_nulls, same_value
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from tomldiary.entries.constraints import FactSchema
     from tomldiary.extraction.dialogue import Exchange
 
 __all__ = ["MOST_REMOVED", "MemoryDeps", "preference_line", "quoted"]
@@ -101,6 +106,9 @@ class MemoryDeps:
         """Characters that a summary may have."""
         self.user_id = ""
         """Whose memory it is."""
+        self.facts: FactRules | None = None
+        """The facts as a draft; None if no type of facts is registered."""
+        self.fact_schemas: Mapping[str, FactSchema] = {}
         self.user_msg = ""
         self.assistant_msg = ""
         self.earlier: tuple[Exchange, ...] = ()
@@ -331,6 +339,30 @@ class MemoryDeps:
         self._operations.append(ForgetPreference(category, key))
         self._mirror("preferences", ("preferences", category, key))
         return entry_text(entry)
+
+    def commit_fact(self, name: str, fields: Mapping[str, Any], confidence: float = 1.0) -> str:
+        """Store a fact of a registered type in the draft, and return its id, `type/key`.
+
+        Raises:
+            DiaryError: The type is not registered, or a rule forbids it.
+        """
+        known = {key: value for key, value in fields.items() if value is not None}
+        return self._on_facts(CommitFact(name, tuple(known.items()), confidence))
+
+    def remove_fact(self, fact_id: str) -> None:
+        """Remove a fact from the draft.
+
+        Raises:
+            DiaryError: There is none, or a rule forbids it.
+        """
+        self._on_facts(RemoveFact(fact_id))
+
+    def _on_facts(self, operation: CommitFact | RemoveFact) -> str:
+        if self.facts is None:
+            raise SchemaError("no type of facts is registered. Call diary.register_schema first.")
+        done = apply_fact(self.facts, operation, Provenance(self.now, self.session_id))
+        self._operations.append(operation)
+        return done
 
     def summarise(self, summary: str, keywords: Sequence[str] | None) -> None:
         """Replace the summary of this turn's session in the draft.

@@ -11,36 +11,50 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from tomldiary.entries.conversations import Conversations
+from tomldiary.entries.fact_rules import FactRules, Provenance
 from tomldiary.entries.preferences import Outcome, PreferenceRules, Preferences, entry_text
-from tomldiary.errors import InvalidValue, LimitReached, UnknownEntry
+from tomldiary.errors import (
+    ImmutableEntry,
+    InvalidValue,
+    LimitReached,
+    SchemaError,
+    UnknownEntry,
+    WeakClaim,
+)
 from tomldiary.logging import get_logger
 from tomldiary.runtime.views import Viewed
 from tomldiary.text.similarity import same_text
 from tomldiary.toml.values import encode_nulls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tomldiary.engine.engine import Transaction
+    from tomldiary.entries.constraints import FactSchema
     from tomldiary.entries.kind import EditedTables
 
 __all__ = [
     "Applied",
+    "CommitFact",
     "ForgetPreference",
     "Operation",
+    "RemoveFact",
     "SetFields",
     "SetSummary",
     "TurnOperation",
     "TurnRules",
     "UpsertPreference",
+    "apply_fact",
     "apply_turn",
     "current_operation",
     "from_dict",
     "set_fields",
     "to_dict",
     "to_table",
+    "turn_source",
 ]
 
+_RULES = (LimitReached, UnknownEntry, InvalidValue, ImmutableEntry, WeakClaim, SchemaError)
 _logger = get_logger(__name__)
 
 
@@ -93,11 +107,26 @@ class SetFields:
     """Whether the draft had the entry: if it is gone meanwhile, it is not brought back by its parts."""
 
 
-Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields
+@dataclass(frozen=True, slots=True)
+class CommitFact:
+    """Store a fact of a registered type, under its rules."""
 
-_TYPES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (UpsertPreference, ForgetPreference, SetSummary, SetFields)
-}
+    type: str
+    fields: tuple[tuple[str, Any], ...]
+    confidence: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveFact:
+    """Remove the fact with `id`, `type/key`."""
+
+    id: str
+
+
+Operation = UpsertPreference | ForgetPreference | SetSummary | SetFields | CommitFact | RemoveFact
+
+_KINDS = (UpsertPreference, ForgetPreference, SetSummary, SetFields, CommitFact, RemoveFact)
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in _KINDS}
 
 
 _DEFAULTS: dict[type[Any], list[tuple[str, Any]]] = {
@@ -214,17 +243,29 @@ def apply_turn(
     session_id: str,
     now: str,
     turns: int = 1,
+    schemas: Mapping[str, FactSchema] | None = None,
+    origin: str = "",
 ) -> Applied:
     """Apply operations to fresh state, and count the turns they were read from.
 
     An entry that was forgotten meanwhile is not brought back; a new entry whose id was given away
     meanwhile gets another one, and later operations of the same turn follow it.
+
+    Args:
+        transaction: The fresh state.
+        operations: What the extractor wants done.
+        rules: The limits.
+        session_id: The conversation.
+        now: When it was said.
+        turns: How many turns were read together.
+        schemas: The registered types of facts.
+        origin: Where the content is from if that is no turn, such as `episodes/id`.
     """
     preferences = Preferences(transaction.entries("preferences"), rules.preferences)
     conversations = Conversations(transaction.edit("conversations"), rules.max_conversations)
     for _ in range(turns):
         conversations.count_turn(session_id, now=now)
-    source = _source(conversations, session_id) if turns else ""
+    source = _source(conversations, session_id) if turns else origin
     ids: dict[tuple[str, str], str] = {}
     done = Applied()
     for operation in operations:
@@ -238,14 +279,33 @@ def apply_turn(
                 conversations.set_summary(
                     operation.session_id, operation.summary, operation.keywords, now=now
                 )
+            elif isinstance(operation, CommitFact | RemoveFact):
+                by = Provenance(now, session_id, source)
+                apply_fact(FactRules(transaction.entries("facts"), schemas or {}), operation, by)
             else:
                 _set(transaction, preferences, operation, ids, source)
-        except (LimitReached, UnknownEntry, InvalidValue) as error:
+        except _RULES as error:
             done.skipped.append(str(error))
             _logger.warning("an operation no longer fits and was skipped: %s", type(error).__name__)
         else:
             done.applied += 1
     return done
+
+
+def apply_fact(book: FactRules, operation: CommitFact | RemoveFact, by: Provenance) -> str:
+    """Apply an operation on a fact, and return its id, `type/key`.
+
+    Raises:
+        DiaryError: A rule forbids it. Nothing was changed.
+    """
+    if isinstance(operation, RemoveFact):
+        book.delete(operation.id)
+        return operation.id
+    schema = book.schema(operation.type)
+    fields = dict(operation.fields)
+    schema.check_fields(list(fields))
+    by = by._replace(confidence=operation.confidence)
+    return f"{schema.name}/{book.commit(schema, schema.checked(fields), by)}"
 
 
 def _upsert(
@@ -334,6 +394,11 @@ def _set(
             said.setdefault("_source", source)
     operation = replace(operation, path=path, values=tuple(said.items()))
     set_fields(transaction.entries(operation.kind), operation)
+
+
+def turn_source(transaction: Transaction, session_id: str) -> str:
+    """Return the turn that a transaction counted last in a session: `session#turn`."""
+    return _source(Conversations(transaction.edit("conversations")), session_id)
 
 
 def _source(conversations: Conversations, session_id: str) -> str:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tomldiary.extraction.fact_tools import facts_prompt
 from tomldiary.extraction.tools import category_lines
 
 if TYPE_CHECKING:
@@ -108,14 +109,15 @@ def draft_prompt(
     """Return what a model is told that works on the draft `deps`.
 
     Args:
-        deps: The draft; its time and, unless told otherwise, its categories are filled in.
+        deps: The draft; its time and, unless told otherwise, its categories are filled in. Its types of facts,
+            with fields and descriptions, follow the template.
         template: A text with the placeholders; any other braces stay as they are.
         categories_doc: Another description of the categories.
     """
     categories = category_lines(deps) if categories_doc is None else categories_doc
     return template.replace("{categories_doc}", categories).replace(
         "{current_time}", _rounded(deps.context_now)
-    )
+    ) + facts_prompt(deps)
 
 
 def _rounded(now: datetime | None) -> str:

@@ -17,6 +17,7 @@ from tomldiary.entries.facts import Facts
 from tomldiary.entries.kinds import typed_kinds
 from tomldiary.entries.kinds.parts import duplicates, part_of
 from tomldiary.errors import DiaryError, InvalidValue, UnknownEntry
+from tomldiary.extraction.consolidation import Consolidated, consolidate
 from tomldiary.forgetting.forget import forget, preview
 from tomldiary.forgetting.selection import ForgetReceipt, Selection
 from tomldiary.history.as_of import PastTexts, Point
@@ -57,6 +58,7 @@ _FOR_PROGRAMS = {
     "has_done",
     "import_preview",
     "is_past",
+    "kept_history",
     "last_transaction",
     "memory_lines",
 }
@@ -386,6 +388,29 @@ class UserDiary(Viewed, DeprecatedNames):
         )  # fmt: skip
 
     add_turn = sync_twin(aadd_turn)
+
+    async def aconsolidate(
+        self, *, extractor: Any = None, limit: int | None = None, include_read: bool = False
+    ) -> Consolidated:
+        """Read the episodes that were not read yet, and store the preferences and facts found in them.
+
+        Each episode is read once and stored in a transaction of its own. One that cannot be read does not
+        keep out the others; the next call tries it again. What is found has the time of the episode, and
+        names it in `_source`: `episodes/id`. Episodes of turns that were extracted when they were said are
+        left out.
+
+        Args:
+            extractor: Who reads them, as `agent` of a `Diary`; None is the diary's own.
+            limit: Most episodes read; None is all of them.
+            include_read: Also those whose turn was extracted already.
+
+        Raises:
+            ExtractorUnusable, MissingExtra: The extractor cannot run at all.
+        """
+        diary = self.diary if extractor is None else self.diary.with_agent(extractor)
+        return await consolidate(diary, self.user_id, limit=limit, include_read=include_read)
+
+    consolidate = sync_twin(aconsolidate)
 
     # Stored documents and entries
 

@@ -1,0 +1,195 @@
+"""Episodes become preferences and facts: each once, whatever fails, unless they are forgotten first."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from pydantic import BaseModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.errors import ExtractorUnusable
+from tomldiary.extraction.fact_tools import commit_fact
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Home(BaseModel):
+    who: str
+    city: str
+
+
+class Cities:
+    """Stores the city that a message names; fails where told to."""
+
+    def __init__(self, poisoned=()):
+        self.poisoned = set(poisoned)
+        self.read = []
+        self.earlier = []
+        self.pause = None
+
+    async def run(self, message, *, deps):
+        city = deps.user_msg.rpartition(" ")[2]
+        self.read.append(city)
+        self.earlier.append(len(deps.earlier))
+        if self.pause is not None:
+            await self.pause(city)
+        if city in self.poisoned:
+            raise ValueError("no JSON")
+        deps.upsert("likes", None, f"likes {city}", ())
+        context = type("Context", (), {"deps": deps})()
+        assert (await commit_fact(context, "home", {"who": "user", "city": city})).startswith("✅")
+
+
+@pytest.fixture
+def cities():
+    return Cities()
+
+
+@pytest.fixture
+def diary(cities, tmp_path):
+    diary = Diary(tmp_path / "m", agent=cities)
+    diary.register_schema("home", Home, Constraint(singleton_key="who", temporal=True))
+    return diary
+
+
+@pytest.fixture
+def alice(diary):
+    alice = diary.user("alice")
+    for number, city in enumerate(["Paris", "Tokyo", "Oslo"]):
+        when = START + timedelta(days=number)
+        alice.episodes.add(f"I live in {city}", "Noted.", session_id=f"s{number % 2}", now=when)
+    return alice
+
+
+def homes(alice, **how):
+    return [fact.data.city for fact in alice.facts.query("home", **how)]
+
+
+def test_episodes_are_read_once_in_the_order_of_their_time(alice, cities):
+    alice.episodes.add("I lived in Rome", "", now=START - timedelta(days=1))
+    done = alice.consolidate()
+    assert (done.read, done.failed, cities.read) == (4, [], ["Rome", "Paris", "Tokyo", "Oslo"])
+    assert homes(alice) == ["Oslo"]
+    assert homes(alice, include_ended=True) == ["Rome", "Paris", "Tokyo", "Oslo"]
+    assert homes(alice, valid_at=START + timedelta(hours=1)) == ["Paris"]
+    assert alice.consolidate().read == 0
+    alice.episodes.add("I live in Bern", "", now=START + timedelta(days=9))
+    assert alice.consolidate().read == 1
+    assert cities.read[4:] == ["Bern"]
+
+
+def test_what_is_derived_knows_its_source_and_session(alice):
+    alice.consolidate()
+    first = alice.episodes()[0]
+    (paris, *_) = alice.facts.query("home", include_ended=True)
+    assert (paris.source, paris.created_by) == (f"episodes/{first.id}", "s0")
+    assert alice.why("likes/pref001").turn == f"episodes/{first.id}"
+    assert alice.history(limit=1)[0].type == "consolidate"
+
+
+def test_a_bad_episode_keeps_out_no_other_and_is_tried_again(alice, cities):
+    cities.poisoned = {"Paris"}
+    done = alice.consolidate()
+    assert (done.read, len(done.failed)) == (2, 1)
+    assert sorted(homes(alice, include_ended=True)) == ["Oslo", "Tokyo"]
+    assert alice.consolidate().failed == done.failed
+    assert 'error = "ValueError"' in alice.document("consolidation/2026-01")
+    assert "attempts = 2" in alice.document("consolidation/2026-01")
+    cities.poisoned = set()
+    assert alice.consolidate().read == 1
+    assert cities.read == ["Paris", "Tokyo", "Oslo", "Paris", "Paris"]
+    assert homes(alice) == ["Oslo"]
+
+
+def test_failed_episodes_are_tried_behind_new_ones(alice, cities):
+    cities.poisoned = {"Paris"}
+    alice.consolidate()
+    alice.episodes.add("I live in Bern", "", now=START + timedelta(days=9))
+    alice.consolidate(limit=1)
+    assert cities.read[3:] == ["Bern"]
+
+
+def test_an_extractor_that_cannot_run_marks_nothing(alice, diary):
+    class Unusable:
+        async def run(self, message, *, deps):
+            raise ExtractorUnusable("no key")
+
+    with pytest.raises(ExtractorUnusable):
+        alice.consolidate(extractor=Unusable())
+    assert "consolidation/2026-01" not in alice.documents()
+    assert alice.consolidate().read == 3
+
+
+def test_two_calls_at_once_store_nothing_twice(alice, cities):
+    async def both():
+        cities.pause = lambda _: asyncio.sleep(0.01)
+        return await asyncio.gather(alice.aconsolidate(), alice.aconsolidate())
+
+    one, two = asyncio.run(both())
+    assert one.read + two.read == 3
+    assert sorted(cities.read) == ["Oslo", "Paris", "Tokyo"]
+    assert len(homes(alice, include_ended=True)) == 3
+    assert [item.count for item in alice.preferences("likes").values()] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("everything", [True, False])
+def test_forgetting_wins_over_a_running_consolidation(alice, cities, tmp_path, everything):
+    async def forget(city):
+        cities.pause = None
+        if everything:
+            await alice.aforget(everything=True)
+        else:
+            await alice.aforget(session_id="s0")
+
+    cities.pause = forget
+    alice.consolidate()
+    kept = [] if everything else ["Tokyo"]
+    assert homes(alice, include_ended=True) == kept
+    files = [path.read_bytes() for path in (tmp_path / "m").rglob("*") if path.is_file()]
+    assert not any(b"Paris" in text or b"Oslo" in text for text in files)
+
+
+def test_forgetting_an_episode_forgets_what_was_derived(alice, tmp_path):
+    alice.consolidate()
+    source = f"episodes/{alice.episodes()[0].id}"
+    alice.forget(source=source)
+    assert homes(alice, include_ended=True) == ["Tokyo", "Oslo"]
+    alice.forget(session_id="s0")
+    assert homes(alice, include_ended=True) == ["Tokyo"]
+    alice.forget(before=START + timedelta(days=1, hours=1))
+    assert homes(alice, include_ended=True) == []
+    files = [path.read_bytes() for path in (tmp_path / "m").rglob("*") if path.is_file()]
+    assert not any(name in text for text in files for name in (b"Paris", b"Tokyo", b"Oslo"))
+
+
+def test_turns_that_were_extracted_are_left_out(cities, tmp_path):
+    diary = Diary(tmp_path, agent=cities, episodes=True)
+    diary.register_schema("home", Home, Constraint(singleton_key="who"))
+    alice = diary.user("alice")
+    alice.add_turn("I live in Paris", "Noted.", "s1")
+    assert alice.consolidate().read == 0
+    assert alice.consolidate(include_read=True).read == 1
+    assert len(homes(alice)) == 1
+
+
+def test_the_earlier_exchanges_of_the_session_are_told(alice, cities):
+    alice.consolidate()
+    assert cities.earlier == [0, 0, 1]
+
+
+def test_a_consolidation_can_be_undone_and_done_again(alice, cities):
+    alice.consolidate(limit=1)
+    alice.rollback()
+    assert homes(alice, include_ended=True) == []
+    assert alice.consolidate().read == 3
+    assert cities.read == ["Paris", "Paris", "Tokyo", "Oslo"]
+
+
+def test_a_new_process_goes_on_where_the_last_one_stopped(alice, diary, cities, tmp_path):
+    alice.consolidate(limit=2)
+    again = Diary(tmp_path / "m", agent=cities)
+    again.fact_schemas = diary.fact_schemas
+    assert again.user("alice").consolidate().read == 1
+    assert homes(again.user("alice")) == ["Oslo"]

@@ -1,0 +1,154 @@
+"""Extractors write typed facts where a type is registered: told by its schema, answered by its rules."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pytest
+from langchain_core.language_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+from pydantic import BaseModel, Field
+from pydantic_ai.messages import ModelResponse, TextPart, ToolCallPart
+from pydantic_ai.models.function import FunctionModel
+
+from tomldiary import Constraint, Diary
+from tomldiary.extraction.fact_tools import FACT_TOOLS, commit_fact, list_facts, remove_fact
+from tomldiary.extraction.operations import CommitFact, RemoveFact, from_dict, to_dict, to_table
+from tomldiary.extraction.prompt import draft_prompt
+
+
+class Diet(BaseModel):
+    """What a person eats."""
+
+    role: str = Field(description="Who it is about.")
+    food: Literal["vegan", "omnivore"]
+
+
+FIELDS = {"role": "user", "food": "vegan"}
+
+
+def typed(agent):
+    diary = Diary("memory:", agent=agent)
+    diary.register_schema("diet", Diet, Constraint(singleton_key="role"))
+    return diary
+
+
+class Scripted:
+    """Runs a function on the draft, and keeps what the tools answered."""
+
+    def __init__(self, work):
+        self.work = work
+        self.answers = []
+        self.prompt = ""
+
+    async def run(self, message, *, deps):
+        self.prompt = draft_prompt(deps)
+        context = type("Context", (), {"deps": deps})()
+        self.answers = [await each for each in self.work(context)]
+
+
+def test_a_fact_is_extracted_with_its_turn_and_session():
+    script = Scripted(lambda ctx: [commit_fact(ctx, "diet", FIELDS, 0.7), list_facts(ctx)])
+    alice = typed(script).user("alice")
+    alice.add_turn("I am vegan.", "Noted.", "s1")
+    assert script.answers[0] == "✅ Stored facts/diet/user: role = user, food = vegan."
+    assert script.answers[1] == "- diet/user: role = user, food = vegan"
+    (fact,) = alice.facts.query("diet")
+    assert (fact.created_by, fact.source, fact.confidence) == ("s1", "s1#1", 0.7)
+    assert alice.why("facts/diet/user").turn == "s1#1"
+    alice.forget(source="s1#1")
+    assert alice.facts.count() == 0
+
+
+def test_the_prompt_has_types_fields_and_stored_facts():
+    script = Scripted(lambda ctx: [])
+    diary = typed(script)
+    diary.user("alice").facts.commit(Diet(role="user", food="vegan"))
+    diary.user("alice").add_turn("Hello.", "Hi.", "s1")
+    assert "- diet (What a person eats.): role (string, Who it is about.)" in script.prompt
+    assert "food (one of vegan, omnivore)" in script.prompt
+    assert "- diet/user: role = user, food = vegan" in script.prompt
+    plain = Scripted(lambda ctx: [])
+    Diary("memory:", agent=plain).user("alice").add_turn("Hello.", "Hi.", "s1")
+    assert "Typed facts" not in plain.prompt
+
+
+def test_rules_answer_as_sentences_and_nothing_is_stored():
+    def work(ctx):
+        return [
+            commit_fact(ctx, "diet", {"role": "user", "food": "rocks"}),
+            commit_fact(ctx, "diet", {"role": "user", "hat": 1}),
+            commit_fact(ctx, "hats", {}),
+            remove_fact(ctx, "facts/diet/none"),
+            list_facts(ctx, "hats"),
+        ]
+
+    script = Scripted(work)
+    alice = typed(script).user("alice")
+    alice.add_turn("x", "y", "s1")
+    hints = ["expected 'vegan' or 'omnivore'", "no such field", "not registered", "none", "no type"]
+    for answer, hint in zip(script.answers, hints, strict=True):
+        assert answer.startswith("❌")
+        assert hint in answer
+    assert alice.facts.count() == 0
+
+
+def test_a_weak_claim_is_skipped_on_fresh_state():
+    script = Scripted(lambda ctx: [commit_fact(ctx, "diet", {**FIELDS, "food": "omnivore"}, 0.1)])
+    diary = typed(script)
+    alice = diary.user("alice")
+    alice.facts.commit(Diet(**FIELDS))
+    alice.add_turn("Maybe meat?", "Hm.", "s1")
+    assert "confidence 1" in script.answers[0]
+    assert alice.facts.get("diet/user").data.food == "vegan"
+
+
+def test_a_fact_is_removed_by_its_listed_id():
+    script = Scripted(lambda ctx: [remove_fact(ctx, "diet/user")])
+    alice = typed(script).user("alice")
+    alice.facts.commit(Diet(**FIELDS))
+    alice.add_turn("Forget my diet.", "Done.", "s1")
+    assert script.answers == ["🗑️ Deleted facts/diet/user."]
+    assert alice.facts.count() == 0
+
+
+@pytest.mark.parametrize("operation", [CommitFact("diet", (("role", "user"), ("n", 3)), 0.5), RemoveFact("diet/user")])  # fmt: skip
+def test_operations_on_facts_survive_the_journal(operation):
+    assert from_dict(to_dict(operation)) == operation
+    assert from_dict(to_table(operation)) == operation
+
+
+def names_of(info):
+    return {tool.name for tool in info.function_tools}
+
+
+def test_a_pydantic_ai_agent_is_offered_fact_tools_where_a_type_is_registered():
+    seen = []
+
+    def answer(messages, info):
+        seen.append(names_of(info))
+        if len(messages) > 1 or "commit_fact" not in seen[-1]:
+            return ModelResponse([TextPart("done")])
+        return ModelResponse([ToolCallPart("commit_fact", {"type": "diet", "fields": FIELDS})])
+
+    typed(FunctionModel(answer)).user("alice").add_turn("I am vegan.", "Noted.", "s1")
+    diary = typed(FunctionModel(answer))
+    diary.user("bob").add_turn("I am vegan.", "Noted.", "s1")
+    assert diary.user("bob").facts.get("diet/user").data.food == "vegan"
+    Diary("memory:", agent=FunctionModel(answer)).user("alice").add_turn("x", "y", "s1")
+    tools = {each.__name__ for each in FACT_TOOLS}
+    assert tools <= seen[0]
+    assert not tools & seen[-1]
+
+
+class Calling(GenericFakeChatModel):
+    def bind_tools(self, tools, **_):
+        return self
+
+
+def test_a_chat_model_writes_facts():
+    call = {"name": "commit_fact", "args": {"type": "diet", "fields": FIELDS}, "id": "1"}
+    model = Calling(messages=iter([AIMessage("", tool_calls=[call]), AIMessage("done")]))
+    alice = typed(model).user("alice")
+    alice.add_turn("I am vegan.", "Noted.", "s1")
+    assert alice.facts.get("diet/user").data.food == "vegan"

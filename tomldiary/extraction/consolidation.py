@@ -1,0 +1,230 @@
+"""Turns episodes into preferences and facts: each one once, one after the other, the oldest first.
+
+    [consolidation."2026-11-20T06:50:12.123456Z"]     # in consolidation/2026-11: what became of an episode
+    done = true
+    _created_by = "s1"
+
+What an extractor finds is stored together with this mark, in one transaction. An episode that cannot be read gets
+`attempts` and `error` instead, never keeps out the others, and is read again by the next call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from tomldiary.engine.transaction import Source
+from tomldiary.entries.episodes import episode_entries, episode_kinds, happened, to_episode
+from tomldiary.entries.models import timestamp
+from tomldiary.errors import DiaryError, ExtractionError, ExtractorUnusable, Forgotten, MissingExtra
+from tomldiary.extraction.message import turn_message
+from tomldiary.extraction.operations import Applied, apply_turn
+from tomldiary.logging import get_logger
+from tomldiary.runtime.async_bridge import in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from tomldiary.diary import Diary
+    from tomldiary.engine.engine import Transaction
+    from tomldiary.entries.episodes import Episode
+    from tomldiary.extraction.operations import Operation
+
+__all__ = ["Consolidated", "consolidate"]
+
+_ROOT = "consolidation"
+_ATTEMPTS = 3  # after something else of the user was forgotten meanwhile
+_logger = get_logger(__name__)
+
+
+@dataclass(slots=True)
+class Consolidated:
+    """What became of a user's episodes in one call."""
+
+    read: int = 0
+    """Episodes that were read and stored."""
+    applied: int = 0
+    """Changes that the extractor asked for and that were stored."""
+    skipped: list[str] = field(default_factory=list[str])
+    """One sentence for each change that a rule forbids."""
+    failed: list[str] = field(default_factory=list[str])
+    """The ids of episodes that could not be read; the next call tries them again."""
+
+
+class _Pending(NamedTuple):
+    """An episode that is to be read."""
+
+    episode: Episode
+    document: str
+    when: datetime
+    earlier: tuple[tuple[str, str], ...]
+    """The exchanges of its session before it."""
+
+    @property
+    def mark(self) -> tuple[str, tuple[str, str]]:
+        """The document and the path of what became of it."""
+        return f"{_ROOT}/{self.when:%Y-%m}", (_ROOT, self.episode.id)
+
+
+async def consolidate(
+    diary: Diary, user_id: str, *, limit: int | None = None, include_read: bool = False
+) -> Consolidated:
+    """Read the episodes that were not read yet, and store what the diary's extractor finds in them.
+
+    Args:
+        diary: Has the extractor; see `Diary.with_agent`.
+        user_id: Whose episodes.
+        limit: Most episodes read; None is all of them.
+        include_read: Also those whose turn was extracted when it was said.
+
+    Raises:
+        ExtractorUnusable, MissingExtra: The extractor cannot run at all. Nothing was marked as failed.
+        BackendError: The storage failed; what was stored before stays.
+    """
+    done = Consolidated()
+    pending = await in_thread(_pending, diary, user_id, include_read=include_read)
+    for each in pending:
+        if limit is not None and done.read + len(done.failed) >= limit:
+            break
+        place = (user_id, each.episode.id)
+        if place in diary.reading:
+            continue  # another call reads it at the moment
+        diary.reading.add(place)
+        try:
+            applied = await _read(diary, user_id, each)
+        except (ExtractorUnusable, MissingExtra):
+            raise
+        except ExtractionError as error:
+            cause = type(error.__cause__ or error).__name__
+            _logger.warning("an episode could not be read: %s; it is tried again later", cause)
+            await in_thread(_note_failure, diary, user_id, each, cause)
+            done.failed.append(each.episode.id)
+        else:
+            if applied is not None:
+                done.read += 1
+                done.applied += applied.applied
+                done.skipped += applied.skipped
+        finally:
+            diary.reading.discard(place)
+    return done
+
+
+def _pending(diary: Diary, user_id: str, *, include_read: bool) -> list[_Pending]:
+    """Return the episodes that are to be read, the oldest first, those that failed before last."""
+    engine = diary.engine
+    listed = engine.kinds(user_id)
+    found: list[tuple[bool, str, _Pending]] = []
+    before: dict[str, list[tuple[str, str]]] = {}
+    marks: dict[str, Mapping[str, Any]] = {}
+    rows = [
+        (happened(entry), key, entry, document)
+        for document in episode_kinds(listed)
+        for key, entry in episode_entries(engine.document(user_id, document))
+    ]
+    for at, key, entry, document in sorted(rows, key=lambda row: row[:2]):
+        episode = to_episode(key, entry)
+        session = before.setdefault(episode.session_id, [])
+        earlier = tuple(session[-diary.context_turns :]) if diary.context_turns else ()
+        session.append((episode.input[:1000], episode.output[:1000]))
+        if not at or ("_source" in entry and not include_read):
+            continue
+        each = _Pending(episode, document, datetime.fromisoformat(at), earlier)
+        name, path = each.mark
+        if name not in marks:
+            marks[name] = engine.document(user_id, name).table((_ROOT,)) or {}
+        mark: Any = marks[name].get(path[1])
+        known: Mapping[str, Any] = (
+            cast("Mapping[str, Any]", mark) if isinstance(mark, dict) else dict[str, Any]()
+        )
+        if known.get("done") is not True:
+            found.append(("error" in known, at, each))
+    return [each for *_, each in sorted(found, key=lambda row: row[:2])]
+
+
+async def _read(diary: Diary, user_id: str, each: _Pending) -> Applied | None:
+    """Read one episode and store the result; None if it is gone or was read meanwhile."""
+    for _ in range(_ATTEMPTS):
+        epoch = await diary.current_epoch(user_id)  # before any data is read
+        if await in_thread(_is_done, diary, user_id, each):
+            return None
+        operations = await _extract(diary, user_id, each)
+        try:
+            return await in_thread(_commit, diary, user_id, each, operations, epoch)
+        except Forgotten:
+            continue  # maybe this episode, maybe something else
+    return None
+
+
+async def _extract(diary: Diary, user_id: str, each: _Pending) -> list[Operation]:
+    episode = each.episode
+    deps = await diary.build_deps(user_id, episode.session_id, context_now=each.when)
+    deps.user_id, deps.earlier = user_id, each.earlier
+    deps.user_msg, deps.assistant_msg = episode.input, episode.output
+    if episode.session_id:
+        deps.begin_turn()
+    message = turn_message(deps, episode.input, episode.output)
+    try:
+        async with asyncio.timeout(diary.extraction_timeout):
+            await diary.run_extractor(message, deps)
+        found = deps.operations
+    except (ExtractionError, ExtractorUnusable, MissingExtra):
+        raise
+    except (DiaryError, TimeoutError, TypeError, ValueError) as error:
+        raise ExtractionError(f"the episode could not be read ({type(error).__name__}).") from error
+    return found
+
+
+def _is_done(diary: Diary, user_id: str, each: _Pending) -> bool:
+    """Return whether an episode was removed, or read by another call."""
+    name, path = each.mark
+    engine = diary.engine
+    if engine.document(user_id, each.document).table(("episodes", each.episode.id)) is None:
+        return True
+    return (engine.document(user_id, name).table(path) or {}).get("done") is True
+
+
+def _commit(
+    diary: Diary, user_id: str, each: _Pending, operations: Sequence[Operation], epoch: int
+) -> Applied | None:
+    episode = each.episode
+
+    def change(tx: Transaction) -> Applied | None:
+        if _is_done(diary, user_id, each):
+            return None
+        applied = apply_turn(
+            tx, operations, diary.turn_rules, session_id=episode.session_id,
+            now=timestamp(each.when), turns=0, schemas=diary.fact_schemas,
+            origin=f"episodes/{episode.id}",
+        )  # fmt: skip
+        _put_mark(tx, each, {"done": True})
+        return applied
+
+    return diary.engine.write(user_id, change, _why(each), epoch=epoch)
+
+
+def _note_failure(diary: Diary, user_id: str, each: _Pending, cause: str) -> None:
+    def change(tx: Transaction) -> None:
+        if _is_done(diary, user_id, each):
+            return
+        name, path = each.mark
+        tried: Any = (tx.edit(name).table(path) or {}).get("attempts", 0)
+        attempts = tried + 1 if isinstance(tried, int) else 1
+        _put_mark(tx, each, {"attempts": attempts, "error": cause})
+
+    diary.engine.write(user_id, change, _why(each))
+
+
+def _put_mark(tx: Transaction, each: _Pending, fields: Mapping[str, Any]) -> None:
+    name, path = each.mark
+    session = each.episode.session_id
+    said = {"_created_by": session} if session else {}
+    tx.edit(name).put(path, {**fields, "_created": each.episode.created, **said})
+
+
+def _why(each: _Pending) -> Source:
+    episode = each.episode
+    return Source(
+        "consolidate", episode.session_id, actor="extractor", reason=f"episodes/{episode.id}"
+    )
